@@ -22,6 +22,7 @@ from app.protocol.commands import (
     Command,
     DropConversation,
     Load,
+    PruneSnapshots,
     Reselect,
 )
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
@@ -135,7 +136,7 @@ class FakeEngine:
 
     def send(self, command: Command) -> None:
         self.commands.append(command)
-        if isinstance(command, CachePolicy | DropConversation):
+        if isinstance(command, CachePolicy | DropConversation | PruneSnapshots):
             return
         if isinstance(command, CalibrateCosts):
             self.say(CostsUpdated(self.costs, requested=True))

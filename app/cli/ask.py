@@ -21,6 +21,7 @@ from app.cli.report import Report
 from app.cli.settings import requested_pair, user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.engine.engine import MlxEngine
+from app.engine.snapshot_folder import remove_other_snapshots
 from app.errors import UserError
 from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
@@ -52,6 +53,8 @@ def ask(options: argparse.Namespace) -> int:
         if saves:
             title = store.conversation(turn.conversation).title
             sys.stderr.write(f"Conversation {turn.conversation} · {sanitize_line(title)}\n")
+            # No other program saves any now: this one has the lock on the conversations.
+            remove_other_snapshots(snapshots_path(), map(str, store.conversation_ids()))
         snapshots = str(snapshots_path()) if saves else None
         policy = settings.cache_policy(snapshots, str(costs_path()))
         policy = dataclasses.replace(policy, background=BackgroundPolicy.OFF)

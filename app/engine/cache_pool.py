@@ -7,14 +7,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Protocol
-
-import psutil
 
 from app.engine import memory
 from app.engine.background_prefill import BackgroundPrefill
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
+from app.engine.power import PowerProbe, SystemPower
 from app.engine.prefill import OnStep
 from app.engine.prefix_sharing import PrefixSharing
 from app.engine.progress import TurnClock
@@ -39,18 +37,6 @@ from app.protocol.stats import Phase
 _log = logging.getLogger(__name__)
 MOST_IN_MEMORY = 64
 """Conversations: more would make each turn slower, however little they take."""
-
-
-class PowerProbe(Protocol):
-    def on_battery(self) -> bool:
-        """False also where the system does not say."""
-        ...
-
-
-class SystemPower:
-    def on_battery(self) -> bool:
-        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-        return battery is not None and battery.power_plugged is False
 
 
 class CachePool:
@@ -108,7 +94,8 @@ class CachePool:
             self._add(conversation, self._restored(conversation, progress))
         self._caches.move_to_end(conversation)
         self._mark_unsaved(conversation)
-        self._complete(conversation)
+        for prefix in self._caches[conversation].prefixes:
+            self._sharing.complete_or_clear(prefix)
         self._sharing.leave_to(self._caches[conversation])
         return self._caches[conversation]
 
@@ -137,11 +124,10 @@ class CachePool:
         self._caches[conversation] = cache
 
     def _complete(self, conversation: str) -> None:
-        """Make a conversation's cache hold what others held for it."""
-        cache = self._caches[conversation]
-        if any(prefix.absent.any() for prefix in cache.prefixes):
-            for prefix in cache.prefixes:
-                self._sharing.complete(prefix)
+        """Make a conversation's cache hold what others held for it. Raises what MLX raises; no row
+        is lost then."""
+        for prefix in self._caches[conversation].prefixes:
+            self._sharing.complete(prefix)
 
     def drop(self, conversation: str | None, on_disk: bool = False) -> None:
         """Drop a conversation's cache: it is no longer needed, or in an unknown state."""
@@ -281,6 +267,8 @@ class CachePool:
         conversation, cache = candidate
         try:
             if self._background is None or self._background[0] != conversation:
+                self._complete(conversation)  # the one used after it may have been deleted
+                self._sharing.leave_to(cache)
                 if self._drop_damaged(conversation):
                     return True
                 target = self._pair.target
@@ -311,11 +299,16 @@ class CachePool:
         for conversation in tuple(self._caches)[:-1]:
             if self.nbytes + needed <= self._policy.memory_budget:
                 break
-            if self._snapshots is not None and conversation not in self._unsaved:
+            if self._is_saved(conversation):
                 self.drop(conversation)
         return len(self._caches) == 1 or self.nbytes + needed <= self._policy.memory_budget
 
     # ------------------------------------------------------------------------- saving
+
+    def _is_saved(self, conversation: str) -> bool:
+        """Whether there is a snapshot of it as it is now."""
+        changed = conversation in self._unsaved or conversation in self._memory_only
+        return not changed and self._snapshots is not None and self._snapshots.has(conversation)
 
     def _save_step(self) -> bool:
         """Write one more file of a snapshot."""
@@ -332,10 +325,8 @@ class CachePool:
         try:
             done, total = next(saving)
         except Exception as error:  # MLX raises any type; only the snapshot is lost
-            self._saving = self._sharing.saving = None
-            self._unsaved.pop(conversation, None)
-            self._snapshots.delete(conversation)
-            self._emit(SnapshotFailed(conversation, self._snapshots.save_error(error)))
+            self._saving = None
+            self._on_save_failed(self._snapshots, conversation, error)
             return True
         if done == total:
             self._saving = None
@@ -346,8 +337,12 @@ class CachePool:
 
     def _start_saving(self, snapshots: Snapshots, conversation: str) -> None:
         self._stop_saving()
-        self._complete(conversation)
-        self._drop_damaged(conversation)
+        try:
+            self._complete(conversation)
+            self._drop_damaged(conversation)
+        except Exception as error:
+            self._on_save_failed(snapshots, conversation, error)
+            return
         cache = self._caches[conversation]
         if len(cache.target):
             self._saving = conversation, snapshots.save(conversation, cache)
@@ -355,24 +350,31 @@ class CachePool:
         else:
             self._unsaved.pop(conversation, None)
 
+    def _on_save_failed(self, snapshots: Snapshots, conversation: str, error: Exception) -> None:
+        """The cache itself stays. It is saved again after the next turn."""
+        self._unsaved.pop(conversation, None)
+        snapshots.delete(conversation)
+        self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
+        self._share_again(conversation)
+
     def _stop_saving(self, conversation: str | None = None) -> None:
         """Delete the unfinished snapshot of this conversation, or of any; the older one counts."""
         if self._saving is not None and conversation in (None, self._saving[0]):
-            name, saving = self._saving
+            (name, saving), self._saving = self._saving, None
             saving.close()
-            self._saving = None
             self._share_again(name)
 
     def _share_again(self, conversation: str) -> None:
         """What a conversation that was made whole to be saved has in common with others, is held
         once again: by others, or by this one if it is the last used one."""
         self._sharing.saving = None
-        if conversation not in self._caches:
+        if (cache := self._caches.get(conversation)) is None:
             return
-        if conversation == next(reversed(self._caches)):
-            self._sharing.leave_to(self._caches[conversation])
-        else:
-            self._sharing.leave_to_others(self._caches[conversation])
+        is_last = conversation == next(reversed(self._caches))
+        try:
+            (self._sharing.leave_to if is_last else self._sharing.leave_to_others)(cache)
+        except Exception as error:  # no memory to compute what stays: that is done at its next use
+            _log.warning("sharing what was saved failed", exc_info=error)
 
     def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Save a conversation's cache if it has changed; False when it was `stopped` before."""
@@ -384,5 +386,6 @@ class CachePool:
                 return False
             if self._saving is None or self._saving[0] != conversation:
                 self._start_saving(self._snapshots, conversation)
-            self._save_step()
+            if self._saving is not None:
+                self._save_step()
         return True

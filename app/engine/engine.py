@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine import blas
+from app.engine.scored_turns import ScoredTurns
+from app.engine.snapshot_folder import remove_other_snapshots, remove_snapshot
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -28,6 +30,7 @@ from app.protocol.commands import (
     Command,
     DropConversation,
     Load,
+    PruneSnapshots,
     Reselect,
 )
 from app.protocol.events import (
@@ -48,14 +51,14 @@ from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
-    from app.engine.cache_pool import CachePool, PowerProbe
-    from app.engine.conversation_cache import ScoredPrompt
+    from app.engine.cache_pool import CachePool
     from app.engine.loader import ModelPair
     from app.engine.memory_manager import MemoryManager
     from app.engine.memory_monitor import MemoryMonitor
     from app.engine.memory_probes import MemoryProbe
     from app.engine.pair_costs import PairCosts
     from app.engine.pair_loader import Connect
+    from app.engine.power import PowerProbe
     from app.engine.pressure_response import PressureResponse
     from app.engine.progress import TurnClock
     from app.engine.sharded_model import ShardsLost
@@ -114,7 +117,7 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._pair: ModelPair | None = None
         self._loaded_by: Load | None = None
-        self._scored: ScoredPrompt | None = None
+        self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
         self._caches: CachePool | None = None
         self._monitor: MemoryMonitor | None = None
@@ -248,6 +251,9 @@ class MlxEngine:
         return True
 
     def _fail_without_mlx(self, command: _Queued) -> None:
+        if isinstance(command, DropConversation | PruneSnapshots):
+            self._delete(command)
+            return
         turn = command.turn if isinstance(command, Ask) else None
         problem = f"MLX cannot be loaded ({self._import_error})"
         self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
@@ -278,8 +284,8 @@ class MlxEngine:
                     self._costs.report()
             elif isinstance(command, CalibrateCosts):
                 self._calibrate_now()
-            elif isinstance(command, DropConversation) and self._caches is not None:
-                self._caches.drop(command.conversation, on_disk=True)
+            elif isinstance(command, DropConversation | PruneSnapshots):
+                self._delete(command)
             elif isinstance(command, _CheckHosts):
                 self._check_hosts()
             elif isinstance(command, _CheckMemory) and self._pressure is not None:
@@ -391,7 +397,7 @@ class MlxEngine:
             self._caches.drop(command.conversation)
             raise
         finally:
-            self._scored = remembered.scored
+            self._scored.set(command.conversation, remembered.scored)
             self._caches.enforce_budget()
             self._pressure.after_turn()
             self._report_memory()
@@ -442,9 +448,21 @@ class MlxEngine:
         """Whether a command is waiting."""
         return not self._commands.empty()
 
+    def _delete(self, command: DropConversation | PruneSnapshots) -> None:
+        """From the disk, too, whether a pair is loaded or not."""
+        if isinstance(command, PruneSnapshots):
+            remove_other_snapshots(Path(command.snapshot_folder), command.conversations)
+            return
+        self._scored.drop(command.conversation)
+        if self._caches is not None:
+            self._caches.drop(command.conversation, on_disk=True)
+        for folder in {command.snapshot_folder, self._cache_policy.snapshot_folder}:
+            if folder is not None:
+                remove_snapshot(Path(folder), command.conversation)
+
     def _reselect(self, command: Reselect) -> None:
-        if self._scored is not None and self._scored.turn == command.turn:
-            self._emit(self._scored.select(command.keep_ratio)[1])
+        if (scored := self._scored.find(command.turn)) is not None:
+            self._emit(scored.select(command.keep_ratio)[1])
 
     def _reset_pair_state(self) -> None:
         from app.engine.cache_pool import CachePool
@@ -484,6 +502,6 @@ class MlxEngine:
             self._caches.close()
         if self._pair is not None and self._pair.target.shards is not None:
             self._pair.target.shards.close()
-        self._pair = self._scored = self._caches = self._memory_manager = self._pressure = None
-        self._costs = None
+        self._pair = self._caches = self._memory_manager = self._pressure = self._costs = None
+        self._scored.clear()
         gc.collect()

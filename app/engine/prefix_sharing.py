@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine import memory
 from app.engine.cache_check import find_mismatch
 from app.engine.conversation_cache import ConversationCache
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompt
-from app.engine.shared_rows import FEWEST, Tokens, fetch, held_by, release, resized
+from app.engine.shared_rows import FEWEST, RowsLost, Tokens, fetch, held_by, release, resized
 from app.protocol.prompt import Message
 
 _log = logging.getLogger(__name__)
+MOST_COMPARED = 100
+"""Places in a conversation that a document is compared with."""
 
 
 class PrefixSharing:
@@ -40,7 +44,7 @@ class PrefixSharing:
             if max(lengths, default=0) < _reusable(own, ids[index], dense) + FEWEST:
                 continue
             lender, best = usable[int(np.argmax(lengths))]
-            if self.complete(best):
+            if self._is_usable(best):
                 twin = best.fork()
                 twin.rewind(twin.common_prefix_len(ids[index]))
                 replace[index](twin)
@@ -59,8 +63,8 @@ class PrefixSharing:
         for segment in prompt.segments:
             if segment.document is None or segment.message is None or segment.start < known:
                 continue
-            first = prompt.ids[segment.start : min(segment.end, segment.start + FEWEST)]
-            if len(first) == FEWEST and any(_contains(ids, first) for ids in others):
+            document = prompt.ids[segment.start : segment.end]
+            if len(document) >= FEWEST and any(_has_most(ids, document) for ids in others):
                 names.append(messages[segment.message].documents[segment.document].name)
         if not names:
             return ""
@@ -68,16 +72,34 @@ class PrefixSharing:
         again = "it is" if len(names) == 1 else "they are"
         return f" {what} read in another conversation, but after other text, so {again} read again."
 
-    def complete(self, prefix: PrefixCache) -> bool:
-        """Make it hold all of its rows. False if it is not usable, and then empty."""
+    def complete(self, prefix: PrefixCache) -> None:
+        """Make it hold all of its rows. Raises RowsLost, or what MLX raises; no row is lost
+        then."""
+        fetch(prefix, [each for each in self._prefixes() if each is not prefix])
+
+    def complete_or_clear(self, prefix: PrefixCache) -> None:
+        """Make it hold all of its rows, or empty. Raises only what MLX raises when memory runs out;
+        no row is lost then."""
         try:
-            fetch(prefix, [each for each in self._prefixes() if each is not prefix])
-            problem = find_mismatch(prefix)
+            self.complete(prefix)
         except Exception as error:  # MLX raises any type
+            memory.reraise_oom(error)
+            _log.warning("a cache was dropped", exc_info=error)
+            prefix.clear()
+
+    def _is_usable(self, lender: PrefixCache) -> bool:
+        """Whether another cache may start from this one, which holds all of its rows then."""
+        try:
+            self.complete(lender)
+            problem = find_mismatch(lender)
+        except RowsLost as error:
             problem = str(error)
+        except Exception as error:  # memory has run out
+            _log.warning("a conversation cannot start from another one", exc_info=error)
+            return False
         if problem is not None:
             _log.warning("a cache was dropped: %s", problem)
-            prefix.clear()
+            lender.clear()
         return problem is None
 
     def leave_to(self, holder: ConversationCache) -> None:
@@ -92,8 +114,9 @@ class PrefixSharing:
             _release(cache, other)
 
     def rescue(self, dropping: PrefixCache, tokens: Tokens) -> None:
-        """Before `dropping` drops these tokens, copy the rows that only it holds for others."""
-        others = [each for each in self._prefixes() if each is not dropping]
+        """Before `dropping` drops these tokens, copy the rows that only it holds for others: each
+        once, to the last used of them."""
+        others = [each for each in reversed(self._prefixes()) if each is not dropping]
         for prefix in others:
             if not prefix.absent.any():
                 continue
@@ -103,9 +126,10 @@ class PrefixSharing:
                     needed &= ~held_by(holder, prefix)
             try:
                 fetch(prefix, [dropping], needed)
-            except Exception as error:  # memory has run out: its tokens are read again
-                _log.warning("a cache was dropped", exc_info=error)
-                prefix.clear()
+            except Exception as error:  # memory has run out
+                _log.warning("copying what only a dropped cache held failed", exc_info=error)
+                if (prefix.absent & needed).any():
+                    prefix.clear()  # its tokens are read again
 
     def _others(self, cache: ConversationCache) -> list[ConversationCache]:
         return [other for other in self._caches.values() if other is not cache]
@@ -119,12 +143,22 @@ def _release(cache: ConversationCache, holder: ConversationCache) -> None:
         release(mine, its)
 
 
-def _contains(ids: NDArray[np.int32], part: NDArray[np.int32]) -> bool:
-    found, size, data = -1, part.itemsize, ids.tobytes()
-    while (found := data.find(part.tobytes(), found + 1)) >= 0:
-        if found % size == 0:
+def _has_most(ids: NDArray[np.int32], document: NDArray[np.int32]) -> bool:
+    """Whether most tokens of a document are among these, one after another. Many documents begin
+    with the same licence, so equal first tokens only say where to compare."""
+    for start in islice(_occurrences(ids, document[:FEWEST]), MOST_COMPARED):
+        there = ids[start : start + len(document)]
+        if 2 * np.count_nonzero(there == document[: len(there)]) > len(document):
             return True
     return False
+
+
+def _occurrences(ids: NDArray[np.int32], part: NDArray[np.int32]) -> Iterator[int]:
+    """Where `part` begins in `ids`."""
+    found, size, data, wanted = -1, part.itemsize, ids.tobytes(), part.tobytes()
+    while (found := data.find(wanted, found + 1)) >= 0:
+        if found % size == 0:
+            yield found // size
 
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:

@@ -109,10 +109,10 @@ class PromptReader:
         missing = target.uncached(selected)
         if self._afresh_is_faster(prompt, missing, start):
             many = f"{target.cached.sum():,} tokens"
-            self.keep_reason += f" It is read afresh: faster than beside the {many} cached before."
             start = target.rewind(prompt.first_eligible)
             cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
             selected = self._select(prompt, importance, tuning, cached).positions[:-1]
+            self.keep_reason += f" It is read afresh: faster than beside the {many} cached before."
             missing = target.uncached(selected)
         elif len(missing) and missing[0] < start:
             if target.can_insert_at(int(missing[0])):

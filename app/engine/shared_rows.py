@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
+from mlx.utils import tree_flatten, tree_map
 from numpy.typing import NDArray
 
 from app.engine.caches import TRIMMABLE, PositionedCache, WindowedCache, flatten
@@ -40,22 +40,24 @@ def held_by(holder: PrefixCache, prefix: PrefixCache) -> Tokens:
 
 
 def release(prefix: PrefixCache, holder: PrefixCache) -> None:
-    """Free the rows of `prefix` that `holder` has as well."""
+    """Free the rows of `prefix` that `holder` has as well. What fails changes no row."""
     shared = held_by(holder, prefix) & ~prefix.absent
     if np.count_nonzero(shared) < FEWEST:
         return
-    prefix.rows_released(holder)
+    rows = []
     for layer in row_layers(prefix):
         if store_of(layer).keys is not None:
             held = _held_positions(layer, prefix.absent)
-            _take(layer, np.flatnonzero(~shared[held]))
-    prefix.absent = prefix.absent | shared
+            rows.append((layer, rows_of(layer, np.flatnonzero(~shared[held]))))
+    prefix.rows_released(holder)
+    _replace_rows(prefix, rows, prefix.absent | shared)
 
 
 def fetch(
     prefix: PrefixCache, holders: Sequence[PrefixCache], tokens: Tokens | None = None
 ) -> None:
-    """Copy the rows of absent tokens, of all or of these, from `holders`. Raises RowsLost."""
+    """Copy the rows of absent tokens, of all or of these, from `holders`. Raises RowsLost. What
+    fails changes no row, and `absent` says which ones it has then."""
     wanted = prefix.absent if tokens is None else prefix.absent & tokens
     if not wanted.any():
         return
@@ -67,8 +69,7 @@ def fetch(
             missing &= ~found
     if missing.any():
         raise RowsLost(f"{np.count_nonzero(missing):,} tokens are in no cache")
-    prefix.rows_fetched(holders, wanted)
-    absent = prefix.absent & ~wanted
+    absent, rows = prefix.absent & ~wanted, []
     theirs = [(row_layers(holder), holder.absent, found) for holder, found in sources]
     for index, layer in enumerate(row_layers(prefix)):
         positions = positions_of(layer)
@@ -86,11 +87,10 @@ def fetch(
             parts.append(rows_of(layers[index], entries))
             places[other[entries]] = np.arange(count, count + len(entries))
             count += len(entries)
-        store = store_of(layer)
         joined = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
-        store.keys, store.values = joined
-        _take(layer, places[positions[~absent[positions]]])
-    prefix.absent = absent
+        rows.append((layer, _taken(joined, places[positions[~absent[positions]]])))
+    prefix.rows_fetched(holders, wanted)
+    _replace_rows(prefix, rows, absent)
 
 
 def row_layers(prefix: PrefixCache) -> list[Any]:
@@ -123,19 +123,31 @@ def _held_positions(layer: Any, absent: Tokens) -> Positions:
 
 
 def rows_of(layer: Any, entries: NDArray[np.int64]) -> Any:
-    """Keys and values of these entries."""
-    store, index = store_of(layer), mx.array(entries)
-    return tree_map(lambda array: mx.take(array, index, axis=2), (store.keys, store.values))
-
-
-def _take(layer: Any, entries: NDArray[np.int64]) -> None:
-    """Hold these entries only, in this order."""
+    """Keys and values of these entries, in this order."""
     store = store_of(layer)
-    if len(entries):
-        store.keys, store.values = rows_of(layer, entries)
-        mx.eval(store.keys, store.values)
-    else:
-        store.keys = store.values = None
+    return _taken((store.keys, store.values), entries)
+
+
+def _taken(rows: Any, entries: NDArray[np.int64]) -> Any:
+    index = mx.array(entries)
+    return tree_map(lambda array: mx.take(array, index, axis=2), rows)
+
+
+def _replace_rows(prefix: PrefixCache, rows: Sequence[tuple[Any, Any]], absent: Tokens) -> None:
+    """Let each layer hold these keys and values. Where computing them fails, they are computed when
+    they are used."""
+    stores = [store_of(layer) for layer, _ in rows]
+    for store, (_, (keys, values)) in zip(stores, rows, strict=True):
+        arrays: Any = tree_flatten(keys)
+        store.keys, store.values = (keys, values) if arrays[0][1].shape[2] else (None, None)
+    prefix.absent = absent
+    for store in stores:  # one after another: what it held is freed before the next
+        if store.keys is not None:
+            _compute(store)
+
+
+def _compute(store: Any) -> None:
+    mx.eval(store.keys, store.values)
 
 
 def resized(tokens: Tokens, length: int) -> Tokens:

@@ -170,6 +170,10 @@ class Snapshots:
             f" '{self._folder}' is writable and has free space."
         )
 
+    def has(self, conversation: str) -> bool:
+        """Whether there is a whole snapshot of it, of whatever models."""
+        return (snapshot_folder(self._folder, conversation) / MANIFEST).is_file()
+
     def delete(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
 

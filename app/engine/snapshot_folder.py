@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,3 +60,12 @@ def snapshot_folder(snapshots: Path, conversation: str) -> Path:
 def remove_snapshot(snapshots: Path, conversation: str) -> None:
     """Remove a conversation's snapshot, if there is one."""
     shutil.rmtree(snapshot_folder(snapshots, conversation), ignore_errors=True)
+
+
+def remove_other_snapshots(snapshots: Path, conversations: Iterable[str]) -> None:
+    """Remove the snapshots of all but these conversations."""
+    staying = {snapshot_folder(snapshots, each).name for each in conversations}
+    with suppress(OSError):
+        for folder in snapshots.iterdir():
+            if FOLDER_NAME.fullmatch(folder.name) and folder.name not in staying:
+                shutil.rmtree(folder, ignore_errors=True)

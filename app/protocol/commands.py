@@ -91,8 +91,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Reselect:
-    """Select again from the scores of the last scored turn; answered by `Selected` at once. At
-    AUTO_KEEP what the scores choose."""
+    """Select again from the scores of this turn, if it was scored and is the last one of its
+    conversation; answered by `Selected` at once. At AUTO_KEEP what the scores choose."""
 
     turn: int
     keep_ratio: float
@@ -129,9 +129,20 @@ class CalibrateCosts:
 
 @dataclass(frozen=True, slots=True)
 class DropConversation:
-    """Drop a conversation's cache and its snapshot."""
+    """Drop a conversation's cache and its snapshot, which is in the folder of the `CachePolicy` or
+    in this one."""
 
     conversation: str
+    snapshot_folder: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PruneSnapshots:
+    """Delete the snapshots in this folder of all but these conversations: a program that was killed
+    may have left some of deleted ones. Only for who has the lock on the conversations."""
+
+    snapshot_folder: str
+    conversations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,4 +150,14 @@ class Close:
     """Cancel what runs, save caches, and end the engine thread."""
 
 
-Command = Load | Ask | Reselect | Cancel | CachePolicy | CalibrateCosts | DropConversation | Close
+Command = (
+    Load
+    | Ask
+    | Reselect
+    | Cancel
+    | CachePolicy
+    | CalibrateCosts
+    | DropConversation
+    | PruneSnapshots
+    | Close
+)

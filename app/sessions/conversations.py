@@ -39,6 +39,12 @@ def list_all(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversatio
     return tuple(_record(row) for row in rows)
 
 
+def list_ids(connection: sqlite3.Connection) -> tuple[int, ...]:
+    """Of those that are not in the trash."""
+    rows = connection.execute("SELECT id FROM conversations WHERE trashed_at IS NULL")
+    return tuple(int(id) for (id,) in rows)
+
+
 def last_used(connection: sqlite3.Connection) -> Conversation | None:
     """The last used one that is not in the trash."""
     row = connection.execute(

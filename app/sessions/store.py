@@ -128,6 +128,10 @@ class Store:
         """Pinned ones first, then the last used ones; or those in the trash."""
         return self._read(lambda c: conversations.list_all(c, trashed))
 
+    def conversation_ids(self) -> tuple[int, ...]:
+        """Of those that are not in the trash; much faster than reading them."""
+        return self._read(conversations.list_ids)
+
     def last_used(self) -> Conversation | None:
         """The last used one that is not in the trash."""
         return self._read(conversations.last_used)

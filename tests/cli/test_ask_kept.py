@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
+from app.engine.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
 from app.sessions.records import Message, Overrides, State
@@ -125,6 +126,24 @@ def test_a_file_may_be_attached_to_a_later_question(
     assert "text.txt: " in out, "the map quotes documents of earlier messages"
     assert "red.txt: Red." in out
     assert [len(message.attachments) for message in branch()] == [1, 0, 1, 0]
+
+
+def test_what_was_saved_of_deleted_conversations_goes_and_all_else_stays(ask: Ask) -> None:
+    """As after a kill between moving one to the trash and deleting its snapshot. Only with the lock
+    on the conversations: without it, another program saves its own."""
+    with Store(data_path()) as store:
+        there, trashed = store.create().id, store.create().id
+        store.trash(trashed)
+        left = [snapshot_folder(snapshots_path(), str(id)) for id in (there, trashed, 77)]
+        for folder in left:
+            folder.mkdir(parents=True)
+            (folder / "manifest.json").touch()
+        assert run(ask("--conversation", str(there), "What?")) == 2, "beside the app"
+    assert run(ask("What?")) == 0
+    assert all(folder.exists() for folder in left)
+    assert run(ask("--conversation", "new", "What?")) == 0
+    assert [folder.exists() for folder in left] == [True, False, False]
+    assert len([*snapshots_path().iterdir()]) == 2, "and its own"
 
 
 def test_a_snapshot_of_no_use_is_said_so_and_read_again(

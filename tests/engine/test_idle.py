@@ -23,6 +23,7 @@ from app.engine.memory import CacheSize
 from app.engine.memory_estimates import MemoryNeed
 from app.engine.memory_manager import MemoryManager
 from app.engine.progress import Cancelled, TurnClock
+from app.engine.snapshot_folder import remove_snapshot
 from app.engine.snapshot_manifest import MANIFEST
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
@@ -30,6 +31,7 @@ from app.protocol.events import (
     EngineWarning,
     Event,
     MemoryFreed,
+    SnapshotFailed,
     SnapshotProgress,
 )
 from app.protocol.options import BackgroundPolicy
@@ -149,6 +151,32 @@ def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_s
     assert {event.conversation for event in idle.of(SnapshotProgress)} == {"a", "b"}
     assert idle.of(BackgroundProgress)[-1].done == idle.of(BackgroundProgress)[-1].total
     assert set(idle.pool._caches) == {"b"}, "what is on the disk goes for it"
+
+
+@pytest.mark.parametrize("why", ["never saved", "saving failed", "deleted"])
+def test_it_never_takes_the_place_of_what_is_not_on_the_disk(tmp_path: Path, why: str) -> None:
+    """As what other programs ask, and what did not fit there."""
+    one = Idle(ALWAYS).pool.nbytes
+    policy = CachePolicy(
+        BackgroundPolicy.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path)
+    )
+    idle = Idle(policy, "ab")
+    if why == "never saved":
+        idle.pool.get_or_restore("a", idle.progress, on_disk=False)
+        idle.pool._unsaved.pop("a")
+        idle.use("b")
+    elif why == "saving failed":
+        with mock.patch("app.engine.snapshot.os.replace", side_effect=OSError(28, "full")):
+            idle.pool._save("a")
+        assert idle.of(SnapshotFailed)
+    while idle.pool.step(background=False):
+        pass
+    if why == "deleted":
+        remove_snapshot(tmp_path, "a")
+    while idle.pool.step():
+        pass
+    assert set(idle.pool._caches) == {"a", "b"}
+    assert len(idle.pool._caches["a"].target)
 
 
 def test_it_is_dropped_when_there_are_no_gaps_any_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -24,7 +25,7 @@ from app.engine.prompt import Prompt
 from app.engine.snapshot_folder import folder_bytes
 from app.engine.snapshot_manifest import MANIFEST, block_digest
 from app.protocol.commands import Ask, CachePolicy
-from app.protocol.events import BackgroundProgress, SnapshotRestored
+from app.protocol.events import BackgroundProgress, EngineWarning, SnapshotFailed, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
 from tests.engine.driver import TEXT, Driver
@@ -110,6 +111,27 @@ def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     assert "another conversation" not in again.reason, "it has been read after this text now"
 
 
+def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
+    loaded: Driver,
+) -> None:
+    """As files that begin with the same licence."""
+    licence, rest = TEXT[:200], TEXT[200:]
+    names = ("one.txt", "two.txt", "three.txt")
+    texts = [licence + rest[:400], licence + rest[400:], licence + rest[::-1][:400]]
+    documents = [Document(*each) for each in zip(names, texts, strict=True)]
+    question = ask(1, FIRST, name="a", mode=Mode.FULL)
+
+    def about(turn: int, name: str, *chosen: Document) -> str:
+        message = Message(Role.USER, FIRST, chosen)
+        asked = replace(question, turn=turn, conversation=name, messages=(message,))
+        reason: str = figures(loaded, asked).reason
+        return reason
+
+    about(1, "a", *documents[:2])
+    assert "another conversation" not in about(2, "b", documents[2])
+    assert " two.txt was read in another conversation" in about(3, "c", documents[1])
+
+
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(ask(0, FIRST, name="0", mode=Mode.FULL))
@@ -184,12 +206,12 @@ class Pool:
 
     def step(self) -> None:
         does = ["new"] + ["ask"] * 3 + ["branch", "edit", "background", "save", "budget", "check"]
-        does += ["delete", "restart", "kill"] if self.known else []
+        does += ["delete", "delete last", "restart", "kill"] if self.known else []
         what = self.random.choice(does)
         if what in ("ask", "branch", "edit", "delete") and not self.known:
             what = "new"
         self.done.append(what)
-        getattr(self, f"do_{what}")()
+        getattr(self, f"do_{what.replace(' ', '_')}")()
         self.count_bytes()
 
     def some(self) -> str:
@@ -220,7 +242,12 @@ class Pool:
             self.pool.step()
         if any(isinstance(each, BackgroundProgress) for each in self.events):
             name = next(reversed(self.pool._caches))
+            if (before := self.known[name].copy) is not None:
+                found = self.pool._caches[name].target
+                assert np.array_equal(found.ids, before.ids), self.done[-9:]
+                assert found.cached[before.cached].all(), self.done[-9:]
             self.remember(name)  # it may have been read in full since
+        assert not any(isinstance(each, EngineWarning) for each in self.events), self.done[-9:]
         self.events.clear()
 
     def do_save(self) -> None:
@@ -237,6 +264,13 @@ class Pool:
         self.pool.drop(name, on_disk=True)
         del self.known[name]
 
+    def do_delete_last(self) -> None:
+        """What others need of it is theirs, and one of them is the last used one then."""
+        if name := next(reversed(self.pool._caches), None):
+            self.pool.drop(name, on_disk=True)
+            del self.known[name]
+        self.do_background()
+
     def do_restart(self) -> None:
         self.pool.close()
         self.open()
@@ -244,6 +278,7 @@ class Pool:
     def do_kill(self) -> None:
         """What was not saved is lost."""
         self.pool._caches.clear()
+        self.events.clear()
         self.open()
         for known in self.known.values():
             known.copy = None  # type: ignore[assignment]
@@ -253,13 +288,13 @@ class Pool:
             name = self.some()
             self.check(name, self.pool.get_or_restore(name, self.clock).target)
 
-    def turn(self, name: str, turns: list[NDArray[np.int32]]) -> None:
+    def turn(self, name: str, turns: list[NDArray[np.int32]], mode: Mode | None = None) -> None:
         turns = [*turns, self.tokens(self.random.randint(5, 14))]
         cache = self.pool.get_or_restore(name, self.clock)
         if name in self.known:
             self.check(name, cache.target)
         prompt = self.prompt(turns)
-        mode = self.random.choice([Mode.SPARSE, Mode.SPARSE, Mode.FULL])
+        mode = mode or self.random.choice([Mode.SPARSE, Mode.SPARSE, Mode.FULL])
         question = Ask(1, (Message(Role.USER, ""),), mode, conversation=name)
         self.pool.start_from_longest(question, prompt, self.clock)
         chat = Chat(self.model)
@@ -353,7 +388,7 @@ def operate(pool: Pool, operations: int) -> None:
 def test_random_operations_leave_every_conversation_what_it_had(
     name: str, tmp_path: Path, few: None
 ) -> None:
-    operate(Pool(build(name), 1, tmp_path), 60)
+    operate(Pool(build(name), 4, tmp_path), 60)
 
 
 @pytest.mark.slow
@@ -361,6 +396,78 @@ def test_random_operations_leave_every_conversation_what_it_had(
 def test_so_do_many(name: str, tmp_path: Path, few: None) -> None:
     for seed in range(3):
         operate(Pool(build(name), seed, tmp_path / str(seed)), 300)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, few: None) -> Pool:
+    """Three conversations that have read the same document sparsely, the last one holds it."""
+    pool = Pool(build("llama"), 1, tmp_path)
+    turns: list[NDArray[np.int32]] = []
+    for name in "abc":
+        pool.turn(name, turns, Mode.SPARSE)
+        turns = turns or pool.known["a"].turns
+    pool.events.clear()
+    return pool
+
+
+@pytest.mark.parametrize("saving", [False, True])
+def test_after_the_last_used_one_is_deleted_the_one_before_is_read_in_the_background(
+    shared: Pool, saving: bool
+) -> None:
+    pool, before = shared.pool, shared.known["b"].copy
+    if saving:  # then that one holds what the others need
+        pool.step(background=False)
+        assert pool._saving
+        assert pool._saving[0] == "a"
+    pool.drop("c", on_disk=True)
+    assert pool._caches["b"].target.absent.any() == saving
+    while pool.step():
+        pass
+    assert not [each for each in shared.events if isinstance(each, EngineWarning | SnapshotFailed)]
+    found = pool._caches["b"].target
+    assert np.array_equal(found.ids, before.ids)
+    assert not found.has_gaps
+    shared.remember("b")
+    shared.count_bytes()
+    for name in "ab":
+        shared.check(name, pool.get_or_restore(name, shared.clock).target)
+
+
+OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("what", ["_taken", "_compute"])
+def test_where_memory_runs_out_while_rows_move_none_is_lost(
+    shared: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
+) -> None:
+    """In the background, while saving, when one is used, and when the one that has them goes."""
+    original, calls = getattr(shared_rows, what), [0]
+
+    def fail(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] > after:
+            raise OUT_OF_MEMORY
+        return original(*arguments)
+
+    for does in (
+        lambda: shared.pool._start_saving(shared.pool._snapshots, "a"),
+        lambda: shared.pool.get_or_restore("a", shared.clock),
+        lambda: shared.pool.drop("c") if what == "_compute" else None,
+        shared.pool._background_step,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(shared_rows, what, fail)
+            with suppress(RuntimeError):
+                does()
+        calls[0] = 0
+        shared.pool._stop_saving()
+        shared.pool.cancel_background()
+        assert all(len(cache.target) for cache in shared.pool._caches.values())
+    assert [each for each in shared.events if isinstance(each, SnapshotFailed)]
+    assert not [each for each in shared.events if "damaged" in getattr(each, "message", "")]
+    for name in tuple(shared.pool._caches):
+        shared.check(name, shared.pool.get_or_restore(name, shared.clock).target)
 
 
 def test_after_a_restart_a_new_conversation_starts_from_a_snapshot(

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from app.engine.snapshot_folder import MAX_ON_DISK, MIN_ON_DISK, disk_limit, folder_bytes
+from app.engine.snapshot_folder import (
+    MAX_ON_DISK,
+    MIN_ON_DISK,
+    disk_limit,
+    folder_bytes,
+    remove_other_snapshots,
+    snapshot_folder,
+)
+from app.protocol.commands import CachePolicy, Close, DropConversation, PruneSnapshots
+from app.protocol.events import Failed
+from tests.engine.driver import LIMIT, Driver
 
 GB = 10**9
 
@@ -56,3 +67,51 @@ def test_leftovers_count_too(tmp_path: Path) -> None:
     (tmp_path / "a" / "dangling").symlink_to(tmp_path / "nothing")
     assert 75 <= folder_bytes(tmp_path) < 1000
     assert folder_bytes(tmp_path / "nothing") == 0
+
+
+def snapshots(folder: Path, *names: str) -> None:
+    for name in names:
+        snapshot_folder(folder, name).mkdir(parents=True)
+        (snapshot_folder(folder, name) / "manifest.json").touch()
+
+
+def names_in(folder: Path, names: str) -> str:
+    return "".join(name for name in names if snapshot_folder(folder, name).exists())
+
+
+def test_snapshots_of_other_conversations_go_and_nothing_else(tmp_path: Path) -> None:
+    remove_other_snapshots(tmp_path / "nothing", "a")
+    snapshots(tmp_path, *"abc")
+    (tmp_path / "mine").mkdir()
+    snapshot_folder(tmp_path, "d").write_text("mine")
+    remove_other_snapshots(tmp_path, ["b", "x"])
+    assert names_in(tmp_path, "abc") == "b"
+    assert (tmp_path / "mine").is_dir()
+    assert snapshot_folder(tmp_path, "d").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mlx", [True, False])
+def test_they_are_deleted_whether_a_pair_is_loaded_or_not(
+    tmp_path: Path, mlx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mlx:
+        monkeypatch.setitem(sys.modules, "app.engine.mlx_patches", None)
+        monkeypatch.delattr("app.engine.mlx_patches", raising=False)
+    snapshots(tmp_path, *"abc")
+    driver = Driver()
+    driver.engine.send(PruneSnapshots(str(tmp_path), ("a", "b")))
+    driver.engine.send(DropConversation("a", str(tmp_path)))
+    driver.engine.send(Close())
+    driver.engine.join(LIMIT)
+    assert names_in(tmp_path, "abc") == "b"
+    assert not driver.of(Failed)
+
+
+def test_without_a_pair_they_are_deleted_where_they_were_saved(tmp_path: Path) -> None:
+    snapshots(tmp_path, *"ab")
+    driver = Driver()
+    driver.engine.send(CachePolicy(snapshot_folder=str(tmp_path)))
+    driver.engine.send(DropConversation("a"))
+    driver.engine.send(Close())
+    driver.engine.join(LIMIT)
+    assert names_in(tmp_path, "ab") == "b"

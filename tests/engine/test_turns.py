@@ -37,7 +37,7 @@ from app.engine.snapshot import Snapshots
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.events import ModelInfo
-from app.protocol.options import Mode, Tuning
+from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from tests.engine.oracle import BACKENDS, difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
@@ -109,6 +109,8 @@ class Chat:
         self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None
         self.costs = UNKNOWN_COSTS
+        self.auto_keep = False
+        """Whether the scores choose keep."""
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
         """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
@@ -116,7 +118,7 @@ class Chat:
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
         tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall=keep > 0, recall_share=1.0)
-        keep = keep or 1e-9  # 0 would be AUTO_KEEP
+        keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = TurnClock(1, lambda event: None, lambda: False)
@@ -271,6 +273,22 @@ def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
     assert chat.reader.reused_tokens <= DOCUMENT[0]
     assert "afresh" in chat.reader.keep_reason
     assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
+
+
+def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
+    models: dict[str, Any],
+) -> None:
+    first, answer, second = conversation()
+    chat = Chat(models["llama"])
+    chat.costs = Costs(target=LinearCost(0, 0, 1.0))
+    chat.read(first, tuple(range(1, 20)))
+    chat.write(first, answer)
+    chat.auto_keep = True
+    chat.read(second, (0, 3))
+    assert chat.reader is not None
+    assert chat.reader.keep_reason.startswith(" What matters takes keep ")
+    assert chat.reader.keep_reason.endswith(" cached before.")
+    assert chat.reader.keep_reason.count("It is read afresh") == 1
 
 
 @pytest.mark.parametrize("name", ORACLE)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Markdown
 
-from app.protocol.commands import CachePolicy
+from app.protocol.commands import CachePolicy, PruneSnapshots
 from app.protocol.events import Finished, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
@@ -63,6 +63,18 @@ async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) 
     with Store(tmp_path) as store:
         assert store.branch(1)[1].text == ANSWER
         assert store.branch(1)[1].stats is not None
+
+
+async def test_at_the_start_snapshots_of_deleted_conversations_go(tmp_path: Path) -> None:
+    """Before anything is asked: a killed app may have left some."""
+    with Store(tmp_path) as store:
+        ids = [store.create(title).id for title in ("One", "Trashed", "Three")]
+        store.trash(ids[1])
+    async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
+        await ask(pilot, engine, "What?")
+        pruned = PruneSnapshots(str(tmp_path / "snapshots"), (str(ids[0]), str(ids[2])))
+        assert engine.sent(PruneSnapshots) == [pruned]
+        assert engine.commands.index(pruned) < engine.commands.index(engine.asks[0])
 
 
 async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
@@ -183,6 +195,7 @@ async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path:
             await until_shown(pilot, "Another specchat has the conversations open", "read-only")
             await until_shown(pilot, "What?", "Yes.")
             assert engine.sent(CachePolicy) == []
+            assert engine.sent(PruneSnapshots) == [], "they are the other one's"
             await ask(pilot, engine, "And?")
             await until_shown(pilot, "Never kept.")
             said = [message.text for message in engine.asks[0].messages]

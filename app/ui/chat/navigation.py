@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import TurnState
 from app.errors import UserError
-from app.protocol.commands import CachePolicy, Cancel, DropConversation
+from app.protocol.commands import CachePolicy, Cancel, DropConversation, PruneSnapshots
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -49,6 +49,7 @@ class Navigation:
         loading stays as a draft, and is asked only if that conversation is new."""
         context, early = self._context, self._open_chats.shown
         opened = await self._repository.open(context.next_mode)
+        self._prune_snapshots()
         self.apply_cache_policy()
         early.draft, messages = context.composer.draft, [self._startup_message, problem]
         question = self._open_chats.unqueue(early)
@@ -68,6 +69,13 @@ class Navigation:
         self._attachments.reassign(early, opened)
         await self._show(opened)
         context.notice.show(" ".join(filter(None, messages)))
+
+    def _prune_snapshots(self) -> None:
+        """Delete what was saved of conversations that are gone or in the trash: a program that was
+        killed has not. Before any question, which might start from one of them."""
+        stored = self._repository.stored
+        if self._snapshots is not None and self._repository.writable and stored is not None:
+            self._context.engine.send(PruneSnapshots(self._snapshots, stored))
 
     def apply_cache_policy(self) -> None:
         """Tell the engine how to cache and save what it has read, if that has changed."""
@@ -189,5 +197,5 @@ class Navigation:
     def drop_trashed_caches(self) -> None:
         """Drop the caches of trashed conversations, once deleting them cannot be undone here."""
         for id in self._trashed:
-            self._context.engine.send(DropConversation(str(id)))
+            self._context.engine.send(DropConversation(str(id), self._snapshots))
         self._trashed.clear()

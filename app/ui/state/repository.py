@@ -86,6 +86,9 @@ class ChatRepository:
         self.opening = folder is not None
         self.open_error: UserError | None = None
         """Why the store could not be opened, or None."""
+        self.stored: tuple[str, ...] | None = None
+        """The conversations outside the trash when the store was opened, as the engine names them;
+        None if that is unknown."""
         self.is_first_run = False
         """Whether the store has never held a conversation or a draft."""
         if folder is None:
@@ -251,6 +254,7 @@ class ChatRepository:
             self._open_temporary()
         if self._store is None:
             return self.new(next_mode)
+        self.stored = tuple(str(id) for id in self._store.conversation_ids())
         last = self._store.last_draft()
         stored = last or self._store.conversations() or self._store.conversations(trashed=True)
         self.is_first_run = self.writable and not stored

@@ -191,7 +191,8 @@ async def test_delete_and_undo(tmp_path: Path) -> None:
         await until_shown(pilot, "2 conversations")
         assert engine.sent(DropConversation) == []
         await pilot.press("escape")
-        await until(pilot, lambda: engine.sent(DropConversation) == [DropConversation("2")])
+        dropped = DropConversation("2", str(tmp_path / "snapshots"))
+        await until(pilot, lambda: engine.sent(DropConversation) == [dropped])
     with Store(tmp_path) as store:
         assert [each.id for each in store.conversations(trashed=True)] == [2]
 
