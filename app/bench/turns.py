@@ -99,8 +99,8 @@ def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
             ask = _compared if number == CHATS - 1 else _ask_new
             run = ask(session, _new, asked, f"other {number}")
         runs.append(run)
-        caches = engine._caches
-        assert caches is not None
+        assert engine._loaded is not None
+        caches = engine._loaded.caches
         runs[-1]["memory"] = caches.nbytes / (caches.nbytes - caches.idle_bytes)
     return runs
 

@@ -35,32 +35,24 @@ from app.protocol.commands import (
 )
 from app.protocol.events import (
     Closed,
-    EngineWarning,
     Event,
     Failed,
     Finished,
     HostsLost,
     Listener,
     Loaded,
-    MemoryReport,
     Unloaded,
 )
-from app.protocol.memory import PressureLevel
 from app.protocol.options import BackgroundPolicy
-from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
-    from app.engine.cache_pool import CachePool
+    from app.engine.loaded_pair import LoadedPair
     from app.engine.loader import ModelPair
-    from app.engine.memory_manager import MemoryManager
     from app.engine.memory_monitor import MemoryMonitor
     from app.engine.memory_probes import MemoryProbe
-    from app.engine.pair_costs import PairCosts
     from app.engine.pair_loader import Connect
     from app.engine.power import PowerProbe
-    from app.engine.pressure_response import PressureResponse
-    from app.engine.progress import TurnClock
     from app.engine.sharded_model import ShardsLost
 
 IDLE_DELAY = 0.5
@@ -115,15 +107,11 @@ class MlxEngine:
         self._listener: Listener = lambda event: None
         # A daemon, so that a program that must end now need not wait for a step to finish.
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
-        self._pair: ModelPair | None = None
+        self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
         self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
-        self._caches: CachePool | None = None
         self._monitor: MemoryMonitor | None = None
-        self._memory_manager: MemoryManager | None = None
-        self._pressure: PressureResponse | None = None
-        self._costs: PairCosts | None = None
         self._import_error = ""
 
     def listen(self, listener: Listener) -> None:
@@ -184,52 +172,17 @@ class MlxEngine:
         """Seconds until idle work that waits for power or memory is tried again; None if there is
         none."""
         due = self._needs_calibration and self._cache_policy.background is not BackgroundPolicy.OFF
-        waits = due or (self._caches is not None and self._caches.has_waiting_work)
+        waits = due or (self._loaded is not None and self._loaded.caches.has_waiting_work)
         return RECHECK_INTERVAL if waits else None
 
     @property
     def _needs_calibration(self) -> bool:
         """Whether the pair is still to be timed."""
-        return self._costs is not None and self._costs.needs_calibration
+        return self._loaded is not None and self._loaded.costs.needs_calibration
 
     def _idle_step(self, calibrate: bool = False) -> bool:
         """One step of idle work; False if there is none."""
-        if self._caches is None or self._pressure is None:
-            return False
-        try:
-            self._pressure.poll()
-            calm = self._pressure.is_normal
-            if calibrate and calm and self._calibrate_when_idle():
-                return True
-            return self._caches.step(background=calm)
-        except Exception as error:  # not requested
-            self._warn("Work between two answers failed", error, "Nothing is lost.")
-            return False
-
-    def _calibrate_when_idle(self) -> bool:
-        """Time one run of a pair that was never timed here; False when it should not be timed."""
-        costs, residents = self._costs, self._caches
-        if (
-            costs is None
-            or not costs.needs_calibration
-            or residents is None
-            or not residents.idle_work_allowed
-        ):
-            return False
-        try:
-            costs.calibrate_once()
-        except Exception as error:  # not requested: the pair's turns are timed, too
-            self._warn("This model pair could not be timed", error, "Its next answers are timed.")
-            return True
-        if not costs.needs_calibration:
-            self._report_memory()
-        return True
-
-    def _warn(self, problem: str, error: Exception, consequence: str) -> None:
-        from app.engine.memory import describe_error
-
-        _log.warning(problem, exc_info=error)
-        self._emit(EngineWarning(f"{problem} ({describe_error(error)}). {consequence}"))
+        return self._loaded is not None and self._loaded.idle_step(calibrate)
 
     def _start(self) -> bool:
         """Import MLX; False if that fails."""
@@ -279,18 +232,18 @@ class MlxEngine:
                 self._reselect(command)
             elif isinstance(command, CachePolicy):
                 self._cache_policy = command
-                self._reset_pair_state()
-                if self._costs is not None:
-                    self._costs.report()
+                if self._loaded is not None:
+                    self._loaded.caches.close()
+                    self._loaded.apply(command)
+                    self._loaded.costs.report()
             elif isinstance(command, CalibrateCosts):
-                self._calibrate_now()
+                self._require_pair().calibrate_now()
             elif isinstance(command, DropConversation | PruneSnapshots):
                 self._delete(command)
             elif isinstance(command, _CheckHosts):
                 self._check_hosts()
-            elif isinstance(command, _CheckMemory) and self._pressure is not None:
-                self._pressure.poll()
-                self._pressure.after_turn()
+            elif isinstance(command, _CheckMemory) and self._loaded is not None:
+                self._loaded.check_memory()
         except Exception as error:  # the thread must outlive every failed command
             failure = to_failed(turn, error)
         else:
@@ -298,11 +251,9 @@ class MlxEngine:
         finally:
             self._turn = None
         # Only after the except block: the error's traceback keeps the turn's arrays alive.
-        if failure.problem == OUT_OF_MEMORY and self._memory_manager is not None:
+        if failure.problem == OUT_OF_MEMORY and self._loaded is not None:
             with suppress(Exception):  # out of memory is reported in any case
-                gc.collect()
-                self._memory_manager.drop_idle(everything=True)
-                self._report_memory()
+                self._loaded.drop_everything()
         self._emit(failure)
 
     def _load(self, command: Load) -> None:
@@ -319,11 +270,10 @@ class MlxEngine:
         if stopped():
             raise LoadStopped
         self._unload_pair()
-        pair = self._pair = load_pair(command, self._step, stopped, self._backend, self._connect)
-        self._loaded_by = command
+        pair = load_pair(command, self._step, stopped, self._backend, self._connect)
+        loaded, self._loaded_by = self._keep_loaded(pair), command
         if pair.target.shards is not None:
             pair.target.shards.on_lost = partial(self._commands.put, _CheckHosts())
-        self._reset_pair_state()
         draft = pair.draft.info if pair.draft else None
         seconds = time.perf_counter() - started_at
         rereads = not ConversationCache(pair).target.can_insert_at(0)
@@ -341,75 +291,59 @@ class MlxEngine:
         if draft is not None and not pair.target.is_loaded:
             turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
             self._emit(Unloaded(info.name, info.weight_bytes, turns))
-        if self._costs is not None:
-            self._costs.report()
-        self._report_memory()
+        loaded.costs.report()
+        loaded.report_memory()
+
+    def _keep_loaded(self, pair: ModelPair) -> LoadedPair:
+        from app.engine.loaded_pair import LoadedPair
+
+        assert self._monitor is not None
+        self._loaded = LoadedPair(
+            pair,
+            self._cache_policy,
+            self._monitor,
+            self._emit,
+            self._power,
+            self._stopped,
+            self._has_pending,
+        )
+        return self._loaded
+
+    def _require_pair(self) -> LoadedPair:
+        """Raises TurnError if there is none."""
+        from app.engine.turn import TurnError
+
+        if self._loaded is None:
+            raise TurnError("No model is loaded", "load a model first")
+        return self._loaded
 
     def _ask(self, command: Ask) -> None:
         from app.engine.progress import TurnClock
         from app.engine.sharded_model import ShardsLost
 
         sent = self._pending.get(command.turn)
-        pressed = self._pressure.poll if self._pressure is not None else lambda: False
-        progress = TurnClock(command.turn, self._emit, self._stopped, sent, pressed)
+        loaded = self._require_pair()
+        progress = TurnClock(
+            command.turn, self._emit, self._stopped, sent, lambda: loaded.pressure.poll()
+        )
         try:
-            self._run_turn(command, progress)
+            loaded.run_turn(command, progress, self._scored)
         except ShardsLost as error:
             lost = error
         else:
             return
         rest = lost.rest or command
         lost.__traceback__ = None  # it keeps the turn's caches alive
-        self._load_on_this_machine(lost, command.turn)
-        self._run_turn(rest, progress)
-
-    def _run_turn(self, command: Ask, progress: TurnClock) -> None:
-        from app.engine.memory import NotEnoughMemory
-        from app.engine.progress import Cancelled
-        from app.engine.sharded_model import ShardsLost
-        from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
-
-        try:
-            progress.check_cancel()
-            if self._pair is None:
-                raise TurnError("No model is loaded", "load a model first")
-            assert self._caches is not None
-            assert self._pressure is not None
-            name, on_disk = command.conversation, command.on_disk
-            remembered = self._caches.get_or_restore(name, progress, on_disk)
-        except Cancelled as stop:
-            if stop.ended is FinishReason.MEMORY:
-                raise TurnError(*MEMORY_EXHAUSTED) from None
-            self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
-            return
-        pair_costs = self._costs
-        assert pair_costs is not None
-        known = pair_costs.costs, pair_costs.usual_confidence, self._caches
-        turn = Turn(self._pair, command, remembered, progress, self._memory_manager, *known)
-        try:
-            turn.run()
-        except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
-            raise
-        except ShardsLost as lost:
-            lost.rest = turn.continued()
-            raise
-        except BaseException:
-            self._caches.drop(command.conversation)
-            raise
-        finally:
-            self._scored.set(command.conversation, remembered.scored)
-            self._caches.enforce_budget()
-            self._pressure.after_turn()
-            self._report_memory()
-        pair_costs.learn(turn.timings, turn.confidence)
+        loaded = self._load_on_this_machine(lost, command.turn)
+        loaded.run_turn(rest, progress, self._scored)
 
     def _check_hosts(self) -> None:
         """Another machine is gone while nothing is asked."""
-        shards = None if self._pair is None else self._pair.target.shards
+        shards = None if self._loaded is None else self._loaded.pair.target.shards
         if shards is not None and shards.lost is not None:
             self._load_on_this_machine(shards.lost, None)
 
-    def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> None:
+    def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> LoadedPair:
         """Load the target here that was spread over machines. Raises TurnError if it does not
         fit."""
         from app.engine.loader import LoadError
@@ -422,27 +356,18 @@ class MlxEngine:
         name = command.names[0]
         self._unload_pair()
         try:
-            self._pair = load_pair(command, self._step, self._stopped, self._backend)
+            pair = load_pair(command, self._step, self._stopped, self._backend)
         except (LoadError, NotEnoughMemory) as error:
             advice = f"{name} does not load on this machine alone ({error}): choose a smaller model"
             raise TurnError(str(lost), f"{advice}, or load it again once all are there") from None
-        self._reset_pair_state()
         self._emit(HostsLost(turn, f"{lost}, so {name} continues on this machine alone."))
-        if self._costs is not None:
-            self._costs.report()
+        loaded = self._keep_loaded(pair)
+        loaded.costs.report()
+        return loaded
 
     def _stopped(self) -> bool:
         """Whether the running turn should stop; False when there is none."""
         return self._turn is not None and (self._turn in self._cancelled or self._closing.is_set())
-
-    def _calibrate_now(self) -> None:
-        from app.engine.turn import TurnError
-
-        if self._costs is None:
-            raise TurnError("No model is loaded", "load a model first")
-        self._costs.calibrate_now()
-        self._report_memory()
-        self._costs.report(requested=True)
 
     def _has_pending(self) -> bool:
         """Whether a command is waiting."""
@@ -454,8 +379,8 @@ class MlxEngine:
             remove_other_snapshots(Path(command.snapshot_folder), command.conversations)
             return
         self._scored.drop(command.conversation)
-        if self._caches is not None:
-            self._caches.drop(command.conversation, on_disk=True)
+        if self._loaded is not None:
+            self._loaded.caches.drop(command.conversation, on_disk=True)
         for folder in {command.snapshot_folder, self._cache_policy.snapshot_folder}:
             if folder is not None:
                 remove_snapshot(Path(folder), command.conversation)
@@ -464,44 +389,9 @@ class MlxEngine:
         if (scored := self._scored.find(command.turn)) is not None:
             self._emit(scored.select(command.keep_ratio)[1])
 
-    def _reset_pair_state(self) -> None:
-        from app.engine.cache_pool import CachePool
-        from app.engine.memory_manager import MemoryManager
-        from app.engine.pair_costs import PairCosts
-        from app.engine.pressure_response import PressureResponse
-
-        if self._caches is not None:
-            self._caches.close()
-        if self._pair is not None and self._monitor is not None:
-            folder = self._cache_policy.costs_folder
-            self._costs = PairCosts(
-                self._pair,
-                Path(folder) if folder is not None else None,
-                self._emit,
-                self._has_pending,
-            )
-            residents = self._caches = CachePool(
-                self._pair, self._cache_policy, self._emit, self._power, self._stopped
-            )
-            self._memory_manager = MemoryManager(self._pair, self._emit, residents, self._monitor)
-            self._pressure = PressureResponse(
-                self._pair, self._monitor, self._memory_manager, self._emit
-            )
-
-    def _report_memory(self) -> None:
-        import mlx.core as mx
-
-        from app.engine import memory
-
-        mx.clear_cache()
-        rung = self._monitor.level if self._monitor is not None else PressureLevel.NORMAL
-        self._emit(MemoryReport(memory.memory_stats(), rung))
-
     def _unload_pair(self) -> None:
-        if self._caches is not None:
-            self._caches.close()
-        if self._pair is not None and self._pair.target.shards is not None:
-            self._pair.target.shards.close()
-        self._pair = self._caches = self._memory_manager = self._pressure = self._costs = None
+        if self._loaded is not None:
+            self._loaded.close()
+        self._loaded = None
         self._scored.clear()
         gc.collect()

@@ -147,7 +147,7 @@ def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: 
     for _ in range(FEWEST_ANSWERS):
         last = statistics(loaded.run(sparse))
     assert not last.unsure, "as sure as always"
-    costs = loaded.engine._costs
+    costs = loaded.engine._loaded.costs
     assert costs is not None
     costs._store._stored.confidences[:] = [0.99] * FEWEST_ANSWERS
     assert statistics(loaded.run(sparse)).unsure

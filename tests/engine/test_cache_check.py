@@ -224,7 +224,7 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
     """However it came to that: it is found where it is used again."""
     ask = first_question()
     first = loaded.answer(ask)
-    pool = loaded.engine._caches
+    pool = loaded.engine._loaded.caches
     assert pool is not None
     conversation_cache = pool._caches["c"]
     cache = conversation_cache.target if which == "target" else conversation_cache.draft
@@ -250,7 +250,7 @@ def test_a_draft_of_windows_does_not_get_out_of_step(
     with monkeypatch.context() as patched:
         broken(patched, "the draft observes the question")
         first = driver.answer(ask)
-    pool = driver.engine._caches
+    pool = driver.engine._loaded.caches
     assert pool is not None
     assert pool._caches["c"].drop_damaged() is None
     later = driver.answer(follow_up(ask, first, 2, "c"))

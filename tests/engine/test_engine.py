@@ -237,8 +237,8 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         assert stopped.finish_reason is FinishReason.CANCELLED, border
         if border != "decoding":
             assert stopped.generated_ids == ()
-        assert driver.engine._caches is not None
-        assert driver.engine._caches._caches[border].drop_damaged() is None, border
+        assert driver.engine._loaded.caches is not None
+        assert driver.engine._loaded.caches._caches[border].drop_damaged() is None, border
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
 
 
@@ -327,7 +327,7 @@ def test_the_model_is_never_altered(
     """Plain mlx-lm on the engine's own model gives the same logits before any turn and after
     finished, cancelled, fallen back and failed ones."""
     driver.load(tiny.save(tmp_path / name, name, 5), folders["draft"])
-    pair = driver.engine._pair
+    pair = driver.engine._loaded.pair
     assert pair is not None
     model = pair.target.model
     ids = mx.array([[3, 1, 4, 1, 5, 9, 2, 6] * 5])

@@ -134,7 +134,7 @@ def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: P
 
 
 def _folders(driver: Driver) -> tuple[Path, Path]:
-    pair = driver.engine._pair
+    pair = driver.engine._loaded.pair
     assert pair is not None
     assert pair.draft is not None
     assert pair.target.folder is not None

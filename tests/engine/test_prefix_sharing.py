@@ -135,7 +135,7 @@ def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(ask(0, FIRST, name="0", mode=Mode.FULL))
-    pool = loaded.engine._caches
+    pool = loaded.engine._loaded.caches
     assert pool is not None
     one = pool.nbytes
     for turn in range(1, 10):

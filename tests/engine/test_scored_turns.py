@@ -20,7 +20,7 @@ def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Dr
     loaded.engine.send(policy)
     loaded.answer(ask(1, QUESTION, name="app"))
     loaded.answer(ask(2, QUESTION, name="guest", on_disk=False))
-    assert [*loaded.engine._caches._caches] == ["guest"], "its cache is not needed"  # type: ignore[union-attr]
+    assert [*loaded.engine._loaded.caches._caches] == ["guest"], "its cache is not needed"  # type: ignore[union-attr]
     for turn in (1, 2):
         loaded.engine.send(Reselect(turn, 0.5))
         selected = loaded.until(Selected)

@@ -1,0 +1,149 @@
+"""A loaded model pair and what belongs to it: conversations' caches, memory, costs; its turns, and
+its work between them."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+
+from app.engine import memory
+from app.engine.cache_pool import CachePool
+from app.engine.loader import ModelPair
+from app.engine.memory import NotEnoughMemory
+from app.engine.memory_manager import MemoryManager
+from app.engine.memory_monitor import MemoryMonitor
+from app.engine.pair_costs import PairCosts
+from app.engine.power import PowerProbe
+from app.engine.pressure_response import PressureResponse
+from app.engine.progress import Cancelled, TurnClock
+from app.engine.scored_turns import ScoredTurns
+from app.engine.sharded_model import ShardsLost
+from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import EngineWarning, Event, Finished, MemoryReport
+from app.protocol.stats import FinishReason
+
+_log = logging.getLogger(__name__)
+
+
+class LoadedPair:
+    """On the engine's thread. `stopped` says whether the running turn should stop, `has_pending`
+    whether a command waits."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        policy: CachePolicy,
+        monitor: MemoryMonitor,
+        emit: Callable[[Event], None],
+        power: PowerProbe | None,
+        stopped: Callable[[], bool],
+        has_pending: Callable[[], bool],
+    ) -> None:
+        self.pair, self._monitor, self._emit = pair, monitor, emit
+        self._power, self._stopped, self._has_pending = power, stopped, has_pending
+        self.apply(policy)
+
+    def apply(self, policy: CachePolicy) -> None:
+        """Hold to a policy from now on, with nothing cached in memory."""
+        folder = policy.costs_folder
+        self.costs = PairCosts(
+            self.pair, Path(folder) if folder is not None else None, self._emit, self._has_pending
+        )
+        self.caches = CachePool(self.pair, policy, self._emit, self._power, self._stopped)
+        self.memory_manager = MemoryManager(self.pair, self._emit, self.caches, self._monitor)
+        self.pressure = PressureResponse(self.pair, self._monitor, self.memory_manager, self._emit)
+
+    def close(self) -> None:
+        """Save what is not saved, and end the processes of a target that is spread."""
+        self.caches.close()
+        if self.pair.target.shards is not None:
+            self.pair.target.shards.close()
+
+    # ------------------------------------------------------------------ a turn
+
+    def run_turn(self, command: Ask, clock: TurnClock, scored: ScoredTurns) -> None:
+        """Emit everything up to `Finished`. What it scores goes into `scored`. Raises what `Turn`
+        does, and ShardsLost with the rest of the turn."""
+        try:
+            clock.check_cancel()
+            cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
+        except Cancelled as stop:
+            if stop.ended is FinishReason.MEMORY:
+                raise TurnError(*MEMORY_EXHAUSTED) from None
+            self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
+            return
+        known = self.costs.costs, self.costs.usual_confidence, self.caches
+        turn = Turn(self.pair, command, cache, clock, self.memory_manager, *known)
+        try:
+            turn.run()
+        except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
+            raise
+        except ShardsLost as lost:
+            lost.rest = turn.continued()
+            raise
+        except BaseException:
+            self.caches.drop(command.conversation)
+            raise
+        finally:
+            scored.set(command.conversation, cache.scored)
+            self.caches.enforce_budget()
+            self.pressure.after_turn()
+            self.report_memory()
+        self.costs.learn(turn.timings, turn.confidence)
+
+    # ------------------------------------------------------------------ between turns
+
+    def idle_step(self, calibrate: bool = False) -> bool:
+        """One step of idle work; False if there is none."""
+        try:
+            self.pressure.poll()
+            calm = self.pressure.is_normal
+            if calibrate and calm and self._calibrate_when_idle():
+                return True
+            return self.caches.step(background=calm)
+        except Exception as error:  # not requested
+            self._warn("Work between two answers failed", error, "Nothing is lost.")
+            return False
+
+    def _calibrate_when_idle(self) -> bool:
+        """Time one run of a pair that was never timed here; False when it should not be timed."""
+        if not self.costs.needs_calibration or not self.caches.idle_work_allowed:
+            return False
+        try:
+            self.costs.calibrate_once()
+        except Exception as error:  # not requested: the pair's turns are timed, too
+            self._warn("This model pair could not be timed", error, "Its next answers are timed.")
+            return True
+        if not self.costs.needs_calibration:
+            self.report_memory()
+        return True
+
+    def calibrate_now(self) -> None:
+        self.costs.calibrate_now()
+        self.report_memory()
+        self.costs.report(requested=True)
+
+    def _warn(self, problem: str, error: Exception, consequence: str) -> None:
+        _log.warning(problem, exc_info=error)
+        sentence = f"{problem} ({memory.describe_error(error)}). {consequence}"
+        self._emit(EngineWarning(sentence))
+
+    def check_memory(self) -> None:
+        """When the monitor has noticed something."""
+        self.pressure.poll()
+        self.pressure.after_turn()
+
+    def drop_everything(self) -> None:
+        """After memory has run out."""
+        gc.collect()
+        self.memory_manager.drop_idle(everything=True)
+        self.report_memory()
+
+    def report_memory(self) -> None:
+        mx.clear_cache()
+        self._emit(MemoryReport(memory.memory_stats(), self._monitor.level))
