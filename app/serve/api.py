@@ -162,7 +162,7 @@ def _add_errors(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        message = str(first["msg"])[:300]
+        message = str(first["msg"]).removeprefix("Value error, ")[:300]
         return reply(request, 400, f"{where[:200]}: {message}" if where else message)
 
     @app.exception_handler(HTTPException)
