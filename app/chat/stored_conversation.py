@@ -332,7 +332,7 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
 
 def _token_ids(answer: records.Message, models: ModelPair) -> tuple[int, ...] | None:
     """The generated ids, if this target generated them. Unknown for an answer that was cut off by
-    the end of the program."""
+    the end of the program, or at another program's stop sequence."""
     if answer.stats is None or answer.stats.target_revision != models.target_revision:
         return None
-    return answer.token_ids
+    return answer.token_ids or None

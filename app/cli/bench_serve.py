@@ -80,7 +80,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
     load = resolve_pair()
     both = _Both(load)
     server = Server(both.engine.guest, "embedded", Defaults(), token_counter(Path(load.target)))
-    running = uvicorn_server(make_app(server, Access(HOST, None)))
+    running = uvicorn_server(make_app(server, Access(HOST, None)), server.queue)
     with listening_socket(HOST, 0) as listening:
         port = int(listening.getsockname()[1])
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,14 @@ from app.cli.serve import (
 )
 from app.errors import UserError
 from app.paths import config_path, display_path
+from app.protocol.commands import Ask
+from app.protocol.events import Event
 from app.protocol.server import OnAnswered
 from app.settings.definitions import Settings
 
 if TYPE_CHECKING:
-    from uvicorn import Server as HttpServer
-
     from app.serve.api import Server
+    from app.serve.connections import HttpServer
 
 HOST, PORT = "127.0.0.1", 8321
 STOP_SECONDS = 1.0
@@ -38,6 +39,7 @@ class InnerServer:
     def __init__(self, engine: SharedEngine, settings: Callable[[], Settings]) -> None:
         self._engine, self._settings = engine, settings
         self._running: tuple[HttpServer, Server, threading.Thread] | None = None
+        self._on_answered: OnAnswered = lambda ask, events: None
         engine.on_pair = self._use_pair
 
     @property
@@ -45,7 +47,7 @@ class InnerServer:
         return "Answering another program." if self._engine.guest.busy else ""
 
     def report_answers(self, on_answered: OnAnswered) -> None:
-        self._engine.guest.on_answered = on_answered
+        self._on_answered = on_answered
 
     def switch(self) -> str:
         if self._running is not None and self._running[2].is_alive():
@@ -68,8 +70,10 @@ class InnerServer:
         )
         token, _ = read_token(config_path() / TOKEN_FILE)
         listening = listening_socket(HOST, PORT)
-        server = Server(self._engine.guest, "", defaults, lambda messages: 0)
-        http = uvicorn_server(make_app(server, Access(HOST, token)))
+        server = Server(
+            self._engine.guest, "", defaults, lambda messages: 0, on_answered=self._report
+        )
+        http = uvicorn_server(make_app(server, Access(HOST, token)), server.queue)
         _log_to_file()
         thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
         self._running = http, server, thread
@@ -85,6 +89,7 @@ class InnerServer:
         if self._running is None:
             return
         http, server, thread = self._running
+        self._engine.guest.stop()
         http.should_exit = True
         thread.join(STOP_SECONDS)
         http.force_exit = True  # requests still run
@@ -93,10 +98,14 @@ class InnerServer:
 
     def _use_pair(self) -> None:
         """Another pair answers from now on."""
-        if self._running is not None and self._engine.pair is not None:
-            load, loaded = self._engine.pair
+        running, pair = self._running, self._engine.pair
+        if running is not None and pair is not None:
+            (_, server, _), (load, loaded) = running, pair
             count = token_counter(Path(load.target))
-            self._running[1].use_pair(loaded.target.name, count, load.only_quotes)
+            server.use_pair(loaded.target.name, count, load.only_quotes)
+
+    def _report(self, ask: Ask, events: Sequence[Event]) -> None:
+        self._on_answered(ask, events)
 
 
 def _run(http: HttpServer, listening: socket.socket) -> None:

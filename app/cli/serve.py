@@ -27,12 +27,12 @@ from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    import uvicorn
-
+    from app.serve.connections import HttpServer
     from app.serve.limits import App
+    from app.serve.queue import EngineQueue
 
 TOKEN_FILE = "serve-token"
-CONNECTIONS = 256
+CONNECTIONS = BACKLOG = 256
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -65,7 +65,7 @@ def serve(options: argparse.Namespace) -> int:
         with listening_socket(options.host, options.port) as listening:
             _announce(options, loaded.target.name, token, is_new)
             _log_to_stderr()
-            uvicorn_server(app).run(sockets=[listening])
+            uvicorn_server(app, server.queue).run(sockets=[listening])
     return 0
 
 
@@ -85,6 +85,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        listening.listen(BACKLOG)  # whoever reads that it answers may ask at once
     except OSError as error:
         listening.close()
         raise UserError(
@@ -94,11 +95,11 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def uvicorn_server(app: App) -> uvicorn.Server:
+def uvicorn_server(app: App, queue: EngineQueue) -> HttpServer:
     """Not started."""
     import uvicorn
 
-    from app.serve.connections import HEADER_SECONDS, TimedConnection
+    from app.serve.connections import HEADER_SECONDS, HttpServer, TimedConnection
 
     config = uvicorn.Config(
         app,
@@ -110,8 +111,9 @@ def uvicorn_server(app: App) -> uvicorn.Server:
         timeout_keep_alive=int(HEADER_SECONDS),
         timeout_graceful_shutdown=5,
         limit_concurrency=CONNECTIONS,
+        lifespan="off",
     )
-    return uvicorn.Server(config)
+    return HttpServer(config, queue)
 
 
 def _announce(options: argparse.Namespace, model: str, token: str | None, is_new: bool) -> None:
@@ -119,7 +121,10 @@ def _announce(options: argparse.Namespace, model: str, token: str | None, is_new
     address = f"http://{shown}:{options.port}"
     lines = [f"{sanitize_line(model)} answers at {address}/v1 (Ctrl+C ends)."]
     if token is None:
-        lines.append("Warning: without a token every program and user of this machine can ask.")
+        who = "every program and user of this machine"
+        if options.allow_others:
+            who += ", and every machine that reaches this address,"
+        lines.append(f"Warning: without a token {who} can ask.")
     elif is_new:
         lines.append(f"API key, shown only this once: {token}")
     if token is not None:

@@ -217,7 +217,10 @@ class MlxEngine:
             with self._lock:
                 self._pending.pop(event.turn, None)
                 self._cancelled.discard(event.turn)
-        self._listener(event)
+        try:
+            self._listener(event)
+        except Exception as error:  # the thread must outlive it, or nothing is answered any more
+            _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
         from app.engine.failures import OUT_OF_MEMORY, to_failed

@@ -8,6 +8,7 @@ segments are exact, and the tokens of a prefix never change when the conversatio
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -315,10 +316,14 @@ class PromptBuilder:
         return rendered
 
 
+_RENDERING = threading.Lock()
+
+
 @contextmanager
 def render_with(render: Callable[[str, dict[str, Any]], str]) -> Iterator[None]:
     """Inside, transformers prepares a chat template's variables, and `render` gets its source and
-    them: a template is a program that comes with a model. For one thread."""
+    them: a template is a program that comes with a model. One thread at a time: a global of
+    transformers is replaced meanwhile."""
     from transformers.utils import chat_template_utils
 
     class RemoteTemplate:
@@ -330,12 +335,13 @@ def render_with(render: Callable[[str, dict[str, Any]], str]) -> Iterator[None]:
         def render(self, **variables: Any) -> str:
             return render(self._source, variables)
 
-    original = chat_template_utils._compile_jinja_template
-    chat_template_utils._compile_jinja_template = RemoteTemplate
-    try:
-        yield
-    finally:
-        chat_template_utils._compile_jinja_template = original
+    with _RENDERING:
+        original = chat_template_utils._compile_jinja_template
+        chat_template_utils._compile_jinja_template = RemoteTemplate
+        try:
+            yield
+        finally:
+            chat_template_utils._compile_jinja_template = original
 
 
 def _one_line(error: Exception) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -42,19 +43,22 @@ def is_local(host: str) -> bool:
 
 class Access:
     """Checks requests. `host` is the address that the server listens on, `token` None without
-    one."""
+    one. A page whose name leads to this machine (DNS rebinding) has no token, so where the server
+    is open to others any name will do with one; without, only addresses and this machine's."""
 
     def __init__(self, host: str, token: str | None) -> None:
-        self._token = token
-        self._names = NAMES | {host} if is_local(host) else None
-        """Names that a request may use; None if any: the user opened the server to others."""
+        self._token, self._is_local = token, is_local(host)
+        own = socket.gethostname().lower()
+        more = frozenset() if self._is_local else {own, f"{own}.local"}
+        self._names = NAMES | {host.lower()} | more
 
     def refusal(self, headers: dict[str, str], needs_token: bool = True) -> tuple[int, str] | None:
         """The status and the sentence with which a request is refused; None if it is not. The names
         of `headers` are in lower case."""
         host = _name(f"//{headers.get('host', '')}")
-        if self._names is not None and host not in self._names:
-            return 403, f"The host name {host[:100]!r} is not this machine's: use 127.0.0.1."
+        if not self._may_be_called(host):
+            use = "127.0.0.1" if self._is_local else "its address"
+            return 403, f"The host name {host[:100]!r} is not this machine's: use {use}."
         origin = headers.get("origin")
         if origin is not None and origin.rpartition("//")[2] != headers.get("host"):
             return 403, "Requests from web pages are refused."
@@ -64,6 +68,19 @@ class Access:
         if hmac.compare_digest(given.strip().encode(), self._token.encode()):
             return None
         return 401, "The token is missing or wrong: `specchat serve` says which file has it."
+
+    def _may_be_called(self, host: str) -> bool:
+        if host in self._names:
+            return True
+        return not self._is_local and (self._token is not None or _is_address(host))
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(url: str) -> str:

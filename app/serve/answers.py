@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
-from app.protocol.events import Failed, Finished, PhaseProgress, Planned, Token
+from app.protocol.events import Event, Failed, Finished, PhaseProgress, Planned, Token
+from app.protocol.prompt import Message, Role
+from app.protocol.server import OnAnswered
 from app.protocol.stats import FinishReason, Statistics
 from app.serve.continuations import Continuations
-from app.serve.queue import EngineQueue
+from app.serve.failures import AnswerFailed
+from app.serve.queue import EngineQueue, Request
 from app.serve.stops import StopFinder
 
 PATIENCE = 5.0
-"""Seconds without an event after which something is sent, so that connections stay open."""
-
-
-class AnswerFailed(Exception):
-    """The engine's sentence about a turn that failed; `too_long` if the prompt was."""
-
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(failed.message)
-        self.too_long = failed.excess_tokens > 0
+"""Seconds after which something is sent, so that connections stay open."""
+_log = logging.getLogger("specchat.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing has been written for a while; `note` says what happens."""
+    """Nothing has been sent for a while; `note` says what happens."""
 
     note: str
 
@@ -56,42 +55,116 @@ class Answer:
     planned: Planned | None = None
     generated: int = 0
     """Tokens."""
+    sent_at: float = field(default_factory=time.monotonic)
+    """When the client was last sent something."""
+    _events: list[Event] = field(default_factory=list)
+    """Of its turn, without its text and its end."""
 
     async def pieces(
-        self, queue: EngineQueue, continuations: Continuations, engine: Engine
+        self,
+        queue: EngineQueue,
+        continuations: Continuations,
+        engine: Engine,
+        on_answered: OnAnswered | None = None,
     ) -> AsyncGenerator[Piece | Waiting]:
-        """Raises QueueFull and AnswerFailed."""
-        name, messages, dropped = continuations.place(self.ask.messages)
-        if dropped is not None:
-            engine.send(DropConversation(dropped))
-        finder, note = StopFinder(self.stops), "waiting for other requests"
-        events = queue.run(replace(self.ask, messages=messages, conversation=name), PATIENCE)
+        """Raises QueueFull and AnswerFailed. `on_answered` gets what the client got."""
+
+        def place() -> Ask:
+            name, messages, dropped = continuations.place(self.ask.messages)
+            if dropped is not None:
+                engine.send(DropConversation(dropped))
+            self.ask = replace(self.ask, messages=messages, conversation=name)
+            return self.ask
+
+        ended: Finished | None = None
         try:
-            async for event in events:
-                match event:
-                    case None:
-                        yield Waiting(note)
-                    case PhaseProgress():
-                        note = f"{event.phase}: {event.done} of {event.total}"
-                    case Planned():
-                        self.planned = event
-                    case Token():
-                        self.generated += len(event.ids)
-                        if piece := self._add(finder.add(event.text), event.thinking):
-                            yield piece
-                        if finder.found is not None:
-                            self.stop = finder.found
-                            continuations.answered(name, messages, self.text, None)
-                            return
-                    case Finished():
-                        self.finish_reason, self.statistics = event.finish_reason, event.statistics
-                        continuations.answered(name, messages, event.text, event.generated_ids)
-                    case Failed():
-                        raise AnswerFailed(event)
+            with queue.enter(place) as request:
+                async with aclosing(self._until_the_end(request)) as events:
+                    async for event in events:
+                        if isinstance(event, Finished):
+                            ended = event
+                        else:
+                            yield event
+            assert ended is not None
+            self.statistics = ended.statistics
+            if self.stop is None:
+                self.finish_reason = ended.finish_reason
+            continuations.answered(self._name, self.ask.messages, *self._whole(ended))
         finally:
-            await events.aclose()
-        if piece := self._add(finder.rest(), ""):
-            yield piece
+            if on_answered is not None and (ended is not None or self.text):
+                self._report(ended, on_answered)
+            if self._name and self._name not in continuations:
+                engine.send(DropConversation(self._name))  # it was forgotten meanwhile
+
+    async def _until_the_end(self, request: Request) -> AsyncGenerator[Piece | Waiting | Finished]:
+        """Pieces, and the turn's end. Raises AnswerFailed."""
+        finder, note = StopFinder(self.stops), "waiting for other requests"
+        while True:
+            left = self.sent_at + PATIENCE - time.monotonic()
+            event = await request.next(left) if left > 0 else None
+            match event:
+                case None:
+                    self.sent_at = time.monotonic()
+                    yield Waiting(note)
+                case PhaseProgress():
+                    note = f"{event.phase}: {event.done} of {event.total}"
+                case Token() if finder.found is not None:
+                    pass  # written before it was cancelled
+                case Token():
+                    if not self._is_beginning(event):
+                        self.generated += len(event.ids)
+                    if piece := self._add(finder.add(event.text), event.thinking):
+                        yield piece
+                    if finder.found is not None:
+                        self.stop = finder.found
+                        request.cancel()
+                case Finished():
+                    if piece := self._add(finder.rest(), ""):
+                        yield piece
+                    yield event
+                    return
+                case Failed():
+                    raise AnswerFailed(event)
+                case _:
+                    self._events.append(event)
+                    if isinstance(event, Planned):
+                        self.planned = event
+
+    @property
+    def _name(self) -> str:
+        return self.ask.conversation or ""
+
+    @property
+    def _beginning(self) -> Message | None:
+        """The answer that is to be continued."""
+        last = self.ask.messages[-1]
+        return last if last.role is Role.ASSISTANT else None
+
+    def _is_beginning(self, event: Token) -> bool:
+        """Whether these tokens are of the answer's beginning, which the client sent."""
+        begun = self._beginning
+        unknown = begun is not None and bool(begun.text) and begun.token_ids is None
+        is_first = not (self.generated or self.text or self.thinking)
+        return unknown and is_first and not (event.text or event.thinking)
+
+    def _whole(self, ended: Finished | None) -> tuple[str, tuple[int, ...] | None]:
+        """The text that the client has, with the answer's beginning; and its ids, if they are
+        known of exactly this text."""
+        if ended is not None and self.stop is None:
+            return ended.text, ended.generated_ids
+        begun = self._beginning
+        return (begun.text if begun else "") + self.text, None
+
+    def _report(self, ended: Finished | None, on_answered: OnAnswered) -> None:
+        text, ids = self._whole(ended)
+        reason = self.finish_reason if ended is not None else FinishReason.CANCELLED
+        known, turn = ids or (), self.ask.turn
+        written = Token(turn, known, text, self.thinking)
+        end = Finished(turn, reason, text, known, self.statistics)
+        try:
+            on_answered(self.ask, [*self._events, written, end])
+        except Exception as error:  # the client has its answer all the same
+            _log.warning("An answer could not be reported", exc_info=error)
 
     def _add(self, text: str, thinking: str) -> Piece | None:
         self.text += text

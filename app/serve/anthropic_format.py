@@ -8,7 +8,8 @@ from typing import Any
 from app.serve.answers import Answer, Piece
 
 
-def error(message: str, status: int) -> dict[str, Any]:
+def error(message: str, status: int, code: str | None = None) -> dict[str, Any]:
+    """Anthropic's have no `code`."""
     kinds = {
         401: "authentication_error",
         403: "permission_error",
@@ -68,8 +69,8 @@ class AnthropicFormat:
             + _event("message_stop")
         )
 
-    def failed(self, message: str) -> str:
-        return _event("error", error=error(message, 400)["error"])
+    def failed(self, message: str, status: int, code: str | None = None) -> str:
+        return _event("error", error=error(message, status)["error"])
 
 
 def _stop(answer: Answer) -> dict[str, Any]:

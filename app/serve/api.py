@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -18,12 +18,14 @@ from starlette.exceptions import HTTPException
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message, Role
+from app.protocol.server import OnAnswered
 from app.serve.access import Access
-from app.serve.answers import Answer, AnswerFailed, Waiting
+from app.serve.answers import Answer, Piece, Waiting
 from app.serve.anthropic_format import AnthropicFormat
 from app.serve.continuations import Continuations
 from app.serve.cutting import LONG, TAIL
-from app.serve.limits import App, Limits, error_body
+from app.serve.failures import RETRY_SECONDS, AnswerFailed
+from app.serve.limits import FAULT, App, Limits, error_body
 from app.serve.openai_format import OpenAiFormat
 from app.serve.queue import EngineQueue, QueueFull
 from app.serve.requests import (
@@ -39,14 +41,13 @@ from app.serve.requests import (
 
 WAITING = 32
 """Requests that may wait for others."""
-RETRY_SECONDS = 5
 Format = OpenAiFormat | AnthropicFormat
 
 
 class Server:
     """What routes need: the engine's queue, and how requests are understood. `model` is the name
     of the loaded target, `count` counts the tokens of a prompt; `needs_document`: it answers
-    questions about documents only."""
+    questions about documents only. `on_answered` gets what clients got."""
 
     def __init__(
         self,
@@ -56,8 +57,9 @@ class Server:
         count: Callable[[tuple[Message, ...]], int],
         needs_document: bool = False,
         waiting: int = WAITING,
+        on_answered: OnAnswered | None = None,
     ) -> None:
-        self.engine, self.defaults = engine, defaults
+        self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
         self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
         self.use_pair(model, count, needs_document)
 
@@ -70,9 +72,9 @@ class Server:
 
     def drop_conversations(self) -> None:
         """Forget earlier requests, and free their caches."""
-        for name in self._continuations.names():
-            self.engine.send(DropConversation(name))
-        self._continuations = Continuations()
+        with self.queue.sending:
+            for name in self._continuations.clear():
+                self.engine.send(DropConversation(name))
 
     async def respond(
         self, request: Request, ask: Ask, stops: list[str], form: Format, stream: bool
@@ -92,25 +94,30 @@ class Server:
             )
         reading = asyncio.create_task(self._read(answer))
         gone = asyncio.create_task(_gone(request))
-        await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (reading, gone):
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+        try:
+            await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reading, gone):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait({task})
         if reading.cancelled():
             raise BadRequest("The client has gone.")
         reading.result()
         return JSONResponse(form.whole(answer))
 
+    def _pieces(self, answer: Answer) -> AsyncGenerator[Piece | Waiting]:
+        return answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
+
     async def _read(self, answer: Answer) -> None:
-        pieces = answer.pieces(self.queue, self._continuations, self.engine)
+        pieces = self._pieces(answer)
         async with aclosing(pieces):
             async for _ in pieces:
                 pass
 
     async def _stream(self, answer: Answer, form: Format) -> AsyncIterator[str]:
         yield form.start()
-        pieces = answer.pieces(self.queue, self._continuations, self.engine)
+        pieces = self._pieces(answer)
         try:
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -118,8 +125,12 @@ class Server:
                         yield f": {piece.note}\n\n"
                     elif text := form.piece(piece):
                         yield text
-        except (AnswerFailed, QueueFull) as error:
-            yield form.failed(str(error) or FULL)
+                        answer.sent_at = time.monotonic()
+        except AnswerFailed as error:
+            yield form.failed(str(error), error.status, error.code)
+            return
+        except QueueFull:
+            yield form.failed(FULL, 503)
             return
         yield form.end(answer)
 
@@ -134,36 +145,24 @@ async def _gone(request: Request) -> None:
 
 
 def make_app(server: Server, access: Access) -> App:
-    """An ASGI application."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        server.queue.start()
-        yield
-        server.queue.stop()
-
-    app = FastAPI(
-        title="specchat",
-        version=version("specchat"),
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
-    )
+    """An ASGI application. Whoever runs it starts and stops the server's queue."""
+    app = FastAPI(title="specchat", version=version("specchat"), docs_url=None, redoc_url=None)
     _add_errors(app)
     _add_routes(app, server)
     return Limits(app, access)
 
 
 def _add_errors(app: FastAPI) -> None:
-    def reply(request: Request, status: int, message: str, **headers: str) -> JSONResponse:
-        body = error_body(request.url.path, message, status)
-        return JSONResponse(body, status, headers or None)
+    def reply(request: Request, status: int, message: str, code: str | None = None) -> JSONResponse:
+        body = error_body(request.url.path, message, status, code)
+        headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else None
+        return JSONResponse(body, status, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        message = str(first["msg"])[:300]
+        message = str(first["msg"]).removeprefix("Value error, ")[:300]
         return reply(request, 400, f"{where[:200]}: {message}" if where else message)
 
     @app.exception_handler(HTTPException)
@@ -177,11 +176,15 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(AnswerFailed)
     async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
-        return reply(request, 400, str(error))
+        return reply(request, error.status, str(error), error.code)
 
     @app.exception_handler(QueueFull)
     async def full(request: Request, error: QueueFull) -> JSONResponse:
-        return reply(request, 503, FULL, **{"Retry-After": str(RETRY_SECONDS)})
+        return reply(request, 503, FULL)
+
+    @app.exception_handler(Exception)
+    async def fault(request: Request, error: Exception) -> JSONResponse:
+        return reply(request, 500, FAULT)
 
 
 def _add_routes(app: FastAPI, server: Server) -> None:

@@ -1,11 +1,16 @@
-"""Connections that send no whole request in time are closed."""
+"""uvicorn, with what it lacks: connections that send no whole request in time are closed, and
+requests that still run do not hold up its end."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from app.serve.queue import EngineQueue
 
 HEADER_SECONDS = 60.0
 """For which a connection may stay open without a whole header of the next request."""
@@ -45,3 +50,20 @@ class TimedConnection(Protocol):  # type: ignore[misc]
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
+
+
+class HttpServer(uvicorn.Server):
+    """Starts and stops the queue itself: ASGI's own events for that come only once no request runs,
+    or not at all."""
+
+    def __init__(self, config: uvicorn.Config, queue: EngineQueue) -> None:
+        super().__init__(config)
+        self._queue = queue
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._queue.start()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._queue.stop()
+        await super().shutdown(sockets)

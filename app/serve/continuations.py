@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
@@ -21,18 +22,30 @@ class Known:
 
 
 class Continuations:
-    """The last conversations, by name."""
+    """The last conversations, by name. No name is used twice. Safe on several threads: another pair
+    is loaded on one of its own."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
 
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._known)
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def clear(self) -> tuple[str, ...]:
+        """Forget all; returns their names."""
+        with self._lock:
+            known, self._known = self._known, OrderedDict()
+        return tuple(known)
 
     def place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
         """The name of the conversation that these messages continue, or a new one; the messages,
         answers with the ids that were generated; and a conversation to drop, if any."""
+        with self._lock:
+            return self._place(messages)
+
+    def _place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
         best, length = "", 0
         for name, known in self._known.items():
             answered = (*known.messages, known.answer)
@@ -52,8 +65,12 @@ class Continuations:
     def answered(
         self, name: str, messages: tuple[Message, ...], text: str, ids: tuple[int, ...] | None
     ) -> None:
-        if name in self._known and text:
-            self._known[name] = Known(messages, Message(Role.ASSISTANT, text, token_ids=ids))
+        """`text` is the whole answer, also where the last message was its beginning."""
+        if messages[-1].role is Role.ASSISTANT:
+            messages = messages[:-1]
+        with self._lock:
+            if name in self._known and text:
+                self._known[name] = Known(messages, Message(Role.ASSISTANT, text, token_ids=ids))
 
 
 def _same(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:

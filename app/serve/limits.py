@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from app.serve import anthropic_format, openai_format
 from app.serve.access import Access
+from app.util.sanitize import sanitize_line
 
 MAX_BODY = 10_000_000
 """Bytes of a request."""
@@ -18,6 +21,11 @@ BODY_SECONDS = 30.0
 """In which all of it must have come."""
 OPEN = frozenset({"/health"})
 """Paths that need no token."""
+LOGGED = 200
+"""Characters of a path in the log."""
+FAULT = "Something went wrong inside specchat: try again."
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""In JSON; most are halves of a pair."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -25,10 +33,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = logging.getLogger("specchat.serve")
 
 
-def error_body(path: str, message: str, status: int) -> dict[str, Any]:
+def error_body(path: str, message: str, status: int, code: str | None = None) -> dict[str, Any]:
     """In the form that the clients of this path expect."""
     own = anthropic_format if path.startswith("/v1/messages") else openai_format
-    body: dict[str, Any] = own.error(message, status)
+    body: dict[str, Any] = own.error(message, status, code)
     return body
 
 
@@ -61,10 +69,17 @@ class Limits:
             body = await self._body(headers, receive)
             if isinstance(body, tuple):
                 return await _refuse(noted, path, *body)
+            if problem := _problem(body):
+                return await _refuse(noted, path, 400, problem)
             await self._app(scope, _replay(body, receive), noted)
+        except asyncio.CancelledError:
+            pass  # the program ends, and with it whoever is still connected
+        except Exception as error:  # the client knows already, or cannot be told
+            _log.error("A request failed: %s", _where(error))
         finally:
             seconds = time.perf_counter() - started
-            _log.info("%s %s %d %.2f s", scope["method"], path, status, seconds)
+            shown = sanitize_line(f"{scope['method']} {path[:LOGGED]}")
+            _log.info("%s %d %.2f s", shown, status, seconds)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | tuple[int, str]:
         """The body, or the status and the sentence with which it is refused."""
@@ -86,6 +101,32 @@ class Limits:
                         return bytes(body)
         except TimeoutError:
             return 408, f"The request took more than {BODY_SECONDS:.0f} seconds to come."
+
+
+def _problem(body: bytes) -> str | None:
+    """What is wrong with a body's text, whatever is in it: unpaired surrogates can neither be
+    encoded nor stored."""
+    try:
+        body.decode()
+        if b"\0" in body:
+            return "The request is not JSON in UTF-8."
+        if _SURROGATE.search(body):
+            json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "The request has half of a surrogate pair, which is not valid Unicode: leave it out."
+    except UnicodeDecodeError:
+        return "The request is not JSON in UTF-8."
+    except RecursionError:
+        return "The request is nested too deeply."
+    except ValueError:
+        return None  # no JSON: the route says so
+    return None
+
+
+def _where(error: Exception) -> str:
+    """The kind of an error and its place; its text may have a request's contents."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {frame.name} ({frame.filename}:{frame.lineno})"
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

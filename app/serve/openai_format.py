@@ -15,10 +15,10 @@ def event(content: dict[str, Any]) -> str:
 DONE = "data: [DONE]\n\n"
 
 
-def error(message: str, status: int) -> dict[str, Any]:
+def error(message: str, status: int, code: str | None = None) -> dict[str, Any]:
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
     kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def usage(answer: Answer) -> dict[str, Any]:
@@ -65,8 +65,8 @@ class OpenAiFormat:
             last += event(self._object("chat.completion.chunk", []) | {"usage": usage(answer)})
         return last + DONE
 
-    def failed(self, message: str) -> str:
-        return event(error(message, 400)) + DONE
+    def failed(self, message: str, status: int, code: str | None = None) -> str:
+        return event(error(message, status, code)) + DONE
 
     def _chunk(self, content: dict[str, Any] | str, reason: str | None = None) -> str:
         what = {"delta": content} if self._chat else {"text": content}

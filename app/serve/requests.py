@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from app.protocol.commands import Ask
 from app.protocol.options import AUTO_KEEP, DEFAULT_SAMPLING, Mode, Sampling
@@ -27,28 +27,51 @@ class BadRequest(ValueError):
 
 Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
+NO_LIMIT = -1
+"""What programs send for fields that shall not limit anything."""
+Limit = Annotated[
+    int,
+    Field(ge=NO_LIMIT, le=1_000_000),
+    AfterValidator(lambda limit: None if limit == NO_LIMIT else _at_least_one(limit)),
+]
+"""`Tokens`, or no limit."""
 
 
-class _Common(BaseModel):
-    """Fields of every route that answers. Unknown ones are ignored: clients send many."""
+def _at_least_one(limit: int) -> int:
+    if limit < 1:
+        raise ValueError("Input should be greater than or equal to 1")
+    return limit
+
+
+class _Fields(BaseModel):
+    """Unknown fields are ignored, and null is as good as absent: clients send many."""
 
     model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class _Common(_Fields):
+    """Fields of every route that answers."""
 
     model: str = ""
     stream: bool = False
     temperature: float | None = Field(None, ge=0, le=10, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=0, le=1_000_000)
+    top_k: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
     specprefill: bool | Literal["auto"] | None = None
     """true reads what matters, false everything, "auto" what is predicted to be faster."""
     specprefill_keep_pct: float | None = Field(None, gt=0, le=1)
     """The fraction of documents and earlier messages that is read; without it the scores choose."""
 
 
-class Part(BaseModel):
+class Part(_Fields):
     """A part of a message: text, or what is refused."""
-
-    model_config = ConfigDict(extra="ignore")
 
     type: str
     text: str = ""
@@ -56,21 +79,20 @@ class Part(BaseModel):
     title: str | None = None
 
 
-class ChatMessage(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
+class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(_Fields):
     include_usage: bool = False
 
 
 class _OpenAi(_Common):
-    max_tokens: Tokens | None = None
+    max_tokens: Limit | None = None
     stop: str | Stops | None = None
-    seed: int | None = Field(None, ge=0, le=2**63 - 1)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    """-1 draws one, as for llama.cpp."""
     n: int = 1
     stream_options: StreamOptions | None = None
 
@@ -83,7 +105,7 @@ class ChatRequest(_OpenAi):
     """`/v1/chat/completions`."""
 
     messages: list[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: Tokens | None = None
+    max_completion_tokens: Limit | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
     logprobs: bool | None = None
@@ -98,7 +120,7 @@ class ChatRequest(_OpenAi):
             raise BadRequest("Tools are not supported: leave `tools` and `functions` out.")
         if self.logprobs or self.top_logprobs:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-        if (self.response_format or {}).get("type", "text") != "text":
+        if ((self.response_format or {}).get("type") or "text") != "text":
             raise BadRequest("Only text is written: leave `response_format` out.")
 
 
@@ -128,10 +150,8 @@ class CompletionRequest(_OpenAi):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class CountRequest(BaseModel):
+class CountRequest(_Fields):
     """`/v1/messages/count_tokens`."""
-
-    model_config = ConfigDict(extra="ignore")
 
     model: str = ""
     messages: list[ChatMessage] = Field(min_length=1)
@@ -212,12 +232,13 @@ def to_ask(
     max_tokens: int | None,
 ) -> Ask:
     """Without a conversation. Raises BadRequest."""
+    seed = getattr(request, "seed", None)
     given = {
         "max_tokens": max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "top_k": request.top_k,
-        "seed": getattr(request, "seed", None),
+        "top_k": 0 if request.top_k == NO_LIMIT else request.top_k,
+        "seed": None if seed is None or seed == -1 else seed % 2**63,
     }
     values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     sampling = replace(defaults.sampling, **values)

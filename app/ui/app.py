@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -56,6 +57,9 @@ SUPERVISOR_CHECK_SECONDS = 1.0
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
 SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
+
+
+_log = logging.getLogger(__name__)
 
 
 class Answered(Message):
@@ -340,8 +344,10 @@ class SpecchatApp(App[None]):
     async def _save(self, request: Answered) -> None:
         try:
             await self.chat.open_chats.repository.save_request(request.ask, request.events)
-        except UserError as error:
-            self.chat.notice.show(f"What another program asked was not saved: {error}")
+        except Exception as error:  # the app must outlive what others send
+            _log.warning("A request could not be saved", exc_info=error)
+            why = error if isinstance(error, UserError) else "specchat.log says why."
+            self.chat.notice.show(f"What another program asked was not saved: {why}")
         self.chat.sidebar.update_list(self.chat.open_chats.shown.id)
 
     def action_models(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.conversation import TurnPart, TurnState
+from app.chat.conversation import QuestionError, TurnPart, TurnState
 from app.chat.model_pairs import ModelPair
 from app.chat.saved_requests import SavedRequests
 from app.chat.stored_conversation import StoredConversation
@@ -96,3 +96,57 @@ def test_requests_of_other_names_are_other_conversations(store: Store) -> None:
     for name in ("request 1", "request 2"):
         requests.save(store, MODELS, ask(QUESTION, name=name), events())
     assert len(store.conversations()) == 2
+
+
+BEGUN = Message(Role.ASSISTANT, "The tenant")
+
+
+def test_the_beginning_of_an_answer_is_stored_with_all_of_it(store: Store) -> None:
+    SavedRequests().save(store, MODELS, ask(QUESTION, BEGUN), events())
+    assert turns(store) == [("Who gives notice?", "The tenant.")]
+
+
+def test_an_answer_that_is_continued_becomes_another_one(store: Store) -> None:
+    requests = SavedRequests()
+    requests.save(store, MODELS, ask(SYSTEM, QUESTION), events("The tenant", (7,)))
+    requests.save(store, MODELS, ask(SYSTEM, QUESTION, BEGUN), events())
+    assert len(store.conversations()) == 1
+    assert turns(store) == [("Who gives notice?", "The tenant.")]
+    later = ask(SYSTEM, QUESTION, ANSWER, NEXT)
+    requests.save(store, MODELS, later, events("In May.", (9,)))
+    assert len(store.conversations()) == 1
+
+
+HALF = "\ud800"
+WRONG: dict[str, tuple[Message, ...]] = {
+    "nothing": (),
+    "no question": (SYSTEM,),
+    "an empty question": (Message(Role.USER, " "),),
+    "an earlier empty question": (Message(Role.USER, ""), ANSWER, NEXT),
+    "half a pair": (Message(Role.USER, HALF),),
+    "half a pair in an answer": (QUESTION, Message(Role.ASSISTANT, HALF), NEXT),
+    "half a pair in a system prompt": (Message(Role.SYSTEM, HALF), QUESTION),
+    "half a pair in a document": (Message(Role.USER, "Who?", (Document("a", HALF),)),),
+    "half a pair in a name": (Message(Role.USER, "Who?", (Document(HALF, "a"),)),),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_stored_leaves_nothing(store: Store, name: str) -> None:
+    with pytest.raises(QuestionError):
+        SavedRequests().save(store, MODELS, ask(*WRONG[name]), events())
+    assert not store.conversations()
+
+
+def test_an_answer_without_ids_is_in_the_next_prompt_by_its_text(store: Store) -> None:
+    from tests.fakes import FakeEngine
+
+    engine, received = FakeEngine(), list[Event]()
+    engine.listen(received.append)
+    engine.send(ask(QUESTION))
+    end = received[-1]
+    assert isinstance(end, Finished)
+    cut = [Token(1, (), "The"), Finished(1, FinishReason.STOP, "The", (), end.statistics)]
+    SavedRequests().save(store, MODELS, ask(QUESTION), cut)
+    chat = StoredConversation(store, store.conversations()[0].id, MODELS, DEFAULT_SAMPLING)
+    assert chat.conversation.turns[0].generated_ids is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from app.protocol.options import BackgroundPolicy
 from app.protocol.prompt import Message, Role
 from app.settings.definitions import Settings
 from tests.engine.conftest import folders as folders
-from tests.serve.running import LONG_TEXT
+from tests.serve.running import LONG_TEXT, until
 
 KEY = "specchat-key"
 
@@ -123,4 +124,34 @@ def test_a_port_that_is_taken_is_one_sentence(app: App, port: int) -> None:
         with pytest.raises(UserError, match=f"Port {port} of 127.0.0.1 cannot be used"):
             server.switch()
     assert server.switch().startswith("Other programs can ask")
+    server.stop()
+
+
+def test_it_ends_and_starts_again_while_a_request_runs(app: App, port: int) -> None:
+    app.load(resolve_pair())
+    server, found = InnerServer(app.engine, Settings), list[int]()
+    answered: list[Any] = []
+    server.report_answers(lambda ask, events: answered.append(events[-1]))
+    server.switch()
+
+    def slow() -> None:
+        message = {"role": "user", "content": f"{LONG_TEXT * 12}\n\nWhat is the code of gate 7?"}
+        headers = {"Authorization": f"Bearer {KEY}"}
+        body = {"messages": [message], "specprefill": False}
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        found.append(httpx.post(url, json=body, headers=headers, timeout=60).status_code)
+
+    request = threading.Thread(target=slow)
+    request.start()
+    until(lambda: server.status)
+    server.switch()
+    request.join(30)
+    assert found == [503]
+    server.switch()
+    assert post(port, "What is the code of gate 9?")["usage"]["completion_tokens"]
+    app.engine.send(Ask(1, (Message(Role.USER, "Who?"),), conversation="mine"))
+    app.until(Finished)
+    until(lambda: not server.status)
+    until(lambda: answered)
+    assert len(answered) == 1
     server.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -33,6 +34,45 @@ def test_without_its_packages_it_says_the_command(
 def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--host", "0.0.0.0"]) == 2
     assert "add --allow-others if that is what you want" in capsys.readouterr().err
+
+
+def test_it_says_who_can_ask_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    options = argparse.Namespace(host="0.0.0.0", port=1, allow_others=True)
+    serve._announce(options, "tiny", None, False)
+    assert "every machine that reaches this address, can ask" in capsys.readouterr().err
+
+
+def test_it_ends_quietly_while_it_answers(tmp_path: Path) -> None:
+    port = free_port()
+    environment = os.environ | {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+    command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--no-token"]
+    text = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(3000))
+    message = {"role": "user", "content": f"{text}\n\nWhat is the code of gate 7?"}
+    body = {"messages": [message], "stream": True, "specprefill": False}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            said = [process.stderr.readline() for _ in range(3)]
+            assert "can ask" in said[2]
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            with httpx.stream("POST", url, json=body, timeout=60) as reply:
+                lines = reply.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGINT)
+                rest = list(lines)
+            process.wait(30)
+        finally:
+            process.kill()
+        shown = process.stderr.read()
+    assert any("The server is being stopped" in line for line in rest)
+    assert "POST /v1/chat/completions 200" in shown
+    assert len(shown.splitlines()) <= 2, shown
 
 
 def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) -> None:

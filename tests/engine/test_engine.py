@@ -19,7 +19,8 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
 from app.engine import draft_scoring, loader, prefix_cache, prompt_reader, turn
-from app.protocol.commands import Cancel, Close, Load, Reselect
+from app.engine.engine import MlxEngine
+from app.protocol.commands import Ask, Cancel, Close, Load, Reselect
 from app.protocol.events import (
     Event,
     Failed,
@@ -578,3 +579,20 @@ def test_a_pair_asked_for_later_stops_the_one_before(tmp_path: Path) -> None:
     assert loaded.target.name == "second"
     driver.engine.send(Close())
     driver.engine.join(LIMIT)
+
+
+def test_a_listener_that_fails_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Event] = []
+
+    def listen(event: Event) -> None:
+        heard.append(event)
+        raise KeyError(len(heard))
+
+    engine = MlxEngine()
+    engine.listen(listen)
+    for number in (1, 2):
+        engine.send(Ask(number, (Message(Role.USER, "Who?"),)))
+    engine.send(Close())
+    engine.join(LIMIT)
+    assert [getattr(event, "turn", None) for event in heard] == [1, 2, None]
+    assert "A listener failed" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -244,3 +245,19 @@ def test_nothing_is_left_changed(process: TextProcess) -> None:
         render(process, "{{ 1 / 0 }}")
     assert chat_template_utils._compile_jinja_template is before
     assert type(before("x").environment) is ImmutableSandboxedEnvironment
+
+
+def test_two_threads_do_not_get_each_others_templates() -> None:
+    entered = threading.Event()
+
+    def other() -> None:
+        with render_with(lambda source, variables: "theirs"):
+            entered.set()
+
+    thread = threading.Thread(target=other)
+    with render_with(lambda source, variables: "mine"):
+        thread.start()
+        assert not entered.wait(0.2)
+        assert chat_template_utils._compile_jinja_template("x").render() == "mine"
+    thread.join(30)
+    assert entered.is_set()

@@ -39,7 +39,7 @@ def running(
     app = make_app(server, Access("127.0.0.1", token))
     listening = listening_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    running = uvicorn_server(app)
+    running = uvicorn_server(app, server.queue)
     thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
     thread.start()
     until(lambda: running.started)

@@ -59,6 +59,20 @@ def test_without_a_token_names_and_pages_are_still_checked() -> None:
     assert access.refusal({"host": "localhost", "origin": "http://evil.example"}) is not None
 
 
+def test_a_server_that_is_open_to_all_is_not_open_to_every_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Box")
+    access = Access("0.0.0.0", None)
+    for host in ("192.168.1.5:8321", "[fe80::1]:8321", "localhost", "box", "box.local:8321"):
+        assert access.refusal({"host": host}) is None
+    refusal = access.refusal({"host": "evil.example", "origin": "http://evil.example"})
+    assert refusal is not None
+    assert "use its address" in refusal[1]
+    with_token = Access("0.0.0.0", "secret")
+    assert with_token.refusal({"host": "box.example", "x-api-key": "secret"}) is None
+
+
 def test_only_loopback_addresses_are_local() -> None:
     assert all(map(is_local, ("127.0.0.1", "127.0.0.2", "::1", "localhost")))
     assert not any(map(is_local, ("0.0.0.0", "::", "192.168.1.5", "example.org")))

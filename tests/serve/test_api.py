@@ -326,9 +326,9 @@ def test_fifty_clients_are_answered_in_turn_and_more_are_told_to_wait() -> None:
 
 
 def test_while_it_reads_the_connection_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)
+    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.3)
     engine = FakeEngine(Story(answer=ANSWER))
-    engine.start_thread(lambda event: 0.1)
+    engine.start_thread(lambda event: 0.1)  # it reads on all the time, faster than that
     body = chat(stream=True)
     with (
         running(engine) as address,

@@ -1,38 +1,221 @@
-"""What the queue says of the engine beside answers."""
+"""Requests wait their turn, keep no place that they do not need, and run as things are then."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from app.protocol.events import HostsLost, Listener
-from app.serve.queue import EngineQueue, log
-from tests.fakes import FakeEngine
+from app.cli.serve import listening_socket, uvicorn_server
+from app.protocol.commands import Ask, Cancel, DropConversation
+from app.protocol.events import Failed, Finished, Token
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import FinishReason
+from app.serve.access import Access
+from app.serve.answers import Answer
+from app.serve.api import Server, make_app
+from app.serve.continuations import Continuations
+from app.serve.queue import EngineQueue, QueueFull, Request
+from app.serve.requests import Defaults
+from tests.fakes import FakeEngine, Story
+from tests.serve.running import LIMIT, chat, client, count_words, until
+
+ANSWER = "The tenant pays the rent."
 
 
-class Listened(FakeEngine):
-    """Keeps its listener, for events that belong to no request."""
-
-    def listen(self, listener: Listener) -> None:
-        super().listen(listener)
-        self.listener = listener
+def user(text: str) -> Message:
+    return Message(Role.USER, text)
 
 
-def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    engine = Listened()
+def ask(text: str = "Who?") -> Ask:
+    return Ask(0, (user(text),))
 
-    async def lose() -> None:
-        queue = EngineQueue(engine, 1)
-        queue.start()
-        engine.listener(HostsLost(None, "10.0.0.2\n is gone."))
-        queue.stop()
 
-    log.addHandler(caplog.handler)
-    try:
-        asyncio.run(lose())
-    finally:
-        log.removeHandler(caplog.handler)
-    assert "10.0.0.2␊ is gone." in caplog.messages
-    assert caplog.records[0].levelno == logging.WARNING
+async def seen(request: Request) -> Any:
+    event = await request.next(LIMIT)
+    assert event is not None
+    return event
+
+
+async def test_who_leaves_gives_the_place_back_at_once() -> None:
+    engine = FakeEngine(stepping=True)
+    queue = EngineQueue(engine, 2)
+    queue.start()
+    first = queue.enter(ask)
+    second, third = queue.enter(ask), queue.enter(ask)
+    assert (queue.waiting, queue.is_full) == (3, True)
+    with pytest.raises(QueueFull):
+        queue.enter(ask)
+    with second, third:
+        pass
+    assert (queue.waiting, queue.is_full) == (1, False)
+    assert not engine.sent(Cancel)
+    queue.leave(first)
+    assert engine.sent(Cancel) == [Cancel(first.turn)]
+    fourth = queue.enter(ask)
+    while len(engine.asks) < 2:
+        await asyncio.sleep(0)
+    engine.finish()
+    while not isinstance(await seen(fourth), Finished):
+        pass
+    assert [each.turn for each in engine.asks] == [first.turn, fourth.turn]
+
+
+async def test_stopping_fails_all_requests_and_cancels_what_runs() -> None:
+    engine = FakeEngine(stepping=True)
+    queue = EngineQueue(engine, 2)
+    queue.start()
+    running, waiting = queue.enter(ask), queue.enter(ask)
+    queue.stop()
+    for request in (running, waiting, queue.enter(ask)):
+        event = await seen(request)
+        assert isinstance(event, Failed)
+        assert event.problem == "The server is being stopped"
+    assert engine.sent(Cancel) == [Cancel(running.turn)]
+    assert len(engine.asks) == 1
+
+
+async def test_what_comes_late_reaches_nobody_else() -> None:
+    engine = FakeEngine(stepping=True)
+    before, after = EngineQueue(engine, 1), EngineQueue(engine, 1)
+    before.start()
+    old = before.enter(ask)
+    before.stop()
+    after.start()
+    new = after.enter(ask)
+    engine.say(Finished(old.turn, FinishReason.CANCELLED, "", (), None))
+    engine.say(Finished(new.turn, FinishReason.STOP, "Mine.", (), None))
+    assert (await seen(new)).text == "Mine."
+
+
+async def asked(answer: Answer, queue: EngineQueue, known: Continuations, engine: Any) -> Answer:
+    async for _ in answer.pieces(queue, known, engine):
+        pass
+    return answer
+
+
+async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> None:
+    engine, known = FakeEngine(stepping=True), Continuations()
+    queue = EngineQueue(engine, 1)
+    queue.start()
+    begun = Message(Role.ASSISTANT, "The code")
+    answer = Answer(Ask(0, (user("Which?"), begun)))
+    running = asyncio.create_task(asked(answer, queue, known, engine))
+    while not engine.asks:
+        await asyncio.sleep(0)
+    turn = engine.asks[0].turn
+    engine.say(Token(turn, (1, 2), ""))
+    engine.say(Token(turn, (3,), " is 7."))
+    engine.say(Finished(turn, FinishReason.STOP, "The code is 7.", (1, 2, 3), None))
+    await running
+    assert (answer.text, answer.generated) == (" is 7.", 1)
+    again = (user("Which?"), Message(Role.ASSISTANT, "The code is 7."), user("Sure?"))
+    name, messages, _ = known.place(again)
+    assert (name, messages[1].token_ids) == (engine.asks[0].conversation, (1, 2, 3))
+
+
+async def test_what_clients_got_is_reported_up_to_the_stop_sequence() -> None:
+    engine, known = FakeEngine(Story(answer=ANSWER)), Continuations()
+    queue, reported = EngineQueue(engine, 1), list[Any]()
+    queue.start()
+    answer = Answer(ask(), ["pays"])
+    async for _ in answer.pieces(queue, known, engine, lambda *found: reported.append(found)):
+        pass
+    ((request, events),) = reported
+    token, finished = events[-2:]
+    assert request.conversation == "request 1"
+    assert (token.text, finished.text) == ("The tenant ", "The tenant ")
+    assert (token.ids, finished.finish_reason) == ((), FinishReason.STOP)
+    assert answer.statistics is not None
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(Story(answer=ANSWER), stepping=True)
+
+
+@pytest.fixture
+def served(engine: FakeEngine) -> Iterator[tuple[Server, str]]:
+    server = Server(engine, "one", Defaults(), count_words)
+    http = uvicorn_server(make_app(server, Access("127.0.0.1", None)), server.queue)
+    listening = listening_socket("127.0.0.1", 0)
+    thread = threading.Thread(target=http.run, args=([listening],), daemon=True)
+    thread.start()
+    until(lambda: http.started)
+    yield server, f"http://127.0.0.1:{listening.getsockname()[1]}"
+    http.should_exit = http.force_exit = True
+    thread.join(LIMIT)
+
+
+def post(address: str, *texts: str) -> Any:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+    with client(address) as http:
+        return http.post("/v1/chat/completions", json={"messages": messages}).json()
+
+
+def test_a_request_that_waited_does_not_use_ids_of_another_pair(
+    engine: FakeEngine, served: tuple[Server, str]
+) -> None:
+    server, address = served
+    threads = [threading.Thread(target=post, args=(address, "one"))]
+    threads[0].start()
+    until(lambda: engine.asks)
+    engine.finish()
+    threads[0].join(LIMIT)
+    for number, texts in enumerate((("slow",), ("one", ANSWER, "more")), 1):
+        threads.append(threading.Thread(target=post, args=(address, *texts)))
+        threads[-1].start()
+        until(lambda number=number: server.queue.waiting == number)
+    server.use_pair("two", count_words, False)
+    engine.finish()
+    until(lambda: len(engine.asks) == 3)
+    engine.finish()
+    for thread in threads:
+        thread.join(LIMIT)
+    slow, last = engine.asks[1:]
+    assert [message.token_ids for message in last.messages] == [None, None, None]
+    assert last.conversation != slow.conversation
+    # What ran when all was forgotten is dropped once it has ended.
+    drops = [each.conversation for each in engine.sent(DropConversation)]  # type: ignore[union-attr]
+    assert drops.count(slow.conversation) == 2
+    assert last.conversation not in drops
+
+
+def test_thirty_that_wait_at_once_leave_no_cache_that_nobody_knows(
+    engine: FakeEngine, served: tuple[Server, str]
+) -> None:
+    _, address = served
+    engine.start_thread(lambda event: 0.0)
+    threads = [threading.Thread(target=post, args=(address, f"new {n}")) for n in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    cached: list[str | None] = []
+    for command in engine.commands:
+        if isinstance(command, Ask):
+            cached.append(command.conversation)
+        elif isinstance(command, DropConversation):
+            cached.remove(command.conversation)
+    assert len(cached) == 16
+
+
+def test_clients_that_have_gone_do_not_count(
+    engine: FakeEngine, served: tuple[Server, str]
+) -> None:
+    _, address = served
+    running = threading.Thread(target=post, args=(address, "one"))
+    running.start()
+    until(lambda: engine.asks)
+    for number in (1, 2):
+        with client(address) as http, pytest.raises(Exception, match="timed out"):
+            http.post("/v1/chat/completions", json=chat(f"{number}"), timeout=0.5)
+    with client(address) as http:
+        until(lambda: http.get("/health").json()["waiting"] == 1)
+    engine.finish()
+    running.join(LIMIT)
+    assert len(engine.asks) == 1

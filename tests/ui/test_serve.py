@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Finished, Token
@@ -56,7 +58,9 @@ async def test_it_is_started_by_key_and_by_name_and_says_what_it_does() -> None:
     assert server.stopped
 
 
-async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(tmp_path: Path) -> None:
+async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Scripted()
     app = SpecchatApp(FakeEngine(), Load("target", "draft"), folder=tmp_path, server=server)
 
@@ -75,4 +79,11 @@ async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(tmp_
         await until_shown(pilot, "What is the capital?")
         stored = await repository.read(lambda store: store.conversations())
         assert [each.title for each in stored] == ["What is the capital?"]
+
+        def broken(*given: object) -> None:
+            raise ValueError("zip() argument 2 is longer")
+
+        monkeypatch.setattr(repository, "save_request", broken)
+        answered("What is odd?")
+        await until_shown(pilot, "was not saved: specchat.log says why.")
     app.shutdown()

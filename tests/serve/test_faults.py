@@ -1,0 +1,120 @@
+"""What goes wrong, as clients and the log see it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from app.engine.failures import OUT_OF_MEMORY, to_failed
+from app.engine.turn import MEMORY_EXHAUSTED
+from app.protocol.commands import Ask
+from app.protocol.stats import Phase
+from app.serve import api
+from app.serve.failures import OURS, TRY_LATER
+from tests.fakes import FakeEngine, Story
+from tests.serve.running import chat, client, events, running, until
+
+CHAT = "/v1/chat/completions"
+
+
+def served(story: Story) -> Any:
+    engine = FakeEngine(story)
+    engine.start_thread(lambda event: 0.0)
+    return running(engine)
+
+
+def test_the_engines_sentences_are_the_ones_that_are_known_here() -> None:
+    assert OUT_OF_MEMORY in TRY_LATER
+    assert MEMORY_EXHAUSTED[0] in TRY_LATER
+    with pytest.raises(TypeError) as raised:
+        raise TypeError
+    assert to_failed(1, raised.value).problem.startswith(OURS)
+
+
+@pytest.mark.parametrize(
+    ("story", "status", "code"),
+    [
+        (Story(excess=9, problem="Too long"), 400, "context_length_exceeded"),
+        (Story(predicted=True, problem="It does not fit"), 503, None),
+        (Story(excess=9, predicted=True), 400, "context_length_exceeded"),
+        (Story(predicted=True, problem=OUT_OF_MEMORY), 503, None),
+        (Story(predicted=True, problem="No model is loaded"), 503, None),
+    ],
+)
+def test_a_failure_says_whose_it_is(story: Story, status: int, code: str | None) -> None:
+    with served(story) as address, client(address) as http:
+        reply = http.post(CHAT, json=chat())
+        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+        assert ("retry-after" in reply.headers) == (status == 503)
+        with http.stream("POST", CHAT, json=chat(stream=True)) as stream:
+            found = json.loads(events(stream.iter_lines())[-2])["error"]
+    assert found["code"] == code
+    assert found["type"] == ("invalid_request_error" if status == 400 else "server_error")
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [(OUT_OF_MEMORY, 503), (f"{OURS[0]} (KeyError in f, x)", 500), ("The prompt is odd", 400)],
+)
+def test_a_failure_while_it_reads_has_a_status_too(problem: str, status: int) -> None:
+    story = Story(fails_in=Phase.PREFILL, problem=problem)
+    with served(story) as address, client(address) as http:
+        assert http.post(CHAT, json=chat()).status_code == status
+
+
+BODIES = {
+    "a model": b'{"model":"a\\ud800","messages":[{"role":"user","content":"x"}],"max_tokens":4}',
+    "a title": b'{"messages":[{"role":"user","content":[{"type":"document","title":"\\uDFFF",'
+    b'"source":{"type":"text","data":"x"}},{"type":"text","text":"x"}]}],"max_tokens":4}',
+    "raw bytes": b'{"messages":[{"role":"user","content":"\xed\xa0\x80"}],"max_tokens":4}',
+    "another encoding": '{"messages":[{"role":"user","content":"x"}],"max_tokens":4}'.encode(
+        "utf-16-le"
+    ),
+    "a deep one": b'{"model":"\\ud800","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/messages/count_tokens"])
+def test_what_is_not_valid_unicode_is_refused_by_every_route(name: str, path: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    with served(Story()) as address, client(address) as http:
+        reply = http.post(path, content=BODIES[name], headers=headers)
+        assert reply.status_code == 400
+        assert (reply.json().get("type") == "error") == path.startswith("/v1/messages")
+        whole = BODIES["a model"].replace(b"\\ud800", b"\\ud83d\\ude00")
+        assert http.post(path, content=whole, headers=headers).status_code == 200
+
+
+def test_a_fault_of_ours_is_an_error_without_internals(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*given: Any) -> Ask:
+        raise TypeError("a secret")
+
+    monkeypatch.setattr(api, "to_ask", broken)
+    with served(Story()) as address, client(address) as http:
+        for path in (CHAT, "/v1/messages"):
+            reply = http.post(path, json=chat(max_tokens=4))
+            assert reply.status_code == 500
+            assert "Something went wrong inside specchat" in reply.json()["error"]["message"]
+            assert "secret" not in reply.text
+    assert "TypeError in broken" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_the_log_shows_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "specchat.serve")
+    with served(Story()) as address:
+        at = ("127.0.0.1", int(address.rpartition(":")[2]))
+        with socket.create_connection(at, 20) as connection:
+            path = b"/%1b]0;owned%07%0aforged" + b"a" * 5000
+            connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"401" in connection.recv(100)
+        until(lambda: "forged" in caplog.text)
+    (record,) = [each.getMessage() for each in caplog.records if "forged" in each.getMessage()]
+    assert record.isprintable()
+    assert len(record) < 250

@@ -1,0 +1,38 @@
+"""What the server's log says beside requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from app.protocol.events import HostsLost, Listener
+from app.serve.queue import EngineQueue, log
+from tests.fakes import FakeEngine
+
+
+class Listened(FakeEngine):
+    """Keeps its listener, for events that belong to no request."""
+
+    def listen(self, listener: Listener) -> None:
+        super().listen(listener)
+        self.listener = listener
+
+
+def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Listened()
+
+    async def lose() -> None:
+        queue = EngineQueue(engine, 1)
+        queue.start()
+        engine.listener(HostsLost(None, "10.0.0.2\n is gone."))
+        queue.stop()
+
+    log.addHandler(caplog.handler)
+    try:
+        asyncio.run(lose())
+    finally:
+        log.removeHandler(caplog.handler)
+    assert "10.0.0.2␊ is gone." in caplog.messages
+    assert caplog.records[0].levelno == logging.WARNING
