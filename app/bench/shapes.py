@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
+from app.models.embedded import target_path
 
 SMALL = "small"
 
@@ -25,6 +28,25 @@ def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tupl
     and for one that does not fit into memory."""
     found = configs_of(shape)
     return _build(found["target"], scale, bits), _build(found["draft"], scale, bits)
+
+
+def save_target(folder: Path, shape: str, scale: float = 1.0) -> dict[str, Any]:
+    """Write a loadable folder with a target of random weights and the embedded target's tokenizer;
+    returns its config. Raises UserError as `random_pair` does."""
+    import mlx.core as mx
+
+    source = target_path()
+    vocabulary = json.loads((source / "config.json").read_text("utf-8"))["vocab_size"]
+    config = {**configs_of(shape)["target"], "vocab_size": vocabulary}
+    model = _build(config, scale, None)
+    config |= {"num_hidden_layers": len(model.layers)}
+    for path in source.iterdir():
+        if path.suffix != ".safetensors" and path.name != "config.json":
+            shutil.copyfile(path, folder / path.name)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    arrays = dict(zip(_names(model), weights(model), strict=True))
+    mx.save_safetensors(str(folder / "model.safetensors"), arrays, metadata={"format": "mlx"})
+    return config
 
 
 def configs_of(shape: str) -> dict[str, dict[str, Any]]:
@@ -63,6 +85,13 @@ def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
         mx.eval(array)
     mx.eval(model.state)
     return model
+
+
+def _names(model: Any) -> list[str]:
+    from mlx.utils import tree_flatten
+
+    leaves: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]
+    return [name for name, _ in leaves]
 
 
 def weights(model: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from app.bench import (
     turns,
 )
 from app.bench.harness import Bench, Options, run
-from app.cli import bench_serve, bench_ui
+from app.cli import bench_hosts, bench_serve, bench_ui
 from app.cli.parsing import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
 from app.errors import UserError
 
@@ -42,6 +42,7 @@ BENCHES: tuple[Bench, ...] = (
     memory.BENCH,
     snapshot.BENCH,
     store.BENCH,
+    bench_hosts.BENCH,
     bench_ui.BENCH,
 )
 """In the report's order."""

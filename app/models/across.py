@@ -1,0 +1,264 @@
+"""A target that is spread over several machines: whether it fits, up to which context, and the
+predicted time to its first token, from its `config.json`.
+
+mlx-lm divides attention heads, MLPs and experts by the number of machines (*ranks*). Embeddings,
+the output head, norms and routers are whole on each; routers and norms are under a thousandth of
+the parameters, and count as divided here. After attention and after the MLP of every layer, what
+each rank has computed of the hidden states is summed over all ranks, by MLX's ring
+(`mlx/distributed/ring/ring.cpp` of MLX 0.32), whose messages are followed here one by one.
+
+Sizes in bytes, times in seconds, rates in bytes a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.models.architecture import Architecture, Config, Layer
+from app.models.fit import Machine as Memory
+from app.models.fit import ModelSize, fit, mac_with
+from app.protocol.hosts import Machine
+from app.protocol.memory_model import BUDGET_SHARE
+from app.protocol.options import DEFAULT_KEEP_RATIO
+
+DIVISIBLE = frozenset(
+    {
+        *("llama", "mistral", "ministral3", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "glm4_moe"),
+        *("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"),
+        *("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+    }
+)
+"""Architectures that mlx-lm 0.32 can divide, of those whose memory can be estimated."""
+SUMS_PER_LAYER = 2
+FIRST_FORWARDS = 2
+"""Of one token, before the first one is given: the next one is begun then
+(`app/engine/token_stream.py`), and a sharded target waits for that."""
+ONE_WAY_FROM = 1 << 18
+"""Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
+LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
+"""Elements, and bytes, of a packet. A part is sent in two packets, if they are not too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A link between two machines: one way, each way."""
+
+    latency: float
+    rate: float
+
+
+# ------------------------------------------------------------------------- what fits
+
+
+def indivisible(config: Config, ranks: int) -> str:
+    """Why a model cannot be divided by this number of machines, a clause, or nothing."""
+    text = config.get("text_config") or {}
+    values = {**config, **text}
+    kind = str(text.get("model_type") or config.get("model_type"))
+    if ranks > 1 and kind not in DIVISIBLE:
+        return f"mlx-lm cannot divide the architecture {kind!r}"
+    groups = (config.get("quantization") or {}).get("group_size", 1)
+    for name, least in (
+        ("intermediate_size", groups),
+        ("moe_intermediate_size", groups),
+        ("linear_num_key_heads", 1),
+        ("linear_num_value_heads", 1),
+        # Other heads are divided after heads of zeros were added (`app/engine/head_padding.py`).
+        ("num_attention_heads", 1 if "kv_lora_rank" in values else None),
+    ):
+        number = values.get(name)
+        if least and number and int(number) % (ranks * least):
+            return f"its {name} of {int(number):,} cannot be divided by {ranks}"
+    return ""
+
+
+def shard_of(shape: Architecture, ranks: int) -> Architecture:
+    """What one machine has of a model. Heads of keys that `ranks` do not divide are filled up with
+    heads of zeros. Latent attention caches the same on every machine."""
+    return replace(
+        shape, layers=tuple(_shard_layer(each, shape.hidden_size, ranks) for each in shape.layers)
+    )
+
+
+def _shard_layer(layer: Layer, hidden: int, ranks: int) -> Layer:
+    keys = layer.kv_elements // (2 * layer.head_dim) if layer.head_dim else 0
+    padded = 1.0
+    if keys and not layer.expanded_kv:
+        padded = math.ceil(keys / ranks) * ranks / keys
+    attention = 2 * (1 + 1 / max(layer.heads // max(keys, 1), 1)) * layer.heads * layer.head_dim
+    added = round((padded - 1) * attention * hidden)
+    kv = layer.kv_elements if layer.expanded_kv else round(layer.kv_elements * padded / ranks)
+    whole = min(3 * hidden, layer.activations)
+    return replace(
+        layer,
+        kv_elements=kv,
+        heads=math.ceil(layer.heads * padded / ranks),
+        conv_elements=layer.conv_elements // ranks,
+        state_elements=layer.state_elements // ranks,
+        expanded_kv=layer.expanded_kv // ranks,
+        ssm_heads=math.ceil(layer.ssm_heads / ranks),
+        macs=(layer.macs + added) // ranks,
+        params=(layer.params + added) // ranks,
+        activations=whole + (layer.activations - whole) // ranks,
+    )
+
+
+def shard_size(target: ModelSize, ranks: int) -> ModelSize:
+    """The same with the bytes of its weights."""
+    shard = shard_of(target.architecture, ranks)
+    share = shard.parameters / target.architecture.parameters
+    return ModelSize(target.name, shard, math.ceil(target.weight_bytes * share))
+
+
+@dataclass(frozen=True, slots=True)
+class FitAcross:
+    """A target over `ranks` machines, the draft on the first. `max_tokens` is the longest prompt
+    that can be read in full, `max_sparse_tokens` if it never is; 0 where it does not fit. A
+    `problem` is why it cannot be, a clause."""
+
+    ranks: int
+    weight_bytes: int
+    """On each machine."""
+    max_tokens: int
+    max_sparse_tokens: int
+    problem: str = ""
+
+
+def fit_across(
+    config: Config, target: ModelSize, draft: ModelSize | None, machines: Sequence[Machine]
+) -> FitAcross:
+    """Estimate a pair over all `machines`, the first of which runs the app."""
+    ranks = len(machines)
+    shard = shard_size(target, ranks)
+    problem = indivisible(config, ranks) if ranks > 1 else ""
+    if unusable := next((each for each in machines if each.problem), None):
+        problem = f"{unusable.name} cannot be used: {unusable.problem}"
+    if problem:
+        return FitAcross(ranks, shard.weight_bytes, 0, 0, problem)
+    fits = [
+        fit(shard, None if number else draft, _memory(machine))
+        for number, machine in enumerate(machines)
+    ]
+    longest = min(each.max_tokens for each in fits)
+    first, *others = (each.max_sparse_tokens for each in fits)
+    sparse = min([first, *(int(tokens / DEFAULT_KEEP_RATIO) for tokens in others)])
+    return FitAcross(ranks, shard.weight_bytes, longest, max(sparse, longest))
+
+
+def _memory(machine: Machine) -> Memory:
+    """What is free, and no more than Metal may use."""
+    usable = min(machine.free, mac_with(machine.total).budget)
+    return Memory(machine.total, int(usable / BUDGET_SHARE))
+
+
+# ------------------------------------------------------------------------- time
+
+
+def sum_seconds(elements: int, element_bytes: int, ranks: int, link: Connection) -> float:
+    """Of one sum of `elements` over all ranks. Each has one line, with the `rate` in and out at
+    once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then all get
+    the sums in as many (all-gather). A message is sent once the one before has come; with two
+    packets each, while the second of them is still on its way."""
+    if ranks < 2:
+        return 0.0
+    ways = max(min(2, elements * element_bytes // (ranks * ONE_WAY_FROM)), 1)
+    part = math.ceil(math.ceil(elements / ways) / ranks)
+    packet = max(LEAST_PACKET, min(MOST_PACKET // element_bytes, part // 2))
+    packets = [min(packet, part - start) for start in range(0, part, packet)]
+    ahead = 1 if len(packets) > 1 else 0
+    now = line_free = 0.0
+    arrivals: list[float] = []
+    for _ in range(2 * (ranks - 1)):
+        for size in packets:
+            line_free = max(line_free, now) + ways * size * element_bytes / link.rate
+            arrivals.append(line_free + link.latency)
+            if len(arrivals) > ahead:
+                now = max(now, arrivals[-1 - ahead])
+    return arrivals[-1]
+
+
+def sum_bytes(elements: int, element_bytes: int, ranks: int) -> int:
+    """What each rank sends for one sum."""
+    return 2 * (ranks - 1) * math.ceil(elements / ranks) * element_bytes if ranks > 1 else 0
+
+
+def _sums(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
+    """How many sums of how many elements there are until the first token. A forward that only fills
+    the caches ends in the last layer."""
+    filling = SUMS_PER_LAYER * (len(shape.layers) - 1)
+    sums = [(filling, tokens * shape.hidden_size) for tokens in steps]
+    return [*sums, (FIRST_FORWARDS * SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
+
+
+def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int:
+    """What each rank sends to others until the first token."""
+    sums = _sums(shape, steps)
+    return sum(count * sum_bytes(size, shape.element_bytes, ranks) for count, size in sums)
+
+
+def exchange_seconds(
+    shape: Architecture, steps: Sequence[int], ranks: int, link: Connection
+) -> float:
+    """Of all sums of a prefill in `steps` of tokens and until the first token. Each forward is
+    asked of the ranks, and answered."""
+    if ranks < 2:
+        return 0.0
+    rounds = (len(steps) + FIRST_FORWARDS) * 2 * link.latency
+    return rounds + sum(
+        count * sum_seconds(size, shape.element_bytes, ranks, link)
+        for count, size in _sums(shape, steps)
+    )
+
+
+def compute_share(shape: Architecture, ranks: int) -> float:
+    """Of what one machine computes of the layers, the share of each rank."""
+    return shard_of(shape, ranks).active_parameters / max(shape.active_parameters, 1)
+
+
+def first_token_seconds(
+    shape: Architecture,
+    target_seconds: float,
+    other_seconds: float,
+    steps: Sequence[int],
+    ranks: int = 1,
+    link: Connection | None = None,
+) -> float:
+    """Until the first token, where one machine computes `target_seconds` in the target's layers, in
+    `steps` of tokens, and `other_seconds` before: those are not divided."""
+    if ranks < 2 or link is None:
+        return other_seconds + target_seconds
+    divided = target_seconds * compute_share(shape, ranks)
+    return other_seconds + divided + exchange_seconds(shape, steps, ranks, link)
+
+
+def steps_of(tokens: int, step: int) -> list[int]:
+    """The steps in which `tokens` are prefilled: all but the last token."""
+    whole, rest = divmod(max(tokens - 1, 0), step)
+    return [step] * whole + [rest] * bool(rest)
+
+
+def break_even_rate(
+    shape: Architecture,
+    target_seconds: float,
+    other_seconds: float,
+    steps: Sequence[int],
+    ranks: int,
+    latency: float,
+) -> float | None:
+    """The slowest link of this latency over which `ranks` machines are as fast as one; None where
+    no rate is enough."""
+    slowest, fastest = 1e3, 1e13
+
+    def pays(rate: float) -> bool:
+        link = Connection(latency, rate)
+        args = (shape, target_seconds, other_seconds, steps)
+        return first_token_seconds(*args, ranks, link) <= first_token_seconds(*args)
+
+    if not pays(fastest):
+        return None
+    while fastest / slowest > 1.001:
+        middle = math.sqrt(slowest * fastest)
+        slowest, fastest = (slowest, middle) if pays(middle) else (middle, fastest)
+    return fastest
