@@ -141,7 +141,7 @@ class _Loop:
         self._lines: defaultdict[int, _Line] = defaultdict(lambda: _Line(rate))
         self._ways: dict[socket.socket, _Way] = {}
         self._arriving: list[tuple[socket.socket, _Way, float]] = []
-        """Connections whose receiver is not reached yet, and when they are given up."""
+        """Connections whose receiver is not reached yet, and when to stop trying."""
         self._pairs: list[list[_Flow]] = []
         """Both directions of each connection, or what is left of them."""
 

@@ -213,7 +213,7 @@ def load_shard(
     split: Sequence[int] = (),
 ) -> tuple[LoadedModel, Reply]:
     """Load a rank's shard, and say what the first process has to know of it: a part of each layer,
-    or with a `split` so many whole layers. Every rank must do this at the same time. Raises
+    or with a `split` that many whole layers. Every rank must do this at the same time. Raises
     LoadError or NotEnoughMemory."""
     if split:
         shard = partial(take_layers, name=name, group=group, split=split)

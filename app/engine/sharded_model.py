@@ -108,7 +108,7 @@ class OutlineCache(list[Any]):
         entries = mx.zeros((1, 1, count, 1), mx.uint8)
         for layer in self:
             if isinstance(layer, ArraysCache):
-                layer.cache = [mx.zeros(1) for _ in layer.cache]  # only told from earlier ones
+                layer.cache = [mx.zeros(1) for _ in layer.cache]  # compared by identity
             else:
                 layer.update_and_fetch(entries, entries)
         return positions

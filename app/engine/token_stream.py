@@ -78,6 +78,8 @@ class TokenStream:
         """Of the tokens that were given, by the model's own logits."""
         self._model, self._cache, self._gate = model, cache, gate
         gate.begin()
+        self._elsewhere = hasattr(model, "fill")
+        """Whether other processes compute: a forward is done when it returns."""
         self._index, self._copies = index, copies and can_drop_last(cache)
         self._draft = draft if can_drop_last(cache) else None
         self._answer: list[int] = []
@@ -104,8 +106,10 @@ class TokenStream:
                 if hold is not None and self._index is not None and hold(self._index.find(1)):
                     return
                 if not self._may_propose(max_tokens - self._given):
-                    then = self._feed(following.ids)  # while the token is on its way
-                    mx.async_eval(*then)  # type: ignore[no-untyped-call]
+                    then = None
+                    if not self._elsewhere:
+                        then = self._feed(following.ids)  # while the token is on its way
+                        mx.async_eval(*then)  # type: ignore[no-untyped-call]
                     token = self._value(following)
                     now = time.perf_counter()
                     if known_at is not None:
@@ -113,7 +117,7 @@ class TokenStream:
                     known_at = now
                     self._remember(token)
                     yield self._give(token)
-                    following = then
+                    following = then or self._feed(following.ids)
                     continue
                 token, known_at = self._value(following), None
                 started_at = time.perf_counter()
@@ -134,6 +138,8 @@ class TokenStream:
                     self._gate.record_drafted(len(proposal.ids), drafted_at - started_at)
                 self._gate.record_verified(proposal.kind, 1 + len(proposal.ids), right, seconds)
         finally:
+            if self._given > self._fed >= 0:  # the last token, where it was given first
+                self._feed(mx.array(self._answer[-1:]))
             self._drop_last(self._fed - self._given)
             del self.log_probabilities[before + self._given :]
 

@@ -32,9 +32,6 @@ DIVISIBLE = frozenset(
 )
 """Architectures that mlx-lm 0.32 can divide, of those whose memory can be estimated."""
 SUMS_PER_LAYER = 2
-FIRST_FORWARDS = 2
-"""Of one token, before the first one is given: the next one is begun then
-(`app/engine/token_stream.py`), and a sharded target waits for that."""
 ONE_WAY_FROM = 1 << 18
 """Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
 LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
@@ -189,7 +186,7 @@ def _sums(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
     the caches ends in the last layer."""
     filling = SUMS_PER_LAYER * (len(shape.layers) - 1)
     sums = [(filling, tokens * shape.hidden_size) for tokens in steps]
-    return [*sums, (FIRST_FORWARDS * SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
+    return [*sums, (SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
 
 
 def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int:
@@ -205,7 +202,7 @@ def exchange_seconds(
     asked of the ranks, and answered."""
     if ranks < 2:
         return 0.0
-    rounds = (len(steps) + FIRST_FORWARDS) * 2 * link.latency
+    rounds = (len(steps) + 1) * 2 * link.latency
     return rounds + sum(
         count * sum_seconds(size, shape.element_bytes, ranks, link)
         for count, size in _sums(shape, steps)

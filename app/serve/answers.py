@@ -142,8 +142,8 @@ class Answer:
 
     def _is_beginning(self, event: Token) -> bool:
         """Whether these tokens are of the answer's beginning, which the client sent."""
-        begun = self._beginning
-        unknown = begun is not None and bool(begun.text) and begun.token_ids is None
+        prefix = self._beginning
+        unknown = prefix is not None and bool(prefix.text) and prefix.token_ids is None
         is_first = not (self.generated or self.text or self.thinking)
         return unknown and is_first and not (event.text or event.thinking)
 
@@ -152,8 +152,8 @@ class Answer:
         known of exactly this text."""
         if ended is not None and self.stop is None:
             return ended.text, ended.generated_ids
-        begun = self._beginning
-        return (begun.text if begun else "") + self.text, None
+        prefix = self._beginning
+        return (prefix.text if prefix else "") + self.text, None
 
     def _report(self, ended: Finished | None, on_answered: OnAnswered) -> None:
         text, ids = self._whole(ended)

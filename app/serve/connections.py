@@ -40,7 +40,7 @@ class TimedConnection(Protocol):  # type: ignore[misc]
         self._stop_timer()
 
     def _limit_headers(self) -> None:
-        """Start the timer unless it runs; stop it once a request has begun."""
+        """Start the timer unless it runs; stop it once a request has started."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
         elif self._closing is None:

@@ -74,7 +74,7 @@ class Limits:
             await self._app(scope, _replay(body, receive), noted)
         except asyncio.CancelledError:
             pass  # the program ends, and with it whoever is still connected
-        except Exception as error:  # the client knows already, or cannot be told
+        except Exception as error:  # the client has the headers already, or is gone
             _log.error("A request failed: %s", _where(error))
         finally:
             seconds = time.perf_counter() - started

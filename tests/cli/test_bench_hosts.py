@@ -104,7 +104,7 @@ def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
             (run,) = found[mode, name].runs
             steps = across.steps_of(run["read"], STEP)
             layers, hidden = 2, 512
-            fills, forwards = 2 * (layers - 1), across.FIRST_FORWARDS * 2 * layers
+            fills, forwards = 2 * (layers - 1), 2 * 2 * layers  # of the prompt's end and the token
             assert run["sums"] == fills * len(steps) + forwards
             assert run["bytes"] == (fills * sum(steps) + forwards) * hidden * 4
             assert 0 < run["control"] < 100_000

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from app.engine import loader, memory, prefill
+from app.engine import loader, memory, pair_loader, prefill
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.memory import Transient
 from app.protocol.commands import Ask, CachePolicy
@@ -152,7 +152,7 @@ def test_two_that_do_not_fit_together_take_turns(
 ) -> None:
     driver.load(folders["target"], folders["draft"])
     expected = driver.answer(question(1)).generated_ids
-    monkeypatch.setattr(loader, "weight_bytes", lambda folder: 1 << 60)
+    monkeypatch.setattr(pair_loader, "weight_bytes", lambda folder: 1 << 60)
     monkeypatch.setattr(memory, "check_fits", lambda what, needed: None)
     loaded = driver.load(folders["target"], folders["draft"])
     assert isinstance(loaded, Loaded)
@@ -172,7 +172,7 @@ def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
     driver: Driver, tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny.save(tmp_path / "gone", "qwen3", 0)
-    monkeypatch.setattr(loader, "weight_bytes", lambda folder: 1 << 60)
+    monkeypatch.setattr(pair_loader, "weight_bytes", lambda folder: 1 << 60)
     monkeypatch.setattr(memory, "check_fits", lambda what, needed: None)
     driver.load(target, folders["draft"])
     (target / "model.safetensors").unlink()
