@@ -23,7 +23,8 @@ class BackgroundPrefill:
         """Raises NotEnoughMemory."""
         self._target, self._conversation = target, conversation
         needed = self.required_bytes(target, conversation)
-        memory.check_fits(f"Reading {self.total:,} tokens", needed)
+        if needed > (free := target.free_memory()):
+            raise memory.NotEnoughMemory(f"Reading {self.total:,} tokens", needed, free)
         self._fork = conversation.target.fork()
         self._started = False
         self._fork.rewind(self._fork.dense_prefix_len)

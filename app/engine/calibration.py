@@ -86,7 +86,9 @@ class Calibration:
         if draft is not None:
             needs.append(memory_estimates.scoring_need(draft, tokens, tokens))
         loaded = all(need.model.is_loaded for need in needs)
-        return loaded and sum(need.preferred for need in needs) <= memory.free()
+        if not loaded or sum(need.preferred for need in needs) > memory.free():
+            return False
+        return needs[0].preferred <= target.free_memory()
 
     def _time(self, mode: Mode, tokens: int) -> list[Timing]:
         pair = replace(self._pair, prompts=_RandomPrompts(tokens, self._vocab_size))

@@ -217,6 +217,8 @@ def check_fits(what: str, needed: float) -> None:
         raise NotEnoughMemory(what, needed, available_bytes)
 
 
+MAX_CAUSES = 16
+"""Of an error that are looked at: one may be its own cause."""
 OOM_MESSAGES = (
     "out of memory",  # CUDA, and Python's own C code
     "outofmemory",  # Metal's kIOGPUCommandBufferCallbackErrorOutOfMemory: never translated
@@ -237,10 +239,15 @@ OOM_MESSAGES = (
 def is_oom(error: BaseException) -> bool:
     """Whether this error, or its cause, is MLX, the system or Python running out of memory. A
     fallback that reads more would only need more."""
-    text = str(error).lower()
-    if isinstance(error, MemoryError) or any(wording in text for wording in OOM_MESSAGES):
-        return True
-    return error.__cause__ is not None and is_oom(error.__cause__)
+    found: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if found is None:
+            break
+        text = str(found).lower()
+        if isinstance(found, MemoryError) or any(wording in text for wording in OOM_MESSAGES):
+            return True
+        found = found.__cause__
+    return False
 
 
 def describe_error(error: Exception) -> str:

@@ -48,10 +48,28 @@ def load_pair(
     fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
     is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
     PromptError or NotEnoughMemory."""
+    shards = None
+    if command.hosts is not None and connect is not None:
+        shards = connect(command, stopped)
+    try:
+        return _load_pair(command, step, stopped, backend, shards)
+    except BaseException:
+        if shards is not None:
+            shards.close()
+        raise
+
+
+def _load_pair(
+    command: Load,
+    step: int | None,
+    stopped: Stopped,
+    backend: Backend | None,
+    shards: Shards | None,
+) -> ModelPair:
     target_name, draft_name = command.names
     texts = TextProcess()
-    if command.hosts is not None and connect is not None:
-        loaded, refusal = _load_sharded(command, connect, step, stopped, texts, backend)
+    if shards is not None:
+        loaded, refusal = _load_sharded(command, shards, step, stopped, texts, backend)
     else:
         kv_bits = command.kv_bits
         loaded = load_one(command.target, target_name, step, kv_bits, stopped, texts, backend)
@@ -86,7 +104,7 @@ def _why_unscorable(target: LoadedModel) -> str | None:
 
 def _load_sharded(
     command: Load,
-    connect: Connect,
+    shards: Shards,
     step: int | None,
     stopped: Stopped,
     texts: TextProcess,
@@ -96,28 +114,23 @@ def _load_sharded(
     caches, and why it can only be read densely, or None."""
     name, path = command.names[0], Path(command.target)
     texts.open(path)
-    shards = connect(command, stopped)
-    try:
-        skeleton, config = load_lazily(path)
-        tokenizer = load_tokenizer_of(path, config, texts, stopped)
-        described = shards.described
-        text = config.get("text_config") or config
-        kv = f"/{command.kv_bits}" if command.kv_bits else ""
-        loaded = LoadedModel(
-            ShardedModel(skeleton, shards),
-            tokenizer,
-            replace(model_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
-            memory.CacheSize(**described["cache_size"]),
-            StepSize(step, backend=backend),
-            f"{fingerprint(path)}{kv}/{described['ranks']} ranks",
-            transient=Transient(**described["transient"]),
-            vocab_size=int(text.get("vocab_size") or 0),
-            attention_cost_ratio=memory.attention_cost_ratio(
-                text, sum(array.size for array in weight_arrays(skeleton))
-            ),
-            shards=shards,
-        )
-    except BaseException:
-        shards.close()
-        raise
+    skeleton, config = load_lazily(path)
+    tokenizer = load_tokenizer_of(path, config, texts, stopped)
+    described = shards.described
+    text = config.get("text_config") or config
+    kv = f"/{command.kv_bits}" if command.kv_bits else ""
+    loaded = LoadedModel(
+        ShardedModel(skeleton, shards),
+        tokenizer,
+        replace(model_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
+        memory.CacheSize(**described["cache_size"]),
+        StepSize(step, backend=backend),
+        f"{fingerprint(path)}{kv}/{described['ranks']} ranks",
+        transient=Transient(**described["transient"]),
+        vocab_size=int(text.get("vocab_size") or 0),
+        attention_cost_ratio=memory.attention_cost_ratio(
+            text, sum(array.size for array in weight_arrays(skeleton))
+        ),
+        shards=shards,
+    )
     return loaded, described["dense_only"]

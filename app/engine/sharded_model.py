@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -164,8 +165,18 @@ def _outline_of(stock: Cache) -> Cache:
     return list(kinds.values())
 
 
+def _make_outline(make_layers: Callable[[], Cache], ranks: RankCaches) -> OutlineCache:
+    return _as_outline(make_layers(), ranks)
+
+
+def _as_outline(layers: Cache, ranks: RankCaches) -> OutlineCache:
+    cache = OutlineCache(layers)
+    cache.ranks = ranks
+    return cache
+
+
 class ShardedPrefixCache(PrefixCache):
-    """What the ranks have cached. Each change is sent to them before it is made to the outline."""
+    """What the ranks have cached. Each change of the outline is sent to them."""
 
     def __init__(
         self, make_layers: Callable[[], Cache], shards: Shards, ranks: RankCaches | None = None
@@ -177,27 +188,20 @@ class ShardedPrefixCache(PrefixCache):
         if ranks is None:
             positioned = any(isinstance(c, PositionedCache) for c in make_layers())
             self.ranks.send("new", positioned=positioned)
-        with self._repeated():
-            super().__init__(self._make_outline)
-
-    def _make_outline(self) -> OutlineCache:
-        return self._as_outline(self._make_layers())
-
-    def _as_outline(self, layers: Cache) -> OutlineCache:
-        cache = OutlineCache(layers)
-        cache.ranks = self.ranks
-        return cache
+        with self._repeated():  # what makes its caches must not refer to it: a reference cycle
+            super().__init__(partial(_make_outline, make_layers, self.ranks))
 
     @contextmanager
     def _repeated(self, name: str = "", **arguments: Any) -> Iterator[None]:
-        """The ranks do as one operation what is done to the outline inside."""
+        """The ranks do as one operation what is done to the outline inside; after what others copy
+        of it before it is dropped."""
         outer, self._repeating = self._repeating, True
         try:
-            if name and not outer:
-                self.ranks.send(name, **arguments)
             yield
         finally:
             self._repeating = outer
+        if name and not outer:
+            self.ranks.send(name, **arguments)
 
     def clear(self) -> None:
         with self._repeated("clear"):
@@ -209,7 +213,7 @@ class ShardedPrefixCache(PrefixCache):
         twin = ShardedPrefixCache(self._make_layers, self._shards, ranks)
         with twin._repeated():
             self._copy_to(twin)
-        twin.cache = twin._as_outline(twin.cache)
+        twin.cache = _as_outline(twin.cache, ranks)
         return twin
 
     def mark_cached(

@@ -41,9 +41,12 @@ class LocalShards:
             raise self.lost
         return [self._do(operation)]
 
-    def _do(self, operation: Operation) -> dict[str, Any]:
+    def _forget_dropped(self) -> None:
         while self._forgotten:
             self.runner.forget(self._forgotten.pop())
+
+    def _do(self, operation: Operation) -> dict[str, Any]:
+        self._forget_dropped()
         run = self.runner.operations[operation.name]
         return run(operation.cache, **operation.arguments) or {}
 

@@ -1,0 +1,101 @@
+"""What is done to an outline is done to the rank's caches: random operations on a pool of
+conversations, with one rank in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlx_lm.utils import load_model
+
+from app.engine import mlx_patches
+from app.engine.loader import LoadError
+from app.engine.prefix_cache import PrefixCache
+from app.engine.sharded_model import ShardedModel, ShardedPrefixCache
+from app.engine.snapshot_folder import folder_bytes
+from app.protocol.commands import Load
+from app.protocol.events import Failed
+from app.protocol.hosts import Host, Hosts
+from tests import tiny
+from tests.engine import local_shards
+from tests.engine.driver import Driver
+from tests.engine.local_shards import LocalShards
+from tests.engine.test_prefix_sharing import Pool, few, operate
+
+mlx_patches.install()
+__all__ = ["few"]
+
+
+class SpreadPool(Pool):
+    """The same on a target whose only rank is in this process, whose caches are checked, too."""
+
+    def __init__(self, model: Any, seed: int, folder: Path, shards: LocalShards) -> None:
+        self.shards = shards
+        super().__init__(model, seed, folder)
+
+    def open(self) -> None:
+        self.pair.target.shards = self.shards
+        super().open()
+
+    def on_rank(self, prefix: PrefixCache) -> PrefixCache:
+        assert isinstance(prefix, ShardedPrefixCache)
+        return self.shards.runner._caches[prefix.ranks.number]
+
+    def check(self, name: str, found: PrefixCache) -> None:
+        super().check(name, found)
+        known = self.known[name]
+        if known.copy is None or not len(found):
+            return
+        outline, known.copy = known.copy, self.on_rank(known.copy)
+        rank = self.on_rank(found)
+        try:
+            assert (rank.cached == found.cached).all()
+            assert (rank.absent == found.absent).all()
+            rank.ids = found.ids.copy()  # which no rank knows
+            known.copy.ids = outline.ids.copy()
+            super().check(name, rank)
+        finally:
+            known.copy = outline
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_5"])
+def test_random_operations_are_done_to_the_ranks_caches(
+    name: str, tmp_path: Path, few: None
+) -> None:
+    folder = tiny.save(tmp_path / "model", name, 0)
+    shards = LocalShards(Load(str(folder)), tmp_path / "rank")
+    spread = ShardedModel(load_model(folder, lazy=True)[0], shards)
+    pool = SpreadPool(spread, 4, tmp_path / "first", shards)
+    operate(pool, 60)
+    assert not folder_bytes(tmp_path / "rank"), "nor of its part"
+    pool.known.clear()
+    del pool
+    shards._forget_dropped()
+    assert not shards.runner._caches, "and no cache is left"
+
+
+def test_a_draft_that_cannot_be_loaded_ends_the_ranks(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[LocalShards] = []
+
+    def connect(command: Load, stopped: Any) -> LocalShards:
+        made.append(local_shards.connect(command, stopped))
+        return made[0]
+
+    spread = Driver(connect=connect)
+    (tmp_path / "draft").mkdir()
+    (tmp_path / "draft" / "config.json").write_text("{}")
+    target = tiny.save(tmp_path / "target", "llama", 0)
+    failed = spread.load(target, tmp_path / "draft", Hosts((Host("other"),)))
+    assert isinstance(failed, Failed)
+    assert made[0].closed
+
+
+def test_an_error_that_is_its_own_cause_is_described() -> None:
+    from app.engine.memory import is_oom
+
+    error = LoadError("x")
+    error.__cause__ = error
+    assert not is_oom(error)
