@@ -25,9 +25,10 @@ def snapshots_path() -> Path:
     return cache_path() / "snapshots"
 
 
-def shard_snapshots_path() -> Path:
-    """This machine's parts of KV caches that are spread over several."""
-    return cache_path() / "shards"
+def shard_snapshots_path(owner: str) -> Path:
+    """This machine's parts of KV caches that `owner` spreads over several: "own" for itself,
+    another machine's number otherwise."""
+    return cache_path() / "shards" / owner
 
 
 def costs_path() -> Path:

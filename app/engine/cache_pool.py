@@ -17,6 +17,7 @@ from app.engine.prefill import OnStep
 from app.engine.prefix_sharing import PrefixSharing
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
+from app.engine.sharded_model import Operation
 from app.engine.sharded_snapshots import ShardedSnapshots
 from app.engine.shared_rows import FEWEST
 from app.engine.snapshot import Snapshots
@@ -142,8 +143,13 @@ class CachePool:
         if self._is_background(conversation):
             self._background = None
         self._stop_saving(conversation)
-        if on_disk and self._snapshots is not None:
+        if not on_disk:
+            return
+        if self._snapshots is not None:
             self._snapshots.delete(conversation)
+        elif (shards := self._pair.target.shards) is not None:  # from when they were saved
+            arguments = {"conversation": conversation}
+            shards.send(Operation("delete_snapshot", 0, arguments))
 
     def enforce_budget(self) -> None:
         """Save and drop the least recently used caches until the others fit into the memory budget.

@@ -29,7 +29,7 @@ from app.engine.prefix_cache import PrefixCache
 from app.engine.sharded_snapshots import contents_digest
 from app.engine.shared_rows import fetch, release
 from app.engine.snapshot import Snapshots
-from app.engine.snapshot_folder import disk_limit
+from app.engine.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
 from app.engine.snapshot_manifest import SnapshotError
 from app.engine.sparse_probe import probe
 
@@ -56,9 +56,11 @@ class ShardRunner:
     """Operations are methods, by name; the first argument is a cache's number."""
 
     def __init__(self, model: LoadedModel, rank: int, snapshots: Path | None = None) -> None:
-        """`snapshots` is the folder for its part of snapshots; without one it saves nothing."""
+        """`snapshots` is the folder for its part of snapshots, beside those for other ranks of the
+        same first machine; without one it saves nothing."""
         self._model, self._rank = model, rank
         self._pipelined = getattr(model.model.model, "pipeline_size", 1) > 1
+        self._folder = snapshots
         self._saving: Generator[tuple[int, int], None, None] | None = None
         self._snapshots: Snapshots | None = None
         if snapshots is not None:
@@ -177,14 +179,18 @@ class ShardRunner:
         return {"contents": "" if loaded is None else contents_digest(loaded.target)}
 
     def delete_snapshot(self, cache: int, conversation: str) -> None:
-        if self._snapshots is not None:
-            self._snapshots.delete(conversation)
+        """Of any model, and for any number of machines."""
+        for folder in self._parts:
+            remove_snapshot(folder, conversation)
 
-    def keep_snapshots(self, cache: int, conversations: list[str]) -> None:
-        """Delete those of all other conversations."""
-        if self._snapshots is not None:
-            for conversation in set(self._snapshots.index.conversations()) - set(conversations):
-                self._snapshots.delete(conversation)
+    def keep_snapshots(self, cache: int, names: list[str]) -> None:
+        """Delete those in folders of other names."""
+        for folder in self._parts:
+            keep_only(folder, names)
+
+    @property
+    def _parts(self) -> list[Path]:
+        return [] if self._folder is None else parts_folders(self._folder.parent)
 
     # ------------------------------------------------------------------ forwards
 

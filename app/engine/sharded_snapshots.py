@@ -15,6 +15,7 @@ from app.engine.prefill import OnStep
 from app.engine.prefix_cache import PrefixCache
 from app.engine.sharded_model import Operation, ShardedPrefixCache, Shards
 from app.engine.snapshot import C, Caches, Snapshots
+from app.engine.snapshot_folder import folder_names
 from app.engine.snapshot_manifest import SnapshotError
 
 
@@ -22,8 +23,7 @@ class ShardedSnapshots(Snapshots):
     def __init__(self, folder: Path, budget: int, identity: dict[str, str], shards: Shards) -> None:
         super().__init__(folder, budget, identity)
         self._shards = shards
-        conversations = self.index.conversations()
-        shards.send(Operation("keep_snapshots", 0, {"conversations": conversations}))
+        shards.send(Operation("keep_snapshots", 0, {"names": folder_names(folder)}))
 
     def save(self, conversation: str, cache: Caches) -> Generator[tuple[int, int], None, None]:
         number = _number(cache.target)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,14 +58,41 @@ def snapshot_folder(snapshots: Path, conversation: str) -> Path:
 
 
 def remove_snapshot(snapshots: Path, conversation: str) -> None:
-    """Remove a conversation's snapshot, if there is one."""
-    shutil.rmtree(snapshot_folder(snapshots, conversation), ignore_errors=True)
+    """Remove a conversation's snapshot, and this machine's part of one that is spread, if there are
+    any."""
+    for folder in (snapshots, *parts_folders(own_parts(snapshots))):
+        shutil.rmtree(snapshot_folder(folder, conversation), ignore_errors=True)
 
 
 def remove_other_snapshots(snapshots: Path, conversations: Iterable[str]) -> None:
-    """Remove the snapshots of all but these conversations."""
+    """The same for all but these conversations."""
     staying = {snapshot_folder(snapshots, each).name for each in conversations}
+    for folder in (snapshots, *parts_folders(own_parts(snapshots))):
+        keep_only(folder, staying)
+
+
+def keep_only(snapshots: Path, names: Collection[str]) -> None:
+    """Remove the snapshots in all folders but those of these names."""
     with suppress(OSError):
         for folder in snapshots.iterdir():
-            if FOLDER_NAME.fullmatch(folder.name) and folder.name not in staying:
+            if FOLDER_NAME.fullmatch(folder.name) and folder.name not in names:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def folder_names(snapshots: Path) -> list[str]:
+    """Of the snapshots in a folder, whatever models they are of."""
+    with suppress(OSError):
+        return [each.name for each in snapshots.iterdir() if FOLDER_NAME.fullmatch(each.name)]
+    return []
+
+
+def own_parts(snapshots: Path) -> Path:
+    """Where this machine's parts are of what it has spread over several: beside its snapshots."""
+    return snapshots.parent / "shards" / "own"
+
+
+def parts_folders(parts: Path) -> list[Path]:
+    """One for each number of machines and each place among them."""
+    with suppress(OSError):
+        return [each for each in parts.iterdir() if each.is_dir()]
+    return []

@@ -113,9 +113,6 @@ class SnapshotIndex:
             best = max(best, (known.conversation, length), key=lambda each: each[1])
         return best
 
-    def conversations(self) -> list[str]:
-        return [known.conversation for _, known in self._all()]
-
     def blocks(self) -> KnownBlocks:
         """Of all snapshots."""
         return {

@@ -13,6 +13,7 @@ import queue
 import socket
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -210,6 +211,7 @@ class Cluster:
             "step": None,
         }
         load["split"] = list(hosts.split)
+        load["owner"] = f"{uuid.getnode():012x}"
         for number, (each, connection, path) in enumerate(everyone):
             rank = Rank(number, each, connection, self._replies, self._lose)
             self.ranks.append(rank)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import socket
 import sys
 import threading
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ALIVE_SECONDS = 1.0
 """Between two messages that only say that their sender lives."""
+OWN, OWNER = "own", re.compile("own|[0-9a-f]{12}")
+"""Whose snapshots a rank has parts of: this machine's, or another one's, by its number."""
 LOST_SECONDS = 4.0
 """After which a silent one counts as gone."""
 
@@ -92,7 +95,10 @@ def _work(
         load["folder"], load["name"], group, load["step"], load["kv_bits"], load["split"]
     )
     connection.send({"described": described, "memory": memory.sample()})
-    snapshots = shard_snapshots_path() / f"{group.rank()}-of-{group.size()}"
+    owner = OWN if group.rank() == 0 else str(load["owner"])
+    if not OWNER.fullmatch(owner):
+        raise ValueError("its number is not one")
+    snapshots = shard_snapshots_path(owner) / f"{group.rank()}-of-{group.size()}"
     runner, traffic = ShardRunner(model, group.rank(), snapshots), Traffic()
     operations: dict[str, Callable[..., Any]] = {**runner.operations, "traffic": traffic.take}
     while True:

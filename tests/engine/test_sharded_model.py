@@ -3,6 +3,7 @@ conversations, with one rank in this process."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,19 @@ from app.engine import mlx_patches
 from app.engine.loader import LoadError
 from app.engine.prefix_cache import PrefixCache
 from app.engine.sharded_model import ShardedModel, ShardedPrefixCache
-from app.engine.snapshot_folder import folder_bytes
-from app.protocol.commands import Load
-from app.protocol.events import Failed
+from app.engine.snapshot_folder import (
+    folder_bytes,
+    remove_other_snapshots,
+    remove_snapshot,
+    snapshot_folder,
+)
+from app.protocol.commands import CachePolicy, Close, DropConversation, Load
+from app.protocol.events import Closed, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
+from app.protocol.options import BackgroundPolicy
 from tests import tiny
 from tests.engine import local_shards
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, question
 from tests.engine.local_shards import LocalShards
 from tests.engine.test_prefix_sharing import Pool, few, operate
 
@@ -64,11 +71,11 @@ def test_random_operations_are_done_to_the_ranks_caches(
     name: str, tmp_path: Path, few: None
 ) -> None:
     folder = tiny.save(tmp_path / "model", name, 0)
-    shards = LocalShards(Load(str(folder)), tmp_path / "rank")
+    shards = LocalShards(Load(str(folder)), tmp_path / "shards" / "own" / "0-of-1")
     spread = ShardedModel(load_model(folder, lazy=True)[0], shards)
     pool = SpreadPool(spread, 4, tmp_path / "first", shards)
     operate(pool, 60)
-    assert not folder_bytes(tmp_path / "rank"), "nor of its part"
+    assert not folder_bytes(tmp_path / "shards"), "nor of its part"
     pool.known.clear()
     del pool
     shards._forget_dropped()
@@ -99,3 +106,41 @@ def test_an_error_that_is_its_own_cause_is_described() -> None:
     error = LoadError("x")
     error.__cause__ = error
     assert not is_oom(error)
+
+
+def test_deleted_parts_are_gone_whatever_is_loaded(tmp_path: Path) -> None:
+    """Also those for another number of machines, and without the ranks."""
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    snapshots, parts = tmp_path / "snapshots", tmp_path / "shards" / "own"
+    names = ("0-of-1", "0-of-3")
+    made = [snapshot_folder(parts / name, each) for name in names for each in "ab"]
+    for each in [*made, snapshot_folder(snapshots, "a"), snapshot_folder(snapshots, "b")]:
+        each.mkdir(parents=True)
+    shards = LocalShards(Load(str(folder)), parts / "0-of-1")
+    shards.runner.delete_snapshot(0, "a")
+    assert [each.exists() for each in made] == [False, True, False, True]
+    shards.runner.keep_snapshots(0, [snapshot_folder(snapshots, "c").name])
+    assert not any(each.exists() for each in made)
+    for each in made:
+        each.mkdir(parents=True)
+    remove_snapshot(snapshots, "a")
+    assert [each.exists() for each in made] == [False, True, False, True]
+    remove_other_snapshots(snapshots, ["c"])
+    assert not any(each.exists() for each in made)
+
+
+def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    part = tmp_path / "shards" / "own" / "0-of-1"
+    spread = Driver(connect=lambda command, stopped: LocalShards(command, part))
+    policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
+    spread.engine.send(policy)
+    assert isinstance(spread.load(folder, hosts=Hosts((Host("other"),))), Loaded)
+    spread.answer(replace(question(), conversation="c"))
+    spread.engine.send(replace(policy, snapshot_folder=None))  # saves first
+    spread.answer(replace(question(2), conversation="d"))
+    assert folder_bytes(part)
+    spread.engine.send(DropConversation("c"))
+    spread.engine.send(Close())
+    spread.until(Closed)
+    assert not folder_bytes(part)
