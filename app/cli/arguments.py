@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
         "--length", default="4k,32k,128k", help="prompt tokens (default %(default)s)"
     )
     over_hosts = measures.add_parser("hosts", help="a target over two machines, and their link")
-    _add_lengths(over_hosts, "small", "1k")
+    _add_lengths(over_hosts, "wide", "1k")
     published = measures.add_parser(
         "published", help="published speedups of real model pairs, and the predictions for them"
     )

@@ -223,7 +223,7 @@ complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subc
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from built-in' -l runs -x -d 'number of runs, of which the median is reported (default 5)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from built-in' -l json -d 'print the results as JSON'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from hosts' -s h -l help -d 'show this help message and exit'
-complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from hosts' -l shape -x -d 'shape of random models (default small)'
+complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from hosts' -l shape -x -d 'shape of random models (default wide)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from hosts' -l length -x -d 'prompt tokens (default 1k)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from hosts' -l keep -x -d 'fraction of the prompt to select (default 0.2)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from hosts' -l runs -x -d 'number of runs, of which the median is reported (default 5)'
