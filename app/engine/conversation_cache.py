@@ -140,7 +140,9 @@ class ConversationCache:
         Returns one sentence about it, or None."""
         found = []
         for name, cache in (("target", self.target), ("draft", self.draft)):
-            if cache is not None and (problem := find_mismatch(cache)) is not None:
+            if cache is None:
+                continue
+            if problem := find_mismatch(cache) or cache.find_mismatch_elsewhere():
                 cache.clear()
                 found.append(f"the {name}'s cache was damaged ({problem})")
         if not found:

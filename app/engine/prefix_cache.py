@@ -324,6 +324,10 @@ class PrefixCache:
     def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
         """Called before the rows of these absent tokens, bool (L,), are copied from `holders`."""
 
+    def find_mismatch_elsewhere(self) -> str | None:
+        """How what other processes have of it differs from what is recorded, a clause or None."""
+        return None
+
     def eval(self) -> None:
         """Compute lazy arrays, so that none of them depends on what comes later."""
         mx.eval([c.state for c in self.cache])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +21,14 @@ from numpy.typing import NDArray
 
 from app.engine import memory
 from app.engine.cache_check import find_mismatch
+from app.engine.cache_growth import reserve_capacity
 from app.engine.caches import drop_last
 from app.engine.head_padding import Indivisible, pad_heads
 from app.engine.loader import LoadedModel, LoadError, load_one
 from app.engine.positions import Positions
 from app.engine.prefill import forward, make_positioned_cache, make_stock_cache, prefill_step
 from app.engine.prefix_cache import PrefixCache
+from app.engine.progress import Cancelled
 from app.engine.sharded_snapshots import contents_digest
 from app.engine.shared_rows import fetch, release
 from app.engine.snapshot import Snapshots
@@ -67,6 +70,7 @@ class ShardRunner:
             limit = disk_limit(0, snapshots, model.info.weight_bytes)
             self._snapshots = Snapshots(snapshots, limit, {"target": model.fingerprint})
         self._caches: dict[int, PrefixCache] = {}
+        self._reserved: dict[int, AbstractContextManager[None]] = {}
         self.operations: dict[str, Callable[..., Reply | None]] = {
             method.__name__: method
             for method in (
@@ -84,6 +88,8 @@ class ShardRunner:
                 self.release,
                 self.fetch,
                 self.check,
+                self.reserve,
+                self.end_reserve,
                 self.start_saving,
                 self.save_part,
                 self.stop_saving,
@@ -145,6 +151,19 @@ class ShardRunner:
     def check(self, cache: int) -> Reply:
         """How a cache differs from what is recorded of it, or None."""
         return {"problem": find_mismatch(self._caches[cache])}
+
+    def reserve(self, cache: int, count: int) -> None:
+        """Let its layers grow once for this many tokens, until `end_reserve`."""
+        reserved = reserve_capacity(self._caches[cache].cache, count)
+        reserved.__enter__()
+        self._reserved[cache] = reserved
+
+    def end_reserve(self, cache: int, cancelled: bool) -> None:
+        if (reserved := self._reserved.pop(cache, None)) is None:
+            return
+        with suppress(Cancelled):
+            error = Cancelled() if cancelled else None
+            reserved.__exit__(type(error) if error else None, error, None)
 
     # ------------------------------------------------------------------ snapshots
 

@@ -96,6 +96,22 @@ class RankCaches:
     def send(self, name: str, **arguments: Any) -> None:
         self._shards.send(Operation(name, self.number, arguments))
 
+    @contextmanager
+    def reserved(self, count: int) -> Iterator[None]:
+        """As `reserve_capacity`, on every rank."""
+        self.send("reserve", count=count)
+        cancelled = True
+        try:
+            yield
+            cancelled = False
+        finally:
+            self.send("end_reserve", cancelled=cancelled)
+
+    def check(self) -> str | None:
+        """How a rank's cache differs from what is recorded of it, a clause; None if none does."""
+        replies = self._shards.run(Operation("check", self.number))
+        return next((reply["problem"] for reply in replies if reply["problem"]), None)
+
 
 class OutlineCache(list[Any]):
     """An outline: a list of caches, as models take it. `ranks` are what it stands for."""
@@ -248,6 +264,9 @@ class ShardedPrefixCache(PrefixCache):
         """Of the largest shard."""
         size = CacheSize(**self._shards.described["cache_size"])
         return int(size.bytes(int((self.cached & ~self.absent).sum()), self.retain_all))
+
+    def find_mismatch_elsewhere(self) -> str | None:
+        return self.ranks.check() if len(self) else None
 
     def rewind(self, position: int) -> int:
         position = self.rewind_target(position)  # which layers limit it, a rank may not know

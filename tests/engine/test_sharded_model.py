@@ -3,16 +3,22 @@ conversations, with one rank in this process."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mlx_lm.utils import load_model
 
 from app.engine import mlx_patches
+from app.engine.cache_growth import capacity, reserve_capacity
 from app.engine.loader import LoadError
+from app.engine.prefill import StepSize, make_positioned_cache
 from app.engine.prefix_cache import PrefixCache
+from app.engine.progress import Cancelled
 from app.engine.sharded_model import ShardedModel, ShardedPrefixCache
 from app.engine.snapshot_folder import (
     folder_bytes,
@@ -21,7 +27,7 @@ from app.engine.snapshot_folder import (
     snapshot_folder,
 )
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
-from app.protocol.events import Closed, Failed, Loaded
+from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy
 from tests import tiny
@@ -144,3 +150,44 @@ def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path
     spread.engine.send(Close())
     spread.until(Closed)
     assert not folder_bytes(part)
+
+
+def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    made: list[LocalShards] = []
+
+    def connect(command: Load, stopped: Any) -> LocalShards:
+        made.append(LocalShards(command))
+        return made[0]
+
+    spread = Driver(connect=connect)
+    spread.load(folder, hosts=Hosts((Host("other"),)))
+    expected = spread.answer(replace(question(), conversation="c"))
+    prefix = next(p for p in made[0].runner._caches.values() if len(p))
+    prefix.cache[1].trim(3)
+    again = spread.answer(replace(question(2), conversation="c"))
+    (warning,) = spread.of(EngineWarning)
+    assert "cache was damaged (layer 1" in warning.message
+    assert again.generated_ids == expected.generated_ids
+
+
+@pytest.mark.parametrize("fails", [None, 2])
+def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None:
+    """And release what they do not need where the reading is cancelled."""
+    folder = tiny.save(tmp_path / "model", "llama", 0)
+    shards = LocalShards(Load(str(folder)))
+    spread = ShardedModel(load_model(folder, lazy=True)[0], shards)
+    prefix = ShardedPrefixCache(partial(make_positioned_cache, spread), shards)
+    ids, steps = np.arange(2000, dtype=np.int32) % 100, 0
+
+    def on_step(done: int) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == fails:
+            raise Cancelled
+
+    with suppress(Cancelled), reserve_capacity(prefix.cache, len(ids)):
+        prefix.prefill_at(spread, ids, np.arange(2000, dtype=np.int32), StepSize(64), on_step)
+    layer = shards.runner._caches[prefix.ranks.number].cache[0]
+    assert capacity(layer.inner) == (2048 if fails is None else 256)
+    assert layer.size() == (2000 if fails is None else 128)
