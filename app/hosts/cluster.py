@@ -84,17 +84,17 @@ class Cluster:
         ports = [free_port(own[0]), *(each["port"] for each in prepared)]
         ips = [own, *(each.host.ips or (each.address,) for each in self._controls)]
         files, common = link_settings(hosts, ips, ports)
+
+        def settings(rank: int) -> tuple[dict[str, str], dict[str, str]]:
+            return common | {"MLX_RANK": str(rank)}, self._files_of(rank, files)
+
         here, there = socket.socketpair()
         self._add(THIS_MACHINE, Connection(here))
         with there:
-            environment, own_files = common | {"MLX_RANK": "0"}, self._files_of(0, files)
-            self._process = ShardProcess(there, environment, own_files, folder)
+            self._process = ShardProcess(there, *settings(0), folder)
         for number, control in enumerate(self._controls, 1):
             self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
-            environment, own_files = (
-                common | {"MLX_RANK": str(number)},
-                self._files_of(number, files),
-            )
+            environment, own_files = settings(number)
             start = {"do": "start", "name": name, "environment": environment, "files": own_files}
             control.ask(start)
         self._gather("ready", check)

@@ -51,14 +51,15 @@ def read_keys(path: Path) -> dict[str, str]:
         return {}
     except (OSError, ValueError, RecursionError):
         keys = None
-    pairs = keys.items() if isinstance(keys, dict) else [("", None)]
-    pairs = [(name, key) for name, key in pairs if not _is_ipv6(name)]  # of an earlier version
+    found = keys if isinstance(keys, dict) else {"": None}
+    used = {name: key for name, key in found.items() if not _is_ipv6(name)}  # earlier ones had IPv6
+    pairs = used.items()
     if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in pairs):
         raise UserError(
             f"The keys of other machines in '{path}' cannot be read",
             "delete that file, and use the line of each `specchat worker` again",
         )
-    return dict(pairs)
+    return used
 
 
 def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
