@@ -51,7 +51,7 @@ def read_keys(path: Path) -> dict[str, str]:
         return {}
     except (OSError, ValueError, RecursionError):
         keys = None
-    found = keys if isinstance(keys, dict) else {"": None}
+    found: dict[str, Any] = keys if isinstance(keys, dict) else {"": None}
     used = {name: key for name, key in found.items() if not _is_ipv6(name)}  # earlier ones had IPv6
     pairs = used.items()
     if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in pairs):
