@@ -11,7 +11,8 @@ from typing import NoReturn
 
 from app.errors import UserError
 from app.hosts.hostfile import MOST_PORT, spelled
-from app.hosts.worker import Worker, own_addresses
+from app.hosts.machine import own_addresses
+from app.hosts.worker import Worker
 from app.paths import config_path
 from app.util.private_file import make_secret, read_secret
 from app.util.sanitize import sanitize_line

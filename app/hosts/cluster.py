@@ -12,138 +12,27 @@ import json
 import queue
 import socket
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.engine.loader import LoadError, LoadStopped
 from app.engine.sharded_model import Operation, ShardsLost
-from app.hosts.shard import ALIVE_SECONDS, LOST_SECONDS
-from app.hosts.versions import content_fingerprint, versions
-from app.hosts.wire import Connection, Message, WireError, connect
-from app.hosts.worker import ShardProcess, free_port
+from app.hosts.control import Check, HostControl, start_check
+from app.hosts.ranks import Rank
+from app.hosts.shard import ALIVE_SECONDS
+from app.hosts.shard_process import ShardProcess, free_port
+from app.hosts.versions import content_fingerprint
+from app.hosts.wire import CHECK_SECONDS, Connection, Message
 from app.protocol.commands import Load
-from app.protocol.hosts import Host, Hosts, Link
+from app.protocol.hosts import Hosts, Link
 
-CHECK_SECONDS = 0.1
-"""Between two looks whether loading was stopped, or a machine lost."""
-START_SECONDS = 30.0
-"""In which a machine has to do what is asked of it before it loads."""
 THIS_MACHINE = "this machine"
 FilesOf = Callable[[int, dict[str, str]], dict[str, str]]
 """Gives a rank other files than all have: `bench hosts` has the ring's data go through a relay."""
-
-
-class HostControl:
-    """What the first machine and a worker say to each other before a model is loaded. Raises
-    LoadError."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self._connection = self._connect()
-        self.about = self.ask({"do": "hello"})
-        own, theirs = versions(), self.about["versions"]
-        for package, version in own.items():
-            if theirs.get(package) != version:
-                other = theirs.get(package, "none")
-                self.close()
-                raise LoadError(
-                    f"{host.name} has {package} {other}, and this machine {version}",
-                    "install the same versions on both",
-                )
-
-    def _connect(self) -> Connection:
-        try:
-            return connect(self.host.address, self.host.port, self.host.key)
-        except WireError as error:
-            raise LoadError(
-                f"{self.host.name} does not answer as a specchat worker ({error})",
-                "run `specchat worker` there, and use the line that it prints",
-            ) from error
-
-    def ask(self, message: Message) -> Message:
-        try:
-            self._connection.send(message)
-            reply = self._connection.receive(START_SECONDS)
-        except WireError as error:
-            raise LoadError(
-                f"{self.host.name} does not answer any more ({error})", "start its worker again"
-            ) from error
-        if problem := reply.get("problem"):
-            advice = reply.get("advice") or "look at its worker's terminal"
-            raise LoadError(f"{self.host.name} cannot help: {problem}", advice)
-        return reply
-
-    @property
-    def own_address(self) -> str:
-        """Where the worker reaches this machine."""
-        address: str = self._connection.socket.getsockname()[0]
-        return address
-
-    def attach(self, ticket: str) -> Connection:
-        """The connection to the process of its rank."""
-        connection = self._connect()
-        with suppress(WireError):
-            connection.send({"ticket": ticket})
-        return connection
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class RankMemory(NamedTuple):
-    """Bytes that are available to a rank's process, that MLX should take there, and that it has
-    taken."""
-
-    available: float
-    ceiling: float
-    active: float
-
-    def free(self, share: float) -> float:
-        """Below this share of the ceiling."""
-        return min(self.available, share * self.ceiling - self.active)
-
-
-class Rank:
-    """One rank's process, as the first machine sees it. What it sends goes into `replies`, with its
-    number; `on_lost` gets a reason once it is silent or gone."""
-
-    def __init__(
-        self,
-        number: int,
-        name: str,
-        connection: Connection,
-        replies: queue.SimpleQueue[tuple[int, Message]],
-        on_lost: Callable[[str, str], None],
-    ) -> None:
-        self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
-        self._connection, self._replies, self._on_lost = connection, replies, on_lost
-        self.sent_bytes = 0
-        threading.Thread(target=self._receive, name=f"rank {number}", daemon=True).start()
-
-    def send(self, message: Message) -> None:
-        try:
-            self.sent_bytes += self._connection.send(message)
-        except WireError as error:
-            self._on_lost(self.name, str(error))
-
-    def _receive(self) -> None:
-        try:
-            while True:
-                message = self._connection.receive(LOST_SECONDS)
-                if (memory := message.pop("memory", None)) is not None:
-                    self.memory = RankMemory(*memory)
-                if not message.get("alive"):
-                    self._replies.put((self.number, message))
-        except WireError as error:
-            self._on_lost(self.name, str(error))
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 class Cluster:
@@ -164,82 +53,86 @@ class Cluster:
         self._controls: list[HostControl] = []
         self._process: ShardProcess | None = None
         self._replies: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._said: dict[int, Message] = {}
+        """By each rank, until it has loaded."""
         self._numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
+        threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
         try:
-            self._start(command, command.hosts)
-            self.described = self._wait_until_loaded(stopped)
+            self._start(command, command.hosts, start_check(stopped))
+            self.described = self._load(command, command.hosts, stopped)
         except BaseException:
             self.close()
             raise
-        threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
 
     # ------------------------------------------------------------------ starting
 
-    def _start(self, command: Load, hosts: Hosts) -> None:
+    def _start(self, command: Load, hosts: Hosts, check: Check) -> None:
+        """All processes, until each can join the others."""
         name, folder = command.names[0], Path(command.target)
-        self._controls = [HostControl(host) for host in hosts.others]
+        for host in hosts.others:
+            self._controls.append(HostControl(host, check))
         try:
             fingerprint = content_fingerprint(folder)
         except OSError as error:
             raise LoadError(f"The model in {folder} cannot be read ({error.strerror})") from error
         asked = {"do": "model", "name": hosts.model or command.target, "fingerprint": fingerprint}
-        folders = [str(folder), *(each.ask(asked)["folder"] for each in self._controls)]
+        for control in self._controls:
+            control.ask(asked)
         prepared = [each.ask({"do": "prepare"}) for each in self._controls]
         own = hosts.own_ips or (self._controls[0].own_address,)
         ports = [free_port(own[0]), *(each["port"] for each in prepared)]
-        ips = [own, *(each.ips or (each.address,) for each in hosts.others)]
-        pairs = zip(self._controls, prepared, strict=True)
-        connections = [each.attach(reply["ticket"]) for each, reply in pairs]
+        ips = [own, *(each.host.ips or (each.address,) for each in self._controls)]
         files, common = link_settings(hosts, ips, ports)
+
+        def settings(rank: int) -> tuple[dict[str, str], dict[str, str]]:
+            return common | {"MLX_RANK": str(rank)}, self._files_of(rank, files)
+
+        here, there = socket.socketpair()
+        self._add(THIS_MACHINE, Connection(here))
+        with there:
+            self._process = ShardProcess(there, *settings(0), folder)
         for number, control in enumerate(self._controls, 1):
-            environment = common | {"MLX_RANK": str(number)}
-            own_files = self._files_of(number, files)
+            self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
+            environment, own_files = settings(number)
             start = {"do": "start", "name": name, "environment": environment, "files": own_files}
             control.ask(start)
-        here, there = socket.socketpair()
-        with there:
-            own_files = self._files_of(0, files)
-            self._process = ShardProcess(there, common | {"MLX_RANK": "0"}, own_files)
-        names = [THIS_MACHINE, *(host.name for host in hosts.others)]
-        everyone = zip(names, [Connection(here), *connections], folders, strict=True)
-        load: Message = {
-            "link": str(hosts.link),
-            "name": name,
-            "kv_bits": command.kv_bits,
-            "step": None,
-        }
-        load["split"] = list(hosts.split)
-        load["owner"] = f"{uuid.getnode():012x}"
-        for number, (each, connection, path) in enumerate(everyone):
-            rank = Rank(number, each, connection, self._replies, self._lose)
-            self.ranks.append(rank)
-            rank.send(load | {"folder": path})
+        self._gather("ready", check)
 
-    def _wait_until_loaded(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+    def _add(self, name: str, connection: Connection) -> None:
+        self.ranks.append(Rank(len(self.ranks), name, connection, self._replies, self._lose))
+
+    def _load(self, command: Load, hosts: Hosts, stopped: Callable[[], bool]) -> Message:
         """What the ranks say of their shards: the most of each."""
-        described: dict[int, Message] = {}
-        spoken = time.monotonic()
-        while len(described) < len(self.ranks):
+
+        def check() -> None:
             if stopped():
                 raise LoadStopped
-            if time.monotonic() - spoken > ALIVE_SECONDS:
-                spoken = time.monotonic()
-                self._to_all({"alive": True})
+
+        for rank in self.ranks:
+            rank.joining = True
+        load: Message = {"link": str(hosts.link), "name": command.names[0], "step": None}
+        load |= {"kv_bits": command.kv_bits, "split": list(hosts.split)}
+        self._to_all(load | {"owner": f"{uuid.getnode():012x}"})
+        self._gather("joined", check)
+        described: Message = largest(self._gather("described", check))
+        return described
+
+    def _gather(self, what: str, check: Check) -> list[Any]:
+        """This of all ranks, in order. Raises LoadError."""
+        found: dict[int, Any] = {}
+        while len(found) < len(self.ranks):
+            check()
             with suppress(queue.Empty):
                 number, message = self._replies.get(timeout=CHECK_SECONDS)
                 if (failed := message.get("failed")) is not None:
                     raise self._failed(number, failed)
-                described[number] = message["described"]
-                continue
-            if self.lost is not None:
+                self._said.setdefault(number, {}).update(message)
+            found = {rank: said[what] for rank, said in self._said.items() if what in said}
+            if self.lost is not None and self._replies.empty():
                 raise LoadError(str(self.lost), self.lost.advice)
-        first, *others = (described[rank.number] for rank in self.ranks)
-        for other in others:
-            first["weight_bytes"] = max(first["weight_bytes"], other["weight_bytes"])
-            first["dense_only"] = first["dense_only"] or other["dense_only"]
-        return first
+        return [found[rank.number] for rank in self.ranks]
 
     def _failed(self, number: int, failed: Message) -> LoadError:
         name = self.ranks[number].name
@@ -313,6 +206,14 @@ class Cluster:
 def connect_hosts(command: Load, stopped: Callable[[], bool]) -> Cluster:
     """Meets the engine's `Connect`."""
     return Cluster(command, stopped)
+
+
+def largest(values: Sequence[Any]) -> Any:
+    """Of each number, the largest one; of anything else the first."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: largest([each[key] for each in values]) for key in first}
+    return max(values) if isinstance(first, int | float) else first
 
 
 def link_settings(

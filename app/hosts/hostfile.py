@@ -21,7 +21,7 @@ MAX_BYTES = 1 << 20
 MOST_PORT = 65_535
 _BACKENDS = {"": Link.RING, "ring": Link.RING, "jaccl": Link.JACCL, "jaccl-ring": Link.JACCL}
 _JACCL_RING = "MLX_JACCL_RING"
-_ADDRESS = re.compile(r"(?:\[([0-9a-f:.]+(?:%\w+)?)\]|([\w.-]+))(?::(\d{1,5}))?", re.A | re.I)
+_ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.A)
 _VARIABLE = re.compile(r"(MLX_\w+)=(.*)", re.A | re.S)
 _RUN_WORKER = "run `specchat worker` there, and use the line that it prints once"
 
@@ -51,13 +51,15 @@ def read_keys(path: Path) -> dict[str, str]:
         return {}
     except (OSError, ValueError, RecursionError):
         keys = None
-    pairs = keys.items() if isinstance(keys, dict) else [("", None)]
+    found: dict[str, Any] = keys if isinstance(keys, dict) else {"": None}
+    used = {name: key for name, key in found.items() if not _is_ipv6(name)}  # earlier ones had IPv6
+    pairs = used.items()
     if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in pairs):
         raise UserError(
             f"The keys of other machines in '{path}' cannot be read",
             "delete that file, and use the line of each `specchat worker` again",
         )
-    return dict(pairs)
+    return used
 
 
 def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
@@ -77,9 +79,8 @@ def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
 
 
 def spelled(address: str, port: int) -> str:
-    """As it is typed: `ADDRESS[:PORT]`, and brackets around IPv6."""
-    shown = f"[{address}]" if ":" in address else address
-    return shown if port == WORKER_PORT else f"{shown}:{port}"
+    """As it is typed: `ADDRESS[:PORT]`."""
+    return address if port == WORKER_PORT else f"{address}:{port}"
 
 
 # --------------------------------------------------------------------------- typed workers
@@ -106,23 +107,34 @@ def _worker(text: str, keys: Mapping[str, str]) -> Host:
 
 def _split(where: str) -> tuple[str, int | None]:
     """Address and port. Raises UserError."""
-    found = _ADDRESS.fullmatch(where)
-    port = int(found[3]) if found and found[3] else None
-    if found is None or not (found[2] or _is_ip(found[1])):
-        advice = (
-            f"write [{where}], with its port after the brackets"
-            if _is_ip(where)
-            else "use the line that `specchat worker` prints, KEY@ADDRESS or KEY@ADDRESS:PORT"
+    if _is_ipv6(where):
+        raise UserError(
+            f"{where!r} cannot be used: MLX's ring knows no IPv6",
+            "start the worker at an IPv4 address",
         )
+    found = _ADDRESS.fullmatch(where)
+    if found is None:
+        advice = "use the line that `specchat worker` prints, KEY@ADDRESS or KEY@ADDRESS:PORT"
         raise UserError(f"{where!r} is not the address of a machine", advice)
+    port = int(found[2]) if found[2] else None
     if port is not None and not 1 <= port <= MOST_PORT:
         raise UserError(f"{port} is not a port", f"use one from 1 to {MOST_PORT:,}")
-    return found[1] or found[2], port
+    return found[1], port
 
 
-def _is_ip(text: str) -> bool:
+def _is_ipv4(text: str) -> bool:
     try:
-        ipaddress.ip_address(text)
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ipv6(text: str) -> bool:
+    """Also in brackets, which a port may follow."""
+    bracketed = re.fullmatch(r"\[(.*)\](?::\d*)?", text)
+    try:
+        ipaddress.IPv6Address(bracketed[1] if bracketed else text)
     except ValueError:
         return False
     return True
@@ -210,15 +222,15 @@ def _names(number: int, entry: dict[str, Any], ips: Sequence[tuple[str, ...]]) -
     name = ssh.rpartition("@")[2]
     if not ips[number - 1] and not name:
         raise ValueError(f"entry {number} has neither `ips` nor `ssh`")
-    if name and not (_is_ip(name) or _ADDRESS.fullmatch(name)):
-        raise ValueError(f"`ssh` of entry {number} is not a name")
+    if name and not _ADDRESS.fullmatch(name):
+        raise ValueError(f"`ssh` of entry {number} is not a name or an IPv4 address")
     return (*ips[number - 1], *([name] if name else []))
 
 
 def _ips(number: int, entry: dict[str, Any]) -> tuple[str, ...]:
     ips = entry.get("ips", [])
-    if not isinstance(ips, list) or not all(isinstance(ip, str) and _is_ip(ip) for ip in ips):
-        raise ValueError(f"`ips` of entry {number} is not a list of IP addresses")
+    if not isinstance(ips, list) or not all(isinstance(ip, str) and _is_ipv4(ip) for ip in ips):
+        raise ValueError(f"`ips` of entry {number} is not a list of IPv4 addresses")
     return tuple(ips)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 
 from app.engine.loader import LoadError
-from app.hosts.cluster import HostControl
-from app.hosts.worker import FREE_SHARE, machine_name
+from app.hosts.control import HostControl
+from app.hosts.machine import FREE_SHARE, machine_name
 from app.protocol.hosts import Host, Hosts, Machine
 
 SMALL, LARGE = 64, 4 << 20

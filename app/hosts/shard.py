@@ -1,27 +1,27 @@
-"""The process of one rank: `python -m app.hosts.shard FD`, started by `specchat worker`, and by the
-first machine for itself.
+"""The process of one rank: `python -m app.hosts.shard FD MODEL FILES`, started by `specchat
+worker`, and by the first machine for itself.
 
-It loads its shard and does what comes over the connection. A thread beside the layers' exchange,
-which nothing can interrupt, says once a second that the process lives, and ends it once the first
-machine is gone.
+It says when it is ready to join the others, which it does once the first machine sends what to
+load. Then it loads its shard, and does what comes over the connection. A thread beside the layers'
+exchange, which nothing can interrupt, says once a second that the process lives, and ends it once
+the first machine is gone.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import re
+import shutil
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.hosts.wire import Connection, Message, WireError
-
-if TYPE_CHECKING:
-    pass
 
 ALIVE_SECONDS = 1.0
 """Between two messages that only say that their sender lives."""
@@ -29,6 +29,9 @@ OWN, OWNER = "own", re.compile("own|[0-9a-f]{12}")
 """Whose snapshots a rank has parts of: this machine's, or another one's, by its number."""
 LOST_SECONDS = 4.0
 """After which a silent one counts as gone."""
+JOIN_SECONDS = 20.0
+"""In which the ranks have to join each other. MLX holds the interpreter's lock while it waits for
+them, so that nothing else runs in the process."""
 
 
 def main() -> None:
@@ -86,13 +89,21 @@ def _work(
     mlx_patches.install()
     memory.set_limits()
     samples.append(memory.sample)
+    folder, files = sys.argv[2:4]
+    connection.send({"ready": True})
     load = messages.get()
+    # All are ready, so it is quick. If not, a thread that needs no lock ends the process.
+    faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True)
     try:
         group = mx.distributed.init(strict=True, backend=load["link"])
     except RuntimeError as error:
         raise RuntimeError(f"the machines do not reach each other ({error})") from error
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    shutil.rmtree(files, ignore_errors=True)  # who started this may be killed
+    connection.send({"joined": True})
     model, described = load_shard(
-        load["folder"], load["name"], group, load["step"], load["kv_bits"], load["split"]
+        folder, load["name"], group, load["step"], load["kv_bits"], load["split"]
     )
     connection.send({"described": described, "memory": memory.sample()})
     owner = OWN if group.rank() == 0 else str(load["owner"])

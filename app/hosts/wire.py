@@ -8,9 +8,12 @@ import hmac
 import json
 import math
 import secrets
+import select
 import socket
 import struct
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +25,9 @@ Message = dict[str, Any]
 GREETING = b"specchat hosts 1\n"
 NONCE_BYTES = 32
 ANSWER_SECONDS = 10.0
-"""For which the other end may be silent while a connection is made."""
+"""In which both ends have to prove that they know the key."""
+CHECK_SECONDS = 0.1
+"""Between two looks whether what waits should go on."""
 MAX_TEXT, MAX_ARRAYS = 1 << 24, 1 << 30
 """Bytes of a message's plain values and of its arrays."""
 _DTYPES = {"int32", "int64", "uint8", "float32", "bool"}
@@ -62,18 +67,23 @@ class Connection:
             raise WireError(_reason(error)) from error
         return len(data)
 
-    def receive(self, seconds: float | None = None) -> Message:
-        """The next message. Raises WireError, also if nothing comes for so long."""
+    def receive(
+        self, seconds: float | None = None, check: Callable[[], None] | None = None
+    ) -> Message:
+        """The next message. Raises WireError, also if nothing comes for so long; and whatever
+        `check` raises, which is called while it waits."""
         try:
             self.socket.settimeout(seconds)
         except OSError as error:
             raise WireError("the connection is closed") from error
-        text_size, arrays_size = _SIZES.unpack(self._exactly(_SIZES.size))
+        text_size, arrays_size = _SIZES.unpack(self._exactly(_SIZES.size, check))
         if text_size > MAX_TEXT or arrays_size > MAX_ARRAYS:
             raise WireError("it sent something else than expected")
-        text, data = self._exactly(text_size), self._exactly(arrays_size)
+        text, data = self._exactly(text_size, check), self._exactly(arrays_size, check)
         try:
             plain, described = json.loads(text)
+            if not isinstance(plain, dict):
+                raise TypeError(plain)
             start = 0
             for key, name, shape in described:
                 if name not in _DTYPES or min(shape, default=0) < 0:
@@ -88,21 +98,32 @@ class Connection:
         message: Message = plain
         return message
 
-    def _exactly(self, count: int) -> bytes:
+    def _exactly(self, count: int, check: Callable[[], None] | None) -> bytes:
         data = bytearray()
         try:
             while len(data) < count:
+                if check is not None:
+                    self._wait(check)
                 part = self.socket.recv(min(count - len(data), 1 << 20))
                 if not part:
                     raise WireError("it closed the connection")
                 data += part
-        except TimeoutError as error:
-            raise WireError("it did not answer in time") from error
+        except WireError:
+            raise
         except OSError as error:
-            if isinstance(error, WireError):
-                raise
             raise WireError(_reason(error)) from error
         return bytes(data)
+
+    def _wait(self, check: Callable[[], None]) -> None:
+        """Until something comes. Raises TimeoutError, or what `check` raises."""
+        poll, seconds = select.poll(), self.socket.gettimeout()
+        poll.register(self.socket, select.POLLIN)
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        check()
+        while not poll.poll(CHECK_SECONDS * 1000):
+            check()
+            if time.monotonic() > end:
+                raise TimeoutError
 
     def close(self) -> None:
         with suppress(OSError):  # another thread may wait in `receive`, which closing does not end
@@ -111,47 +132,62 @@ class Connection:
 
 
 def connect(address: str, port: int, key: str) -> Connection:
-    """To a worker. Raises Refused, or WireError."""
+    """To a worker. Raises WireError."""
     try:
         sock = socket.create_connection((address, port), ANSWER_SECONDS)
+    except UnicodeError as error:
+        raise WireError("it has no address of that name") from error
     except OSError as error:
         raise WireError(_reason(error)) from error
     try:
-        theirs = _receive_nonce(sock)
-        own = secrets.token_bytes(NONCE_BYTES)
-        sock.sendall(own + _proof(key, b"first", theirs, own))
-        proof = _receive(sock, 32, "its key is another one")
-        if not hmac.compare_digest(proof, _proof(key, b"worker", theirs, own)):
-            raise WireError("its key is another one")
+        return _prove_first(sock, key)
+    except WireError:
+        sock.close()
+        raise
     except OSError as error:
         sock.close()
-        raise error if isinstance(error, WireError) else WireError(_reason(error)) from error
-    return Connection(sock)
+        raise WireError(_reason(error)) from error
 
 
 def accept(sock: socket.socket, key: str) -> Connection:
     """A connection to this worker, once the other end has proved that it knows the key. Raises
     WireError."""
-    own = secrets.token_bytes(NONCE_BYTES)
     try:
-        sock.settimeout(ANSWER_SECONDS)
-        sock.sendall(GREETING + own)
-        answer = _receive(sock, NONCE_BYTES + 32, "it closed the connection")
-        theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-        if not hmac.compare_digest(proof, _proof(key, b"first", own, theirs)):
-            raise WireError("it has another key")
-        sock.sendall(_proof(key, b"worker", own, theirs))
+        return _prove_worker(sock, key)
+    except WireError:
+        sock.close()
+        raise
     except OSError as error:
         sock.close()
-        raise error if isinstance(error, WireError) else WireError(_reason(error)) from error
+        raise WireError(_reason(error)) from error
+
+
+def _prove_first(sock: socket.socket, key: str) -> Connection:
+    end = time.monotonic() + ANSWER_SECONDS
+    first = _receive(sock, len(GREETING) + NONCE_BYTES, "it is no specchat worker", end)
+    if not first.startswith(GREETING):
+        raise WireError("it is no specchat worker, or one of another version")
+    theirs, own = first[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)
+    sock.sendall(own + _proof(key, b"first", theirs, own))
+    proof = _receive(sock, 32, "its key is another one", end)
+    if not hmac.compare_digest(proof, _proof(key, b"worker", theirs, own)):
+        raise WireError("its key is another one")
+    sock.settimeout(ANSWER_SECONDS)
     return Connection(sock)
 
 
-def _receive_nonce(sock: socket.socket) -> bytes:
-    first = _receive(sock, len(GREETING) + NONCE_BYTES, "it is no specchat worker")
-    if not first.startswith(GREETING):
-        raise WireError("it is no specchat worker, or one of another version")
-    return first[len(GREETING) :]
+def _prove_worker(sock: socket.socket, key: str) -> Connection:
+    end = time.monotonic() + ANSWER_SECONDS
+    own = secrets.token_bytes(NONCE_BYTES)
+    sock.settimeout(ANSWER_SECONDS)
+    sock.sendall(GREETING + own)
+    answer = _receive(sock, NONCE_BYTES + 32, "it closed the connection", end)
+    theirs, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, _proof(key, b"first", own, theirs)):
+        raise WireError("it has another key")
+    sock.sendall(_proof(key, b"worker", own, theirs))
+    sock.settimeout(ANSWER_SECONDS)
+    return Connection(sock)
 
 
 def _proof(key: str, end: bytes, nonce: bytes, other: bytes) -> bytes:
@@ -159,19 +195,21 @@ def _proof(key: str, end: bytes, nonce: bytes, other: bytes) -> bytes:
     return hmac.digest(key.encode(), end + nonce + other, hashlib.sha256)
 
 
-def _receive(sock: socket.socket, count: int, if_closed: str) -> bytes:
+def _receive(sock: socket.socket, count: int, if_closed: str, end: float) -> bytes:
+    """That many bytes, until `end` even if they come one by one. Raises WireError."""
     data = b""
     try:
         while len(data) < count:
+            sock.settimeout(max(end - time.monotonic(), 1e-3))
             part = sock.recv(count - len(data))
             if not part:
                 raise WireError(if_closed)
             data += part
+    except WireError:
+        raise
     except TimeoutError as error:
-        raise WireError("it did not answer in time") from error
+        raise WireError(_reason(error)) from error
     except OSError as error:
-        if isinstance(error, WireError):
-            raise
         raise WireError(if_closed) from error
     return data
 

@@ -59,6 +59,12 @@ def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> N
     assert f"--port {port} is not a port: use one from 0 to 65,535" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("address", ["::1", "[fe80::1%en5]"])
+def test_ipv6_is_refused(home: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["worker", address, "--port", "0"]) == 2
+    assert "MLX's ring knows no IPv6: name an IPv4 address" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -156,6 +156,8 @@ def test_one_that_is_lost_between_questions_is_reported_then(
 ) -> None:
     expected = alone(folder)
     driver.load(folder, hosts=hosts)
+    files = [Path(each.environ()["MLX_HOSTFILE"]) for each in shards().values()]
+    assert not any(file.parent.exists() for file in files), "who made them may be killed"
     shards()["1"].kill()
     driver.until(HostsLost)
     assert driver.answer(asked()).generated_ids == expected.generated_ids

@@ -16,7 +16,7 @@ import pytest
 
 from app.bench.relay import LOOPBACK, Relay
 from app.cli.bench_machines import through
-from app.hosts.worker import free_port
+from app.hosts.shard_process import free_port
 from app.models.across import Connection, sum_seconds
 
 LINK = Connection(0.06, 1e6)

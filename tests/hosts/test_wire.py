@@ -6,10 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from app.engine.loader import LoadStopped
 from app.hosts import wire
 from app.hosts.wire import Connection, WireError, accept, connect
 
@@ -57,6 +59,7 @@ def pair() -> tuple[Connection, Connection]:
 def test_both_ends_prove_that_they_know_the_key(listening: socket.socket) -> None:
     found = accepting(listening, "key")
     first = connect(LOOPBACK, port_of(listening), "key")
+    assert first.socket.gettimeout() == wire.ANSWER_SECONDS, "not what was left of the proof's"
     first.send({"do": "hello"})
     other = first_of(found)
     assert isinstance(other, Connection)
@@ -65,9 +68,13 @@ def test_both_ends_prove_that_they_know_the_key(listening: socket.socket) -> Non
 
 def test_another_key_is_refused_on_both_ends(listening: socket.socket) -> None:
     found = accepting(listening, "key")
-    with pytest.raises(WireError, match="its key is another one"):
+    with pytest.raises(WireError, match="its key is another one") as refused:
         connect(LOOPBACK, port_of(listening), "other")
-    assert "another key" in str(first_of(found))
+    error = first_of(found)
+    assert "another key" in str(error)
+    for each in (refused.value, error):
+        assert isinstance(each, WireError)
+        assert each.__cause__ is not each, "who follows the causes would never end"
 
 
 def test_what_is_no_worker_is_recognised(listening: socket.socket) -> None:
@@ -99,6 +106,48 @@ def test_who_says_nothing_is_not_waited_for(
     assert "in time" in str(first_of(found))
 
 
+def test_who_sends_a_byte_at_a_time_gets_no_longer(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "ANSWER_SECONDS", 0.4)
+    found, began = accepting(listening, "key"), time.monotonic()
+    with socket.create_connection((LOOPBACK, port_of(listening))) as slow:
+        while not found and time.monotonic() - began < 2:
+            with suppress(OSError):
+                slow.send(b"x")
+            time.sleep(0.1)
+    assert "in time" in str(first_of(found))
+    assert time.monotonic() - began < 1
+
+
+def test_a_connection_that_breaks_after_the_proof_is_closed(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(sock: socket.socket) -> Connection:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(wire, "Connection", broken)
+    found = accepting(listening, "key")
+    with pytest.raises(WireError, match="invalid argument"):
+        connect(LOOPBACK, port_of(listening), "key")
+    assert isinstance(first_of(found), WireError)
+
+
+def test_what_waits_can_be_stopped_within_a_message() -> None:
+    here, there = pair()
+    here.socket.sendall(wire._SIZES.pack(100, 0) + b"[")
+    end = time.monotonic() + 0.2
+
+    def check() -> None:
+        if time.monotonic() > end:
+            raise LoadStopped
+
+    with pytest.raises(LoadStopped):
+        there.receive(5, check)
+    with pytest.raises(WireError, match="in time"):
+        there.receive(0.05, lambda: None)
+
+
 def test_values_and_arrays_arrive_as_they_were_sent() -> None:
     here, there = pair()
     arrays = {
@@ -120,6 +169,7 @@ def test_values_and_arrays_arrive_as_they_were_sent() -> None:
         b"\xff" * 64,  # sizes beyond any message
         wire._SIZES.pack(4, 0) + b"nope",
         wire._SIZES.pack(2, 0) + b"[]",
+        wire._SIZES.pack(8, 0) + b"[[], []]",
         wire._SIZES.pack(29, 8) + b'[{}, [["a", "object", [1]]]]  ' + b"\0" * 8,
         wire._SIZES.pack(28, 8) + b'[{}, [["a", "int32", [9]]]] ' + b"\0" * 8,
         wire._SIZES.pack(29, 8) + b'[{}, [["a", "int32", [-1]]]] ' + b"\0" * 8,

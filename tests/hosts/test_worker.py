@@ -1,11 +1,64 @@
-"""What a worker does not do even for one that knows its key."""
+"""What a worker does for one that knows its key and what it does not, and what others cannot do."""
 
 from __future__ import annotations
 
+import errno
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from app.hosts.wire import connect
-from tests.hosts.machines import workers
+from app.hosts import session, worker
+from app.hosts.versions import content_fingerprint
+from app.hosts.wire import Connection, Message, connect
+from app.hosts.worker import Worker
+from tests import tiny
+from tests.hosts import fakes
+from tests.hosts.machines import KEY, LOOPBACK, workers
+
+RANK: dict[str, Any] = {"environment": {"MLX_RANK": "1"}, "files": {}, "name": "x"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("model"), "llama", 0)
+
+
+@pytest.fixture
+def running() -> Iterator[Worker]:
+    with closing(Worker(LOOPBACK, 0, KEY, lambda line: None)) as worker:
+        threading.Thread(target=worker.run, daemon=True).start()
+        yield worker
+
+
+def connected(running: Worker) -> Connection:
+    return connect(LOOPBACK, running.port, KEY)
+
+
+def asked(control: Connection, do: str, **message: Any) -> Message:
+    control.send({"do": do, **message})
+    return control.receive(10)
+
+
+def prepared(running: Worker, folder: Path) -> tuple[Connection, Message]:
+    """A first machine that may start its rank."""
+    control = connected(running)
+    fingerprint = content_fingerprint(folder)
+    assert asked(control, "model", name=str(folder), fingerprint=fingerprint) == {}
+    return control, asked(control, "prepare")
+
+
+def started(running: Worker, folder: Path) -> tuple[Connection, Connection]:
+    control, reply = prepared(running, folder)
+    data = connected(running)
+    data.send({"ticket": reply["ticket"]})
+    assert asked(control, "start", **RANK) == {}
+    return control, data
 
 
 @pytest.mark.parametrize(
@@ -24,3 +77,122 @@ def test_only_variables_of_mlx_are_set(environment: dict[str, str], files: dict[
         connection.send(start)
         assert connection.receive(10) == {"problem": "only variables of MLX are accepted"}
         connection.close()
+
+
+def test_only_the_model_that_was_compared_is_loaded(
+    running: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = fakes.use(monkeypatch)
+    with closing(connected(running)) as control:
+        asked(control, "prepare")
+        other = asked(control, "model", name=str(folder), fingerprint="of another")
+        assert "is another one than on this machine" in other["problem"]
+        assert "before its model was compared" in asked(control, "start", **RANK)["problem"]
+    control, data = started(running, folder)
+    assert [shard.model for shard in shards] == [folder]
+    assert "was started before" in asked(control, "start", **RANK)["problem"]
+    control.close()
+    data.close()
+
+
+# --------------------------------------------------------------------------- who holds it
+
+
+def test_one_that_never_starts_its_rank_does_not_hold_the_worker(
+    running: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "PREPARED_SECONDS", 0.4)
+    monkeypatch.setattr(worker, "NOTICED_SECONDS", 0.1)
+    with closing(connected(running)) as first, closing(connected(running)) as second:
+        assert "port" in asked(first, "prepare")
+        assert asked(second, "prepare")["problem"] == "another machine uses it"
+        fakes.wait_until(lambda: "port" in asked(second, "prepare"))
+
+
+def test_one_that_asks_nothing_is_disconnected(
+    running: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "IDLE_SECONDS", 0.2)
+    with closing(connected(running)) as control:
+        assert "versions" in asked(control, "hello")
+        fakes.wait_until(lambda: not running._sessions)
+
+
+def test_a_running_rank_may_be_used_for_as_long_as_it_lives(
+    running: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(session, "PREPARED_SECONDS", 0.2)
+    shards = fakes.use(monkeypatch)
+    control, data = started(running, folder)
+    time.sleep(0.5)
+    assert running._user is not None
+    shards[0].ended.set()
+    fakes.wait_until(lambda: running._user is None)
+    control.close()
+    data.close()
+
+
+def test_a_session_whose_rank_still_ends_is_waited_for(
+    running: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Large(fakes.FakeShard):
+        def kill(self) -> None:
+            time.sleep(0.6)
+            super().kill()
+
+    monkeypatch.setattr(worker, "NOTICED_SECONDS", 0.3)
+    fakes.use(monkeypatch, Large)
+    for connection in started(running, folder):
+        connection.close()
+    control, reply = prepared(running, folder)
+    assert "port" in reply, reply
+    control.close()
+
+
+# --------------------------------------------------------------------------- without the key
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_end_it(
+    running: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        """A socket without a file for one more connection, twice."""
+
+        def __init__(self, sock: socket.socket) -> None:
+            self._sock, self._errors = sock, [errno.EMFILE, errno.ECONNABORTED]
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self._errors:
+                raise OSError(self._errors.pop(), "not now")
+            return self._sock.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sock, name)
+
+    monkeypatch.setattr(running, "_listening", Full(running._listening))
+    for _ in range(2):  # the first one is still waited for without the errors
+        connected(running).close()
+
+
+def test_few_may_wait_without_having_proved_the_key(running: Worker) -> None:
+    idle = [socket.create_connection((LOOPBACK, running.port)) for _ in range(40)]
+    try:
+        fakes.wait_until(lambda: sum(_is_closed(sock) for sock in idle) == 40 - 8)
+        threads = [each for each in threading.enumerate() if "_answer" in each.name]
+        assert len(threads) <= worker.MOST_UNPROVED
+    finally:
+        for sock in idle:
+            sock.close()
+    fakes.wait_until(lambda: running._unproved._value == worker.MOST_UNPROVED)  # type: ignore[attr-defined]
+    connected(running).close()
+
+
+def _is_closed(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return len(sock.recv(1, socket.MSG_PEEK)) == 0
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

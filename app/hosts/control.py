@@ -1,0 +1,137 @@
+"""What the first machine and a worker say to each other before a model is loaded."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from app.engine.loader import LoadError, LoadStopped
+from app.hosts.versions import versions
+from app.hosts.wire import CHECK_SECONDS, Connection, Message, WireError, connect
+from app.protocol.hosts import Host
+
+ASK_SECONDS = 30.0
+"""For which a worker may be silent when it is asked something."""
+START_SECONDS = 60.0
+"""In which all machines have to be ready to load."""
+
+Check = Callable[[], None]
+"""Called while something is waited for. Raises LoadError if that should end."""
+
+
+def start_check(stopped: Callable[[], bool]) -> Check:
+    """Raises LoadStopped once it was `stopped`, and LoadError after START_SECONDS."""
+    end = time.monotonic() + START_SECONDS
+
+    def check() -> None:
+        if stopped():
+            raise LoadStopped
+        if time.monotonic() > end:
+            raise LoadError(
+                f"The machines were not ready after {START_SECONDS:.0f} seconds",
+                "look at the terminals of their workers, and try again",
+            )
+
+    return check
+
+
+class HostControl:
+    """A worker, as the first machine sees it. Raises LoadError, and what `check` raises."""
+
+    def __init__(self, host: Host, check: Check = lambda: None) -> None:
+        self.host, self._check = host, check
+        self._connection = self._connect()
+        try:
+            self.about = self.ask({"do": "hello"})
+            self._compare_versions(self.about["versions"])
+        except BaseException:
+            self.close()
+            raise
+
+    def _compare_versions(self, theirs: dict[str, str]) -> None:
+        for package, version in versions().items():
+            if theirs.get(package) != version:
+                other = theirs.get(package, "none")
+                raise LoadError(
+                    f"{self.host.name} has {package} {other}, and this machine {version}",
+                    "install the same versions on both",
+                )
+
+    def _connect(self) -> Connection:
+        """On another thread: looking an address up cannot be interrupted."""
+        found: queue.SimpleQueue[Connection | Exception] = queue.SimpleQueue()
+        unused = threading.Event()
+
+        def run() -> None:
+            try:
+                found.put(connect(self.host.address, self.host.port, self.host.key))
+            except Exception as error:  # raised below
+                found.put(error)
+            if unused.is_set():
+                _close_all(found)
+
+        threading.Thread(target=run, name="connect", daemon=True).start()
+        while True:
+            try:
+                self._check()
+            except BaseException:
+                unused.set()
+                _close_all(found)
+                raise
+            with suppress(queue.Empty):
+                connected = found.get(timeout=CHECK_SECONDS)
+                break
+        if isinstance(connected, Connection):
+            return connected
+        if not isinstance(connected, WireError):
+            raise connected
+        raise LoadError(
+            f"{self.host.name} does not answer as a specchat worker ({connected})",
+            "run `specchat worker` there, and use the line that it prints",
+        ) from connected
+
+    def ask(self, message: Message) -> Message:
+        try:
+            self._connection.send(message)
+            reply = self._connection.receive(ASK_SECONDS, self._check)
+        except WireError as error:
+            raise LoadError(
+                f"{self.host.name} does not answer any more ({error})", "start its worker again"
+            ) from error
+        if problem := reply.get("problem"):
+            advice = reply.get("advice") or "look at its worker's terminal"
+            raise LoadError(f"{self.host.name} cannot help: {problem}", advice)
+        return reply
+
+    @property
+    def own_address(self) -> str:
+        """Where the worker reaches this machine."""
+        address: str = self._connection.socket.getsockname()[0]
+        return address
+
+    @property
+    def address(self) -> str:
+        """The worker's, in numbers: MLX's ring would look a name up by itself."""
+        address: str = self._connection.socket.getpeername()[0]
+        return address
+
+    def attach(self, ticket: str) -> Connection:
+        """The connection to the process of its rank."""
+        connection = self._connect()
+        with suppress(WireError):
+            connection.send({"ticket": ticket})
+        return connection
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _close_all(found: queue.SimpleQueue[Connection | Exception]) -> None:
+    with suppress(queue.Empty):
+        while True:
+            connection = found.get_nowait()
+            if isinstance(connection, Connection):
+                connection.close()

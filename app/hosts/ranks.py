@@ -1,0 +1,76 @@
+"""The processes of the ranks, as the first machine sees them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from app.hosts.shard import JOIN_SECONDS, LOST_SECONDS
+from app.hosts.wire import Connection, Message, WireError
+
+
+class RankMemory(NamedTuple):
+    """Bytes that are available to a rank's process, that MLX should take there, and that it has
+    taken."""
+
+    available: float
+    ceiling: float
+    active: float
+
+    def free(self, share: float) -> float:
+        """Below this share of the ceiling."""
+        return min(self.available, share * self.ceiling - self.active)
+
+
+class Rank:
+    """One rank's process, as the first machine sees it. What it sends goes into `replies`, with its
+    number; `on_lost` gets a reason once it is silent or gone, or has failed after it was loaded."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        connection: Connection,
+        replies: queue.SimpleQueue[tuple[int, Message]],
+        on_lost: Callable[[str, str], None],
+    ) -> None:
+        self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
+        self._connection, self._replies, self._on_lost = connection, replies, on_lost
+        self.joining = self._joined = self._loaded = False
+        self.sent_bytes = 0
+        threading.Thread(target=self._receive, name=f"rank {number}", daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        try:
+            self.sent_bytes += self._connection.send(message)
+        except WireError as error:
+            self._on_lost(self.name, str(error))
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                self._take(self._connection.receive(self._silent_seconds))
+        except WireError as error:
+            unreached = self.joining and not self._joined
+            self._on_lost(self.name, "it did not reach the others" if unreached else str(error))
+
+    @property
+    def _silent_seconds(self) -> float:
+        """Until it has joined the others nothing in its process may run beside MLX."""
+        return LOST_SECONDS if self._joined else JOIN_SECONDS + LOST_SECONDS
+
+    def _take(self, message: Message) -> None:
+        if (memory := message.pop("memory", None)) is not None:
+            self.memory = RankMemory(*memory)
+        if message.get("alive"):
+            return
+        self._joined |= "joined" in message
+        self._loaded |= "described" in message
+        self._replies.put((self.number, message))
+        if self._loaded and (failed := message.get("failed")) is not None:
+            self._on_lost(self.name, f"it failed, {failed['problem']}")
+
+    def close(self) -> None:
+        self._connection.close()
