@@ -41,6 +41,8 @@ from app.protocol.events import (
     HostsLost,
     Listener,
     Loaded,
+    LoadingAlone,
+    PairLost,
     Unloaded,
 )
 from app.protocol.options import BackgroundPolicy
@@ -342,27 +344,31 @@ class MlxEngine:
 
     def _check_hosts(self) -> None:
         """Another machine is gone while nothing is asked."""
+        from app.engine.turn import TurnError
+
         shards = None if self._loaded is None else self._loaded.pair.target.shards
         if shards is not None and shards.lost is not None:
-            self._load_on_this_machine(shards.lost, None)
+            with suppress(TurnError):  # PairLost says it
+                self._load_on_this_machine(shards.lost, None)
 
     def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> LoadedPair:
-        """Load the target here that was spread over machines. Raises TurnError if it does not
-        fit."""
-        from app.engine.loader import LoadError
-        from app.engine.memory import NotEnoughMemory
+        """Load the target here that was spread over machines. Raises TurnError if it does not load;
+        there is no pair any more then."""
+        from app.engine.failures import why_not_alone
         from app.engine.pair_loader import load_pair
         from app.engine.turn import TurnError
 
         assert self._loaded_by is not None
         command = self._loaded_by = replace(self._loaded_by, hosts=None)
         name = command.names[0]
+        self._emit(LoadingAlone(str(lost)))
         self._unload_pair()
         try:
             pair = load_pair(command, self._step, self._stopped, self._backend)
-        except (LoadError, NotEnoughMemory) as error:
-            advice = f"{name} does not load on this machine alone ({error}): choose a smaller model"
-            raise TurnError(str(lost), f"{advice}, or load it again once all are there") from None
+        except Exception as error:  # MLX raises any type
+            advice = why_not_alone(name, error)
+            self._emit(PairLost(str(lost), advice))
+            raise TurnError(str(lost), advice) from None
         self._emit(HostsLost(turn, f"{lost}, so {name} continues on this machine alone."))
         loaded = self._keep_loaded(pair)
         loaded.costs.report()
