@@ -150,6 +150,8 @@ class Turn:
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
         )
+        if (shards := self._pair.target.shards) is not None and shards.lost is not None:
+            return ended
         # Every token that was given was fed.
         written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
         target.append(np.concatenate([prompt.ids, written])[len(target) :])
@@ -246,7 +248,7 @@ class Turn:
             plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
             plan = self._fit_to_memory(plan, foresight)
             if self._ask.keep_ratio == AUTO_KEEP:
-                self._reader.most_keep = foresight.most_keep(self._costs, self._waited)
+                self._reader.most_keep = foresight.most_keep(self._costs, self._clock.waited)
         else:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, "The answer is continued where it stopped.")
@@ -282,11 +284,7 @@ class Turn:
 
     def _since_sent(self, expected: float | None) -> float | None:
         """The predicted time, plus the wait before it."""
-        return None if expected is None else self._waited + expected
-
-    @property
-    def _waited(self) -> float:
-        return self._clock.waited
+        return None if expected is None else self._clock.waited + expected
 
     def _expect_remaining(self, reading: Reading, total: int) -> None:
         """Predict what follows the prefill, until the first token."""

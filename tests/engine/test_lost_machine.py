@@ -5,21 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.engine import memory
-from app.engine.sharded_model import ShardsLost
+from app.engine.decode import Decoder
+from app.engine.sharded_model import Operation, ShardsLost
 from app.protocol.commands import Ask, CachePolicy, Load
-from app.protocol.events import Event, Failed, Finished, Loaded, LoadingAlone, PairLost
+from app.protocol.events import Event, Failed, Finished, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.stats import FinishReason
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
 from tests.engine.local_shards import LocalShards
 
 TOKENS = 40
 HOSTS = Hosts((Host("other"),))
+
+
+class Rank(LocalShards):
+    """Says when it is lost, as machines do."""
+
+    def run(self, operation: Operation) -> list[dict[str, Any]]:
+        was_lost = self.lost
+        try:
+            return super().run(operation)
+        finally:
+            if self.lost is not None and was_lost is None:
+                self.on_lost()
 
 
 class Spread:
@@ -32,7 +47,7 @@ class Spread:
         self.driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
 
     def _connect(self, command: Load, stopped: Callable[[], bool]) -> LocalShards:
-        self.shards.append(LocalShards(command))
+        self.shards.append(Rank(command))
         return self.shards[-1]
 
     def load(self) -> Loaded:
@@ -133,3 +148,67 @@ def test_whatever_fails_there_is_said(spread: Spread, monkeypatch: pytest.Monkey
         lost = spread.driver.until(PairLost)
     assert isinstance(lost, PairLost)
     assert "does not load on this machine alone (" in lost.advice
+
+
+# ------------------------------------------------------------------ a complete answer
+
+
+def lose_after(spread: Spread, patch: pytest.MonkeyPatch, last: Callable[[Decoder], bool]) -> None:
+    """Lose the machine with the operation after this token."""
+    record = Decoder._record
+
+    def record_and_lose(self: Decoder, token: int) -> None:
+        record(self, token)
+        if last(self) and spread.shards[-1].lost is None:
+            spread.lose_at(0)
+
+    patch.setattr(Decoder, "_record", record_and_lose)
+
+
+def test_an_answer_at_its_limit_is_complete(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == TOKENS)
+    finished = spread.driver.answer(asked())
+    assert finished.generated_ids == alone.generated_ids
+    assert finished.text == alone.text
+    assert finished.finish_reason is FinishReason.LENGTH
+    assert finished.statistics is not None
+    assert finished.statistics.generated_tokens == TOKENS
+    assert not spread.driver.of(LoadingAlone), "it does not wait for that"
+    spread.driver.until(HostsLost)
+    assert spread.driver.answer(asked(2)).generated_ids == alone.generated_ids
+
+
+def test_an_answer_with_its_stop_sequence_is_complete(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = alone.generated_ids[19]
+
+    class Stops:
+        def advance(self, token: int) -> bool:
+            return token == stop
+
+    monkeypatch.setattr("app.engine.decode.make_stop_sequences", lambda tokenizer: Matched())
+
+    class Matched:
+        def matcher(self) -> Stops:
+            return Stops()
+
+    lose_after(spread, monkeypatch, lambda decoder: decoder.ids[-1] == stop)
+    finished = spread.driver.answer(asked())
+    assert finished.finish_reason is FinishReason.STOP
+    end = alone.generated_ids.index(stop) + 1
+    assert finished.generated_ids == alone.generated_ids[:end]
+    spread.driver.until(HostsLost)
+
+
+@pytest.mark.parametrize("last", [1, 20, TOKENS - 1])
+def test_an_answer_before_its_end_goes_on(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == last)
+    finished = spread.driver.answer(asked())
+    assert spread.driver.of(HostsLost)
+    assert finished.generated_ids == alone.generated_ids
+    assert finished.text == alone.text
