@@ -17,7 +17,15 @@ _TURN_ADVICE = "close other programs, lower keep, or choose a smaller model"
 
 
 def to_failed(turn: int | None, error: Exception) -> Failed:
-    """What went wrong and what to do; `turn` is None when it was no turn."""
+    """What went wrong and what to do; `turn` is None when it was no turn. Raises nothing."""
+    try:
+        return _describe(turn, error)
+    except Exception:  # its text cannot be made, or its causes have no end
+        what = type(error).__name__
+        return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")
+
+
+def _describe(turn: int | None, error: Exception) -> Failed:
     problem = str(error).rstrip(".")
     if is_oom(error):  # also as the cause of one of those below
         return Failed(turn, OUT_OF_MEMORY, _LOAD_ADVICE if turn is None else _TURN_ADVICE)
