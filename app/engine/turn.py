@@ -20,7 +20,7 @@ from app.engine.memory_manager import MemoryManager
 from app.engine.mid_answer_recall import CANNOT_INSERT, NO_MEMORY, MidAnswerRecall
 from app.engine.planner import Plan
 from app.engine.positions import Positions
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import Cancelled, Interrupted, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.quotation import quote, quotes_phrase
@@ -103,12 +103,16 @@ class Turn:
             raise
         if ended is FinishReason.MEMORY and not self._written_tokens:
             raise TurnError(*MEMORY_EXHAUSTED)
-        ids, text = tuple(self._decoder.ids), self._decoder.text
-        self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
+        self._emit(self._clock.whole(self._finished(ended)))
 
-    def continued(self) -> Ask:
-        """What continues the answer where it stopped."""
-        return self._decoder.continued(self._ask)
+    def _finished(self, ended: FinishReason) -> Finished:
+        ids, text = tuple(self._decoder.ids), self._decoder.text
+        return Finished(self._ask.turn, ended, text, ids, self._statistics())
+
+    def interrupted(self) -> Interrupted:
+        """Where it stopped."""
+        cancelled = self._finished(FinishReason.CANCELLED)
+        return Interrupted(self._decoder.continued(self._ask), cancelled)
 
     # --------------------------------------------------------------------------- the steps
 
