@@ -15,7 +15,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import Event, Failed, Finished, Planned, Token
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
-from app.protocol.stats import FinishReason, Reading, Statistics
+from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.sessions.records import Overrides
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
@@ -223,37 +223,6 @@ class Turn:
                 self.failure = event
             case _:
                 pass
-
-
-def _joint_confidence(first: Statistics, second: Statistics) -> float | None:
-    """Of both parts' tokens; None if that of one part is unknown."""
-    total = first.generated_tokens + second.generated_tokens
-    joint = 1.0
-    for part in (first, second):
-        if part.generated_tokens and part.confidence is None:
-            return None
-        joint *= (part.confidence or 1.0) ** (part.generated_tokens / max(total, 1))
-    return joint if total else None
-
-
-def merge_statistics(first: Statistics | None, second: Statistics | None) -> Statistics | None:
-    """Of an answer in two parts: the first has how it was read, tokens and seconds are added."""
-    if first is None or second is None:
-        return first or second
-    return replace(
-        first,
-        generated_tokens=first.generated_tokens + second.generated_tokens,
-        proposed_tokens=first.proposed_tokens + second.proposed_tokens,
-        accepted_tokens=first.accepted_tokens + second.accepted_tokens,
-        verified_steps=first.verified_steps + second.verified_steps,
-        plain_rate=second.plain_rate,
-        confidence=_joint_confidence(first, second),
-        unsure=first.unsure or second.unsure,
-        decode_seconds=first.decode_seconds + second.decode_seconds,
-        ttft=first.ttft or second.ttft,
-        peak_bytes=max(first.peak_bytes, second.peak_bytes),
-        fallback=first.fallback or second.fallback,
-    )
 
 
 @dataclass

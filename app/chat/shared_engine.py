@@ -10,7 +10,7 @@ from typing import Any
 
 from app.protocol.commands import Ask, Cancel, Command, Load
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, HostsLost, Listener, Loaded
+from app.protocol.events import Event, Failed, Finished, HostsLost, Listener, Loaded, PairLost
 
 GUEST_TURNS = 1 << 40
 """Turns of requests are numbered from here on; the app counts its own from 1."""
@@ -70,6 +70,8 @@ class SharedEngine:
             self.pair = loaded, _ = self._loads[-1], event
             self.on_pair()
             self._known_pair = loaded
+        elif isinstance(event, PairLost):
+            self.pair = None
         self._listener(event)
 
 

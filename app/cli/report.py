@@ -15,6 +15,7 @@ from app.protocol.events import (
     HostsLost,
     ImportanceMap,
     Loaded,
+    LoadingAlone,
     MemoryFreed,
     PhaseProgress,
     PressureChanged,
@@ -60,6 +61,8 @@ class Report:
             case FellBackToDense():
                 self._selected = None
                 self._note(event.reason)
+            case LoadingAlone():
+                self._note(f"{event.problem}. Loading the target on this machine…")
             case HostsLost():
                 self._selected = None
                 self._note(event.message)

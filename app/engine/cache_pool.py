@@ -17,7 +17,7 @@ from app.engine.prefill import OnStep
 from app.engine.prefix_sharing import PrefixSharing
 from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
-from app.engine.sharded_model import Operation
+from app.engine.sharded_model import Operation, ShardsLost
 from app.engine.sharded_snapshots import ShardedSnapshots
 from app.engine.shared_rows import FEWEST
 from app.engine.snapshot import Snapshots
@@ -359,8 +359,9 @@ class CachePool:
     def _on_save_failed(self, snapshots: Snapshots, conversation: str, error: Exception) -> None:
         """The cache itself stays. It is saved again after the next turn."""
         self._unsaved.pop(conversation, None)
-        snapshots.delete(conversation)
-        self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
+        if not isinstance(error, ShardsLost):  # then the older one is good
+            snapshots.delete(conversation)
+            self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
         self._share_again(conversation)
 
     def _stop_saving(self, conversation: str | None = None) -> None:

@@ -21,6 +21,7 @@ from app.engine.caches import Cache
 from app.engine.copy_index import CopyIndex
 from app.engine.draft_proposals import DraftProposals
 from app.engine.mid_answer_recall import MidAnswerRecall
+from app.engine.sharded_model import ShardsLost
 from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
 from app.protocol.commands import Ask
@@ -60,6 +61,8 @@ class Decoder:
         self.first_token_at: float | None = None
         """By `time.perf_counter`."""
         self.last_token_at: float | None = None
+        self._ended: FinishReason | None = None
+        """Why the last token was the answer's last one, if it was."""
         self.answer_prefix_len = 0
         """How many of `ids` an earlier turn wrote."""
         self.proposed = self.accepted = self.verified_steps = 0
@@ -96,7 +99,8 @@ class Decoder:
 
         `prompt_ids` is the whole prompt, of which `cache` has all but the last token. Its last
         `answer_prefix_len` tokens are of the answer, which is continued. With a `quotation`,
-        only that is written. Raises what reading for `recall` raises.
+        only that is written. Raises what reading for `recall` raises, and ShardsLost unless the
+        answer is complete then.
         """
         sampling = self._sampling
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
@@ -129,6 +133,10 @@ class Decoder:
                     last = recall.read(self.ids[answer_prefix_len:])
                 else:
                     last = self._end_thinking(stream)
+        except ShardsLost:  # after the last token, it is only fed
+            if self._ended is None:
+                raise
+            reason = self._ended
         finally:
             self.proposed, self.accepted = stream.proposed, stream.accepted
             self.verified_steps = stream.verified_steps
@@ -163,18 +171,27 @@ class Decoder:
         try:
             for token in tokens:
                 self._record(token)
-                if self._stops.advance(token):
-                    return FinishReason.STOP
-                self._add_text(self._advance(token))
-                if (stopped := stop()) is not None:
-                    return stopped
-                if loop is not None and loop.advance(token):
-                    return FinishReason.REPEATED
+                self._ended = self._end_after(token, stop, loop)
+                if self._ended is not None:
+                    return self._ended
+                if len(self.ids) >= end:
+                    self._ended = FinishReason.LENGTH
                 if self._thinks_too_long and len(self.ids) + closing < end:
                     return None
         finally:
             tokens.close()
         return None if recall is not None and recall.is_due else FinishReason.LENGTH
+
+    def _end_after(
+        self, token: int, stop: Callable[[], FinishReason | None], loop: LoopDetector | None
+    ) -> FinishReason | None:
+        """Why the answer ends with this token, its limit apart; None if it goes on."""
+        if self._stops.advance(token):
+            return FinishReason.STOP
+        self._add_text(self._advance(token))
+        if (stopped := stop()) is not None:
+            return stopped
+        return FinishReason.REPEATED if loop is not None and loop.advance(token) else None
 
     def _advance(self, token: int) -> list[tuple[str, str]]:
         """What becomes readable with the answer's next token: texts, and whether they are
@@ -244,13 +261,13 @@ class Decoder:
         return FinishReason.STOP
 
     def continued(self, ask: Ask) -> Ask:
-        """What continues the answer to `ask` where it is now."""
+        """What continues the answer to `ask` where it is now: it is not complete."""
         if not self.ids:
             return ask
         before = ask.messages[:-1] if ask.messages[-1].role is Role.ASSISTANT else ask.messages
         answer = Message(Role.ASSISTANT, self.text, token_ids=tuple(self.ids))
         left = ask.sampling.max_tokens - len(self.ids) + self.answer_prefix_len
-        sampling = replace(ask.sampling, max_tokens=max(left, 1), seed=self.seed)
+        sampling = replace(ask.sampling, max_tokens=left, seed=self.seed)
         return replace(ask, messages=(*before, answer), sampling=sampling)
 
     def flush(self) -> None:

@@ -40,10 +40,11 @@ from app.protocol.events import (
     Finished,
     HostsLost,
     Listener,
-    Loaded,
-    Unloaded,
+    LoadingAlone,
+    PairLost,
 )
 from app.protocol.options import BackgroundPolicy
+from app.protocol.stats import FinishReason, Phase
 
 if TYPE_CHECKING:
     from app.engine.backend import Backend
@@ -109,6 +110,8 @@ class MlxEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
+        self._lost: ShardsLost | None = None
+        """If the target is still to be loaded on this machine alone."""
         self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
@@ -260,7 +263,6 @@ class MlxEngine:
         self._emit(failure)
 
     def _load(self, command: Load) -> None:
-        from app.engine.conversation_cache import ConversationCache
         from app.engine.loader import LoadStopped
         from app.engine.pair_loader import load_pair
 
@@ -272,30 +274,15 @@ class MlxEngine:
         self._loads_started += 1
         if stopped():
             raise LoadStopped
+        self._lost = None
         self._unload_pair()
         pair = load_pair(command, self._step, stopped, self._backend, self._connect)
         loaded, self._loaded_by = self._keep_loaded(pair), command
-        if pair.target.shards is not None:
-            pair.target.shards.on_lost = partial(self._commands.put, _CheckHosts())
-        draft = pair.draft.info if pair.draft else None
-        seconds = time.perf_counter() - started_at
-        rereads = not ConversationCache(pair).target.can_insert_at(0)
-        info, why = pair.target.info, pair.dense_only
-        self._emit(
-            Loaded(
-                info,
-                draft,
-                why,
-                seconds,
-                blas.speedup_hint(pair.target.step.backend.on_cpu),
-                rereads,
-            )
-        )
-        if draft is not None and not pair.target.is_loaded:
-            turns = f"{info.name} and {draft.name} do not fit together, so they take turns."
-            self._emit(Unloaded(info.name, info.weight_bytes, turns))
-        loaded.costs.report()
-        loaded.report_memory()
+        if (shards := pair.target.shards) is not None:
+            shards.on_lost = partial(self._commands.put, _CheckHosts())
+            if shards.lost is not None:  # before that
+                shards.on_lost()
+        loaded.report_loaded(time.perf_counter() - started_at)
 
     def _keep_loaded(self, pair: ModelPair) -> LoadedPair:
         from app.engine.loaded_pair import LoadedPair
@@ -321,50 +308,78 @@ class MlxEngine:
         return self._loaded
 
     def _ask(self, command: Ask) -> None:
+        from app.engine.loader import LoadStopped
         from app.engine.progress import TurnClock
         from app.engine.sharded_model import ShardsLost
 
         sent = self._pending.get(command.turn)
-        loaded = self._require_pair()
-        progress = TurnClock(
-            command.turn, self._emit, self._stopped, sent, lambda: loaded.pressure.poll()
+        clock = TurnClock(
+            command.turn,
+            self._emit,
+            self._stopped,
+            sent,
+            lambda: self._require_pair().pressure.poll(),
         )
-        try:
-            loaded.run_turn(command, progress, self._scored)
-        except ShardsLost as error:
-            lost = error
-        else:
-            return
-        rest = lost.rest or command
+        if (lost := self._lost) is None:
+            try:
+                self._require_pair().run_turn(command, clock, self._scored)
+                return
+            except ShardsLost as error:
+                lost = error
         lost.__traceback__ = None  # it keeps the turn's caches alive
-        loaded = self._load_on_this_machine(lost, command.turn)
-        loaded.run_turn(rest, progress, self._scored)
+        rest, cancelled = command, Finished(command.turn, FinishReason.CANCELLED, "", (), None)
+        if clock.interrupted is not None:
+            rest, cancelled = clock.interrupted.rest, clock.interrupted.cancelled
+        try:
+            with clock.timed(Phase.LOAD):
+                loaded = self._load_on_this_machine(lost, command.turn)
+        except LoadStopped:
+            self._emit(cancelled)
+            self._commands.put(_CheckHosts())
+            return
+        loaded.run_turn(rest, clock, self._scored)
 
     def _check_hosts(self) -> None:
         """Another machine is gone while nothing is asked."""
+        from app.engine.loader import LoadStopped
+        from app.engine.turn import TurnError
+
         shards = None if self._loaded is None else self._loaded.pair.target.shards
-        if shards is not None and shards.lost is not None:
-            self._load_on_this_machine(shards.lost, None)
+        lost = self._lost or (None if shards is None else shards.lost)
+        if lost is not None:
+            with suppress(TurnError, LoadStopped):  # PairLost says it, or another pair follows
+                self._load_on_this_machine(lost, None)
 
     def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> LoadedPair:
-        """Load the target here that was spread over machines. Raises TurnError if it does not
-        fit."""
-        from app.engine.loader import LoadError
-        from app.engine.memory import NotEnoughMemory
+        """Load the target here that was spread over machines. Raises TurnError if it does not load;
+        there is no pair any more then. Raises LoadStopped if the turn is cancelled or, without one,
+        another pair requested."""
+        from app.engine.failures import why_not_alone
+        from app.engine.loader import LoadStopped
         from app.engine.pair_loader import load_pair
         from app.engine.turn import TurnError
 
+        def stopped() -> bool:
+            another = turn is None and self._loads_started < self._loads_requested
+            return another or self._stopped() or self._closing.is_set()
+
         assert self._loaded_by is not None
         command = self._loaded_by = replace(self._loaded_by, hosts=None)
-        name = command.names[0]
+        name, self._lost = command.names[0], lost
+        if stopped():
+            raise LoadStopped
+        self._emit(LoadingAlone(str(lost)))
         self._unload_pair()
         try:
-            pair = load_pair(command, self._step, self._stopped, self._backend)
-        except (LoadError, NotEnoughMemory) as error:
-            advice = f"{name} does not load on this machine alone ({error}): choose a smaller model"
-            raise TurnError(str(lost), f"{advice}, or load it again once all are there") from None
+            loaded = self._keep_loaded(load_pair(command, self._step, stopped, self._backend))
+        except LoadStopped:
+            raise
+        except Exception as error:  # MLX raises any type
+            self._lost, advice = None, why_not_alone(name, error)
+            self._emit(PairLost(str(lost), advice))
+            raise TurnError(str(lost), advice) from None
+        self._lost = None
         self._emit(HostsLost(turn, f"{lost}, so {name} continues on this machine alone."))
-        loaded = self._keep_loaded(pair)
         loaded.costs.report()
         return loaded
 
@@ -393,8 +408,12 @@ class MlxEngine:
             self._emit(scored.select(command.keep_ratio)[1])
 
     def _unload_pair(self) -> None:
-        if self._loaded is not None:
-            self._loaded.close()
-        self._loaded = None
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            try:
+                loaded.close()
+            except Exception as error:  # what it holds is freed in any case
+                _log.warning("closing a pair failed", exc_info=error)
+            del loaded
         self._scored.clear()
         gc.collect()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from app.engine.loader import LoadError
-from app.engine.memory import NotEnoughMemory, is_oom
+from app.engine.memory import NotEnoughMemory, describe_error, is_oom
 from app.engine.prompt import PromptError
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn import TurnError
@@ -17,7 +17,15 @@ _TURN_ADVICE = "close other programs, lower keep, or choose a smaller model"
 
 
 def to_failed(turn: int | None, error: Exception) -> Failed:
-    """What went wrong and what to do; `turn` is None when it was no turn."""
+    """What went wrong and what to do; `turn` is None when it was no turn. Raises nothing."""
+    try:
+        return _describe(turn, error)
+    except Exception:  # its text cannot be made, or its causes have no end
+        what = type(error).__name__
+        return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")
+
+
+def _describe(turn: int | None, error: Exception) -> Failed:
     problem = str(error).rstrip(".")
     if is_oom(error):  # also as the cause of one of those below
         return Failed(turn, OUT_OF_MEMORY, _LOAD_ADVICE if turn is None else _TURN_ADVICE)
@@ -34,3 +42,13 @@ def to_failed(turn: int | None, error: Exception) -> Failed:
     where = traceback.extract_tb(error.__traceback__)[-1]
     what = f"{type(error).__name__} in {where.name}, {' '.join(problem.split())[:300]}"
     return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")
+
+
+def why_not_alone(target: str, error: Exception) -> str:
+    """Advice after a machine is gone without which the target does not load, because of `error`."""
+    known = isinstance(error, LoadError | NotEnoughMemory)
+    why = str(error).rstrip(".") if known else describe_error(error)
+    return (
+        f"{target} does not load on this machine alone ({why}): start the worker again and load the"
+        " model again, or choose a smaller one"
+    )

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from app.engine import memory
+from app.engine import blas, memory
 from app.engine.cache_pool import CachePool
+from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.memory import NotEnoughMemory
 from app.engine.memory_manager import MemoryManager
@@ -24,7 +25,7 @@ from app.engine.scored_turns import ScoredTurns
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy
-from app.protocol.events import EngineWarning, Event, Finished, MemoryReport
+from app.protocol.events import EngineWarning, Event, Finished, Loaded, MemoryReport, Unloaded
 from app.protocol.stats import FinishReason
 
 _log = logging.getLogger(__name__)
@@ -58,24 +59,41 @@ class LoadedPair:
         self.memory_manager = MemoryManager(self.pair, self._emit, self.caches, self._monitor)
         self.pressure = PressureResponse(self.pair, self._monitor, self.memory_manager, self._emit)
 
+    def report_loaded(self, seconds: float) -> None:
+        """Say what was loaded, and what is known of it."""
+        target = self.pair.target
+        draft = self.pair.draft.info if self.pair.draft else None
+        hint = blas.speedup_hint(target.step.backend.on_cpu)
+        rereads = not ConversationCache(self.pair).target.can_insert_at(0)
+        self._emit(Loaded(target.info, draft, self.pair.dense_only, seconds, hint, rereads))
+        if draft is not None and not target.is_loaded:
+            name = target.info.name
+            turns = f"{name} and {draft.name} do not fit together, so they take turns."
+            self._emit(Unloaded(name, target.info.weight_bytes, turns))
+        self.costs.report()
+        self.report_memory()
+
     def close(self) -> None:
         """Save what is not saved, and end the processes of a target that is spread."""
-        self.caches.close()
-        if self.pair.target.shards is not None:
-            self.pair.target.shards.close()
+        try:
+            self.caches.close()
+        finally:
+            if self.pair.target.shards is not None:
+                self.pair.target.shards.close()
 
     # ------------------------------------------------------------------ a turn
 
     def run_turn(self, command: Ask, clock: TurnClock, scored: ScoredTurns) -> None:
         """Emit everything up to `Finished`. What it scores goes into `scored`. Raises what `Turn`
-        does, and ShardsLost with the rest of the turn."""
+        does, and ShardsLost: where it was then is in the clock."""
         try:
             clock.check_cancel()
             cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
         except Cancelled as stop:
             if stop.ended is FinishReason.MEMORY:
                 raise TurnError(*MEMORY_EXHAUSTED) from None
-            self._emit(Finished(command.turn, FinishReason.CANCELLED, "", (), None))
+            cancelled = Finished(command.turn, FinishReason.CANCELLED, "", (), None)
+            self._emit(clock.whole(cancelled))
             return
         known = self.costs.costs, self.costs.usual_confidence, self.caches
         turn = Turn(self.pair, command, cache, clock, self.memory_manager, *known)
@@ -83,8 +101,8 @@ class LoadedPair:
             turn.run()
         except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
             raise
-        except ShardsLost as lost:
-            lost.rest = turn.continued()
+        except ShardsLost:
+            clock.interrupted = turn.interrupted()
             raise
         except BaseException:
             self.caches.drop(command.conversation)
@@ -94,7 +112,8 @@ class LoadedPair:
             self.caches.enforce_budget()
             self.pressure.after_turn()
             self.report_memory()
-        self.costs.learn(turn.timings, turn.confidence)
+        if clock.interrupted is None:
+            self.costs.learn(turn.timings, turn.confidence)
 
     # ------------------------------------------------------------------ between turns
 

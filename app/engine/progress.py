@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, CostTerm, Timing
-from app.protocol.events import Event, PhaseProgress
-from app.protocol.stats import FinishReason, Phase
+from app.protocol.events import Event, Finished, PhaseProgress
+from app.protocol.stats import FinishReason, Phase, merge_statistics
 
 _WAITING = (Phase.WAIT, Phase.RESTORE)
 """Say nothing about the pair's speed."""
@@ -22,6 +24,15 @@ class Cancelled(Exception):
     def __init__(self, ended: FinishReason = FinishReason.CANCELLED) -> None:
         super().__init__(ended)
         self.ended = ended
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Where a turn was when another machine was lost: what continues it, and how it ends if it is
+    cancelled there."""
+
+    rest: Ask
+    cancelled: Finished
 
 
 class TurnClock:
@@ -44,6 +55,20 @@ class TurnClock:
         self.phases = {Phase.WAIT: now - self.started_at}
         self._expected: dict[Phase, tuple[Callable[[int], float], int]] = {}
         self._slowdown = 1.0
+        self.interrupted: Interrupted | None = None
+        """If another machine was lost. The timings then say nothing about the pair."""
+
+    def whole(self, finished: Finished) -> Finished:
+        """The end of the turn, with what was written before another machine was lost."""
+        if self.interrupted is None:
+            return finished
+        before = self.interrupted.cancelled
+        if not finished.generated_ids:  # it ended before it could go on
+            finished = replace(finished, text=before.text, generated_ids=before.generated_ids)
+        first = before.statistics
+        if first is not None and not first.generated_tokens:
+            first = None
+        return replace(finished, statistics=merge_statistics(first, finished.statistics))
 
     @property
     def waited(self) -> float:

@@ -20,7 +20,7 @@ from app.engine.memory_manager import MemoryManager
 from app.engine.mid_answer_recall import CANNOT_INSERT, NO_MEMORY, MidAnswerRecall
 from app.engine.planner import Plan
 from app.engine.positions import Positions
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import Cancelled, Interrupted, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.quotation import quote, quotes_phrase
@@ -103,12 +103,16 @@ class Turn:
             raise
         if ended is FinishReason.MEMORY and not self._written_tokens:
             raise TurnError(*MEMORY_EXHAUSTED)
-        ids, text = tuple(self._decoder.ids), self._decoder.text
-        self._emit(Finished(self._ask.turn, ended, text, ids, self._statistics()))
+        self._emit(self._clock.whole(self._finished(ended)))
 
-    def continued(self) -> Ask:
-        """What continues the answer where it stopped."""
-        return self._decoder.continued(self._ask)
+    def _finished(self, ended: FinishReason) -> Finished:
+        ids, text = tuple(self._decoder.ids), self._decoder.text
+        return Finished(self._ask.turn, ended, text, ids, self._statistics())
+
+    def interrupted(self) -> Interrupted:
+        """Where it stopped."""
+        cancelled = self._finished(FinishReason.CANCELLED)
+        return Interrupted(self._decoder.continued(self._ask), cancelled)
 
     # --------------------------------------------------------------------------- the steps
 
@@ -150,6 +154,8 @@ class Turn:
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
         )
+        if (shards := self._pair.target.shards) is not None and shards.lost is not None:
+            return ended
         # Every token that was given was fed.
         written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
         target.append(np.concatenate([prompt.ids, written])[len(target) :])
@@ -246,7 +252,7 @@ class Turn:
             plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
             plan = self._fit_to_memory(plan, foresight)
             if self._ask.keep_ratio == AUTO_KEEP:
-                self._reader.most_keep = foresight.most_keep(self._costs, self._waited)
+                self._reader.most_keep = foresight.most_keep(self._costs, self._clock.waited)
         else:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, "The answer is continued where it stopped.")
@@ -282,11 +288,7 @@ class Turn:
 
     def _since_sent(self, expected: float | None) -> float | None:
         """The predicted time, plus the wait before it."""
-        return None if expected is None else self._waited + expected
-
-    @property
-    def _waited(self) -> float:
-        return self._clock.waited
+        return None if expected is None else self._clock.waited + expected
 
     def _expect_remaining(self, reading: Reading, total: int) -> None:
         """Predict what follows the prefill, until the first token."""

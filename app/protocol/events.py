@@ -162,6 +162,15 @@ class FellBackToDense:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadingAlone:
+    """A machine that held a part of the target is gone, and the target is being loaded on this
+    machine alone. `HostsLost` or `PairLost` follows, or `Loaded` if another pair was requested.
+    `problem` is a sentence without its full stop."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostsLost:
     """A machine that held a part of the target is gone, so the target was loaded on this machine
     alone, where it has read nothing yet; the running turn goes on there. `message` is one
@@ -169,6 +178,15 @@ class HostsLost:
 
     turn: int | None
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairLost:
+    """A machine that held a part of the target is gone, and the target does not load on this
+    machine alone: no pair is loaded any more. The texts are as in `Failed`."""
+
+    problem: str
+    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +302,9 @@ Event = (
     | SnapshotProgress
     | EngineWarning
     | FellBackToDense
+    | LoadingAlone
     | HostsLost
+    | PairLost
     | Token
     | Finished
     | Failed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.protocol.options import Mode
@@ -107,3 +107,34 @@ class Statistics:
     def is_sped_up(self) -> bool:
         """Whether proposed tokens made the answer faster by more than chance."""
         return 0 < 1.1 * self.plain_rate < self.decode_rate and self.accepted_tokens > 0
+
+
+def _joint_confidence(first: Statistics, second: Statistics) -> float | None:
+    """Of both parts' tokens; None if that of one part is unknown."""
+    total = first.generated_tokens + second.generated_tokens
+    joint = 1.0
+    for part in (first, second):
+        if part.generated_tokens and part.confidence is None:
+            return None
+        joint *= (part.confidence or 1.0) ** (part.generated_tokens / max(total, 1))
+    return joint if total else None
+
+
+def merge_statistics(first: Statistics | None, second: Statistics | None) -> Statistics | None:
+    """Of an answer in two parts: the first has how it was read, tokens and seconds are added."""
+    if first is None or second is None:
+        return first or second
+    return replace(
+        first,
+        generated_tokens=first.generated_tokens + second.generated_tokens,
+        proposed_tokens=first.proposed_tokens + second.proposed_tokens,
+        accepted_tokens=first.accepted_tokens + second.accepted_tokens,
+        verified_steps=first.verified_steps + second.verified_steps,
+        plain_rate=second.plain_rate,
+        confidence=_joint_confidence(first, second),
+        unsure=first.unsure or second.unsure,
+        decode_seconds=first.decode_seconds + second.decode_seconds,
+        ttft=first.ttft or second.ttft,
+        peak_bytes=max(first.peak_bytes, second.peak_bytes),
+        fallback=first.fallback or second.fallback,
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.chat.shared_engine import GUEST_TURNS, SharedEngine
 from app.protocol.commands import Ask, Cancel, Command, Load
-from app.protocol.events import BackgroundProgress, Failed, Finished, Loaded, ModelInfo
+from app.protocol.events import BackgroundProgress, Failed, Finished, Loaded, ModelInfo, PairLost
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason
 
@@ -126,3 +126,13 @@ def test_it_knows_what_is_loaded() -> None:
     engine.emit(loaded)
     assert pairs == [(load, loaded)]
     assert app == [loaded]
+
+
+def test_it_knows_when_nothing_is_loaded_any_more() -> None:
+    engine, both, app, _ = shared()
+    both.send(Load("t"))
+    engine.emit(Loaded(ModelInfo("t", "llama", 1, 1, 0), None, None, 1.0))
+    lost = PairLost("studio.local is gone", "start the worker again")
+    engine.emit(lost)
+    assert both.pair is None
+    assert app[-1] == lost

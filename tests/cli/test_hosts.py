@@ -14,7 +14,7 @@ from app.cli.main import run
 from app.cli.report import Report
 from app.hosts.hostfile import spelled
 from app.protocol.commands import Ask
-from app.protocol.events import HostsLost
+from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
 from tests import tiny
 from tests.hosts.machines import workers
@@ -70,6 +70,8 @@ def test_commands_of_one_machine_do_not_ignore_it(
 def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Report(Ask(1, ())).show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
     assert capsys.readouterr().err == "␛[1m10.0.0.2 is gone.\n"
+    Report(Ask(1, ())).show(LoadingAlone("10.0.0.2 is gone"))
+    assert "10.0.0.2 is gone. Loading the target on this machine…" in capsys.readouterr().err
 
 
 def test_an_answer_over_two_processes_is_that_of_one(

@@ -16,8 +16,10 @@ from app.protocol.events import (
     Failed,
     HostsLost,
     Loaded,
+    LoadingAlone,
     MemoryFreed,
     MemoryReport,
+    PairLost,
     PressureChanged,
     Reloaded,
     Selected,
@@ -69,8 +71,8 @@ class EngineEventHandler:
                 self._context.notice.show(event.message)
             case Unloaded() | MemoryFreed():
                 self._context.notice.suggest(event.message)
-            case HostsLost():
-                self._loader.on_hosts_lost(event)
+            case LoadingAlone() | HostsLost() | PairLost():
+                self._loader.on_machine_lost(event)
             case Reloaded():
                 self._context.notice.suggest("")
             case Closed():

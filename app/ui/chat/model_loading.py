@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app.chat.model_pairs import resolve_pair
 from app.errors import UserError
 from app.protocol.commands import Load
-from app.protocol.events import Failed, HostsLost, Loaded
+from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Hosts
 from app.ui.background import in_background
 from app.ui.chat.attachments import Attachments
@@ -51,6 +51,8 @@ class PairLoader:
         self._started = clock()
         self._bytes_per_second: float | None = None
         self._revert_reason = ""
+        self._lost = ""
+        """Why the target is being loaded on this machine alone, if it is: another one is gone."""
         self._loaded_event: Loaded | None = None
 
     @property
@@ -64,12 +66,14 @@ class PairLoader:
 
     @property
     def status_text(self) -> str:
-        """Shown while another pair is being loaded."""
+        """Shown while another pair is being loaded, or the target on this machine alone."""
         if self._resolving:
             return "Looking at the models…"
+        waited = formatting.seconds(self._clock() - self._started)
+        if self._lost:
+            return f"{self._lost}. Loading {self.load.names[0]} on this machine… · {waited}."
         if not self.changing:
             return ""
-        waited = formatting.seconds(self._clock() - self._started)
         if self._revert_reason:
             return f"{self._revert_reason} Going back to {pair_names(self._requested)} · {waited}."
         back = f"Esc goes back to {pair_names(self.load)}."
@@ -79,7 +83,7 @@ class PairLoader:
         self._send(self.load)
 
     def tick(self) -> None:
-        if self.busy and not self.changing:
+        if self.busy and not self.changing and not self._lost:
             self._context.transcript.banner.show_loading(self._clock() - self._started)
 
     def pair_status(self) -> PairStatus:
@@ -90,7 +94,7 @@ class PairLoader:
         last = chat.conversation.last_finished
         progress = chat.progress.get(last.number) if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
-        return PairStatus(self.load, read, self._bytes_per_second, self.blocked_reason())
+        return PairStatus(self.load, read, self._bytes_per_second, self._load_blocked())
 
     def blocked_reason(self) -> str:
         """Why nothing can be asked and no pair loaded now; empty if it can."""
@@ -99,6 +103,11 @@ class PairLoader:
         if self._context.open_chats.busy:
             return "Still answering. Esc stops it."
         return ""
+
+    def _load_blocked(self) -> str:
+        """Why no pair can be loaded now: another one can instead of what a lost machine leaves."""
+        instead = self._lost and not self._context.open_chats.busy
+        return "" if instead else self.blocked_reason()
 
     # -------------------------------------------------------------------------- another pair
 
@@ -112,7 +121,7 @@ class PairLoader:
         """Load a pair by its names, the target spread over `hosts` if there are any, or show why it
         cannot be loaded."""
         context = self._context
-        if reason := self.blocked_reason():
+        if reason := self._load_blocked():
             context.notice.show(reason)
             return
         self._resolving = True
@@ -131,7 +140,7 @@ class PairLoader:
         if proceed and self._ready and load == self.load:
             context.notice.show(f"{pair_names(load)} is already loaded.")
         elif proceed:
-            self._previous = self.load if self._ready else None
+            self._previous = self.load if self._ready or self._lost else None
             self._revert_reason = ""
             self._send(load)
 
@@ -154,6 +163,7 @@ class PairLoader:
     def _send(self, load: Load) -> None:
         self._requested, self._started = load, self._clock()
         self._ready = self.failed = False
+        self._lost = ""
         self._pending += 1
         self._context.engine.send(load)
         self._context.refresh()
@@ -196,11 +206,33 @@ class PairLoader:
         context.refresh()
         context.screen.call_later(self._on_loaded)
 
-    def on_hosts_lost(self, lost: HostsLost) -> None:
-        """The engine has loaded the target on this machine alone."""
-        self.load = self._requested = replace(self.load, hosts=None)
-        self._context.notice.show(lost.message)
-        self._show_pair()
+    def on_machine_lost(self, event: LoadingAlone | HostsLost | PairLost) -> None:
+        """The engine loads the target on this machine alone, has loaded it, or could not."""
+        if isinstance(event, PairLost):
+            self._on_pair_lost(event)
+            return
+        self.load = replace(self.load, hosts=None)
+        if self._previous is not None:
+            self._previous = replace(self._previous, hosts=None)
+        if not self._pending:  # otherwise another pair follows
+            self._requested, self._started = self.load, self._clock()
+            self._ready = isinstance(event, HostsLost)
+            self._lost = event.problem if isinstance(event, LoadingAlone) else ""
+            self._context.notice.show("")  # it would hide the status
+        if isinstance(event, HostsLost):
+            self._context.notice.show(event.message)
+            self._show_pair()
+        self._context.refresh()
+        if self._ready:
+            self._context.screen.call_later(self._on_loaded)
+
+    def _on_pair_lost(self, lost: PairLost) -> None:
+        self._previous, self._lost = None, ""
+        if not self._pending:
+            self._ready = False
+            failed = Failed(None, lost.problem, f"{lost.advice} (Ctrl+L)")
+            self._context.notice.show(failure_text(failed))
+            self._fail(failed)
 
     def _show_pair(self) -> None:
         if self._loaded_event is not None:

@@ -70,7 +70,7 @@ class Submission:
             opening = "Opening the conversations…"
             self._context.notice.show(other or self._loader.blocked_reason() or opening)
         elif self.broken:
-            self._context.notice.show("No model is loaded.")
+            self._context.notice.show("No model is loaded. Ctrl+L loads one.")
         return not self.busy and not self.broken
 
     async def submit(self, typed: str) -> None:
@@ -104,7 +104,7 @@ class Submission:
             hint = "Type a question about the attachments, then press Enter."
             return hint if attached else None
         if self.broken:
-            return "No model is loaded."
+            return "No model is loaded. Ctrl+L loads one."
         if self._open_chats.shown.conversation.queued is not None:
             return "A question is already queued. Esc takes it back."
         if self.busy and self._edit.active:

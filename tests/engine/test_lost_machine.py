@@ -1,0 +1,446 @@
+"""What the engine does when a machine of a spread target is gone; the rank is in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine import memory
+from app.engine.decode import Decoder
+from app.engine.failures import to_failed
+from app.engine.loader import LoadStopped
+from app.engine.sharded_model import Operation, ShardsLost
+from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load
+from app.protocol.events import (
+    Closed,
+    CostsUpdated,
+    Event,
+    Failed,
+    Finished,
+    HostsLost,
+    Loaded,
+    LoadingAlone,
+    PairLost,
+    PhaseProgress,
+    SnapshotFailed,
+    SnapshotProgress,
+    Token,
+)
+from app.protocol.hosts import Host, Hosts
+from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.stats import FinishReason, Phase
+from tests import tiny
+from tests.engine.driver import TEXT, Driver, question
+from tests.engine.local_shards import LocalShards
+
+TOKENS = 40
+LIMIT = 20.0
+HOSTS = Hosts((Host("other"),))
+
+
+class Rank(LocalShards):
+    """Says when it is lost, as machines do."""
+
+    def run(self, operation: Operation) -> list[dict[str, Any]]:
+        was_lost = self.lost
+        try:
+            return super().run(operation)
+        finally:
+            if self.lost is not None and was_lost is None:
+                self.on_lost()
+
+
+class Spread:
+    """A driver with a target that is spread over one rank in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lost_while_loading = False
+        self.shards: list[LocalShards] = []
+        self.driver = Driver(connect=self._connect)
+        self.driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
+
+    def _connect(self, command: Load, stopped: Callable[[], bool]) -> LocalShards:
+        self.shards.append(Rank(command))
+        if self.lost_while_loading:
+            self.shards[-1].lost = ShardsLost("other does not answer any more (gone)")
+        return self.shards[-1]
+
+    def load(self) -> Loaded:
+        loaded = self.driver.load(self.folder, hosts=HOSTS)
+        assert isinstance(loaded, Loaded), loaded
+        return loaded
+
+    def lose_now(self) -> None:
+        """Between two questions."""
+        self.shards[-1].lost = ShardsLost("other does not answer any more (gone)")
+        self.shards[-1].on_lost()
+
+    def lose_at(self, operation: int) -> None:
+        self.shards[-1].fail_at = operation
+
+    def lose_when(self, wanted: Callable[[Event], bool]) -> None:
+        """With the operation after the first such event."""
+
+        def act(event: Event) -> None:
+            if wanted(event) and self.shards[-1].fail_at is None:
+                self.lose_at(0)
+
+        self.driver.on_event = act
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("model"), "llama", 0)
+
+
+@pytest.fixture
+def spread(folder: Path) -> Iterator[Spread]:
+    spread = Spread(folder)
+    spread.load()
+    yield spread
+    spread.driver.close()
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Finished:
+    """The answer on one machine."""
+    driver = Driver()
+    driver.load(folder)
+    finished = driver.answer(asked())
+    driver.close()
+    return finished
+
+
+def asked(turn: int = 1, tokens: int = TOKENS) -> Ask:
+    ask = question(turn, Mode.SPARSE, tokens=tokens, text=TEXT[:600])
+    return replace(ask, conversation="c")
+
+
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free", lambda: 10.0)
+
+
+# ------------------------------------------------------------------ it does not load here
+
+
+def test_where_it_does_not_fit_no_pair_is_loaded_and_that_is_said(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = spread.driver
+    with monkeypatch.context() as patch:
+        spread.lose_at(3)
+        no_memory(patch)
+        failed = driver.run(asked())
+    assert isinstance(failed, Failed)
+    order = [
+        event for event in driver.events if isinstance(event, LoadingAlone | PairLost | Failed)
+    ]
+    assert [type(event) for event in order] == [LoadingAlone, PairLost, Failed]
+    assert order[1] == PairLost(failed.problem, failed.advice)
+    assert "load the model again" in failed.advice
+    spread.load()
+    assert isinstance(driver.run(asked(2)), Finished), "the same pair loads again"
+
+
+def test_between_two_questions_that_is_no_answer_to_a_load(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        no_memory(patch)
+        spread.lose_now()
+        spread.driver.until(PairLost)
+    spread.load()
+    assert not spread.driver.of(Failed)
+
+
+def test_whatever_fails_there_is_said(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("[metal::malloc] no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.engine.pair_loader.load_one", fail)
+        spread.lose_now()
+        lost = spread.driver.until(PairLost)
+    assert isinstance(lost, PairLost)
+    assert "does not load on this machine alone (" in lost.advice
+
+
+# ------------------------------------------------------------------ a complete answer
+
+
+def lose_after(spread: Spread, patch: pytest.MonkeyPatch, last: Callable[[Decoder], bool]) -> None:
+    """Lose the machine with the operation after this token."""
+    record = Decoder._record
+
+    def record_and_lose(self: Decoder, token: int) -> None:
+        record(self, token)
+        if last(self) and spread.shards[-1].lost is None:
+            spread.lose_at(0)
+
+    patch.setattr(Decoder, "_record", record_and_lose)
+
+
+def test_an_answer_at_its_limit_is_complete(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == TOKENS)
+    finished = spread.driver.answer(asked())
+    assert finished.generated_ids == alone.generated_ids
+    assert finished.text == alone.text
+    assert finished.finish_reason is FinishReason.LENGTH
+    assert finished.statistics is not None
+    assert finished.statistics.generated_tokens == TOKENS
+    assert not spread.driver.of(LoadingAlone), "it does not wait for that"
+    spread.driver.until(HostsLost)
+    assert spread.driver.answer(asked(2)).generated_ids == alone.generated_ids
+
+
+def test_an_answer_with_its_stop_sequence_is_complete(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = alone.generated_ids[19]
+
+    class Stops:
+        def advance(self, token: int) -> bool:
+            return token == stop
+
+    monkeypatch.setattr("app.engine.decode.make_stop_sequences", lambda tokenizer: Matched())
+
+    class Matched:
+        def matcher(self) -> Stops:
+            return Stops()
+
+    lose_after(spread, monkeypatch, lambda decoder: decoder.ids[-1] == stop)
+    finished = spread.driver.answer(asked())
+    assert finished.finish_reason is FinishReason.STOP
+    end = alone.generated_ids.index(stop) + 1
+    assert finished.generated_ids == alone.generated_ids[:end]
+    spread.driver.until(HostsLost)
+
+
+@pytest.mark.parametrize("last", [1, 20, TOKENS - 1])
+def test_an_answer_before_its_end_goes_on(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == last)
+    finished = spread.driver.answer(asked())
+    assert spread.driver.of(HostsLost)
+    assert finished.generated_ids == alone.generated_ids
+    assert finished.text == alone.text
+
+
+# ------------------------------------------------------------------ stopping it
+
+
+def slow_load(patch: pytest.MonkeyPatch, on_load: Callable[[], None]) -> None:
+    """Loading takes until it is stopped, but for `LIMIT` seconds at most."""
+
+    def load(path: Path, model: object, stopped: Callable[[], bool]) -> None:
+        on_load()
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end:
+            if stopped():
+                raise LoadStopped
+            time.sleep(0.01)
+
+    patch.setattr("app.engine.loader._evaluate_weights", load)
+
+
+def test_esc_while_it_is_loaded_here_keeps_what_was_written(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = spread.driver
+    with monkeypatch.context() as patch:
+        slow_load(patch, lambda: driver.engine.send(Cancel(1)))
+        lose_after(spread, patch, lambda decoder: len(decoder.ids) == 20)
+        finished = driver.answer(asked())
+        assert finished.finish_reason is FinishReason.CANCELLED
+        assert finished.generated_ids == alone.generated_ids[:20]
+        assert alone.text.startswith(finished.text)
+        assert finished.text
+        assert finished.statistics is not None
+        assert finished.statistics.generated_tokens == 20
+    again = driver.answer(asked(2))
+    assert again.generated_ids == alone.generated_ids
+
+
+def test_after_esc_it_is_loaded_here_when_nothing_is_asked(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = spread.driver
+    spread.lose_when(lambda event: isinstance(event, Token))
+
+    def cancel(event: Event) -> None:
+        if isinstance(event, LoadingAlone):
+            driver.engine.send(Cancel(1))
+
+    lose = driver.on_event
+
+    def act(event: Event) -> None:
+        lose(event)
+        cancel(event)
+
+    driver.on_event = act
+    assert driver.answer(asked()).finish_reason is FinishReason.CANCELLED
+    driver.on_event = lambda event: None
+    driver.until(HostsLost)
+    assert not driver.of(PairLost)
+
+
+def test_esc_while_the_prompt_is_read_again_keeps_what_was_written(
+    spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = spread.driver
+    with monkeypatch.context() as patch:
+        lose_after(spread, patch, lambda decoder: len(decoder.ids) == 20)
+        driver.cancel_when(lambda event: isinstance(event, HostsLost), 1)
+        finished = driver.answer(asked())
+    driver.on_event = lambda event: None
+    assert finished.finish_reason is FinishReason.CANCELLED
+    assert finished.generated_ids == alone.generated_ids[:20]
+    assert finished.text
+
+
+@pytest.mark.parametrize("command", [Close(), None])
+def test_between_two_questions_closing_and_another_pair_stop_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: Close | None
+) -> None:
+    spread, loading = Spread(folder), threading.Event()
+    spread.load()
+    driver = spread.driver
+    with monkeypatch.context() as patch:
+        slow_load(patch, loading.set)
+        spread.lose_now()
+        assert loading.wait(LIMIT)
+        started_at = time.monotonic()
+        if command is None:
+            patch.undo()
+        driver.engine.send(command or Load(str(folder)))
+        driver.until(Closed, Loaded)
+        assert time.monotonic() - started_at < LIMIT / 2
+    assert not driver.of(HostsLost)
+    assert not driver.of(PairLost)
+    assert not driver.of(Failed)
+    if command is None:
+        driver.close()
+
+
+def test_where_another_pair_is_requested_it_is_not_loaded_here_first(
+    spread: Spread, folder: Path
+) -> None:
+    driver, engine = spread.driver, spread.driver.engine
+
+    def lose_and_load(event: Event) -> None:
+        if isinstance(event, Token) and spread.shards[-1].lost is None:
+            spread.shards[-1].lost = ShardsLost("gone")
+            spread.shards[-1].on_lost()
+            engine.send(Cancel(1))
+            engine.send(Load(str(folder)))
+
+    driver.on_event = lose_and_load
+    driver.answer(asked())
+    driver.on_event = lambda event: None
+    driver.until(Loaded)
+    assert not driver.of(LoadingAlone)
+
+
+def test_one_that_is_lost_while_the_tokenizer_is_loaded_is_noticed(folder: Path) -> None:
+    spread = Spread(folder)
+    spread.lost_while_loading = True
+    spread.load()
+    spread.driver.until(HostsLost)
+    spread.driver.close()
+
+
+# ------------------------------------------------------------------ what is said of the turn
+
+
+def test_numbers_are_of_the_whole_answer_and_teach_nothing(
+    folder: Path, alone: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread = Spread(folder)
+    spread.driver.engine.send(
+        CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs"))
+    )
+    spread.load()
+    slow = 0.3
+    monkeypatch.setattr("app.engine.pair_loader.probe", lambda *args: time.sleep(slow))
+    lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == 20)
+    finished = spread.driver.answer(asked())
+    statistics = finished.statistics
+    assert statistics is not None
+    assert alone.statistics is not None
+    assert len(finished.generated_ids) == statistics.generated_tokens == TOKENS
+    assert statistics.prompt_tokens == alone.statistics.prompt_tokens
+    assert statistics.confidence == pytest.approx(alone.statistics.confidence, rel=1e-3)
+    lost_at = [type(each) for each in spread.driver.events].index(HostsLost)
+    assert statistics.ttft > 0
+    assert statistics.decode_seconds > 0
+    assert sum(part.seconds for part in statistics.phases) == pytest.approx(statistics.ttft)
+    after = [each for each in spread.driver.events[lost_at:] if isinstance(each, CostsUpdated)]
+    assert len(after) == 1, "what is known of the pair, and nothing new"
+    spread.driver.close()
+
+
+def test_what_is_lost_while_the_prompt_is_read_counts_as_loading(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread.lose_when(lambda event: isinstance(event, PhaseProgress))
+    finished = spread.driver.answer(asked())
+    assert finished.statistics is not None
+    assert finished.statistics.generated_tokens == TOKENS
+    assert Phase.LOAD in [part.phase for part in finished.statistics.phases]
+
+
+# ------------------------------------------------------------------ the engine's thread
+
+
+def test_an_error_that_cannot_be_described_is_still_said(spread: Spread) -> None:
+    class Silent(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    def fail(operation: Operation) -> list[dict[str, Any]]:
+        raise Silent
+
+    spread.shards[-1].run = fail  # type: ignore[method-assign]
+    failed = spread.driver.run(replace(asked(), mode=Mode.FULL))
+    assert isinstance(failed, Failed)
+    assert "inside specchat (Silent)" in failed.problem
+    assert isinstance(spread.load(), Loaded)
+
+
+def test_causes_in_a_circle_are_described() -> None:
+    first, second = RuntimeError("a"), RuntimeError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert "inside specchat" in to_failed(1, first).problem
+
+
+def test_saving_that_a_lost_machine_stops_leaves_the_older_snapshot(
+    folder: Path, tmp_path: Path
+) -> None:
+    spread = Spread(folder)
+    spread.driver.engine.send(
+        CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "saved"))
+    )
+    spread.load()
+    driver = spread.driver
+    driver.answer(asked())
+    while not (saved := driver.until(SnapshotProgress)) or saved.done < saved.total:  # type: ignore[attr-defined]
+        pass
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    assert before
+    spread.lose_when(lambda event: isinstance(event, Finished))
+    driver.answer(asked(2))
+    driver.until(HostsLost)
+    assert not driver.of(SnapshotFailed)
+    after = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    assert set(before) <= set(after)
+    driver.close()
