@@ -93,7 +93,7 @@ def test_it_is_stopped_at_once_while_a_worker_is_silent(load: Load, silence: Non
     started_at = time.monotonic()
     with pytest.raises(LoadStopped):
         Cluster(load, after(0.3))
-    assert time.monotonic() - started_at < 1
+    assert time.monotonic() - started_at < 5
 
 
 @pytest.mark.parametrize("silence", ["connect", "prepare", "ready"], indirect=True)
@@ -104,7 +104,7 @@ def test_all_that_comes_before_loading_has_one_limit(
     started_at = time.monotonic()
     with pytest.raises(LoadError, match="The machines were not ready after 0 seconds"):
         Cluster(load, never)
-    assert time.monotonic() - started_at < 1
+    assert time.monotonic() - started_at < 5
 
 
 def test_a_connection_that_comes_after_it_was_stopped_is_closed(
@@ -168,7 +168,7 @@ def test_no_rank_joins_the_others_before_all_are_ready(
 class Joining(FakeShard):
     """Is silent while it joins the others, as MLX has it, and later."""
 
-    seconds = 0.6
+    seconds = 1.0
 
     def work(self) -> None:
         self.ready()
@@ -181,10 +181,10 @@ class Joining(FakeShard):
 def test_one_that_joins_the_others_may_be_silent_for_longer(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "LOST_SECONDS", 0.2)
+    monkeypatch.setattr(ranks, "LOST_SECONDS", 0.5)
     fakes.use(monkeypatch, Joining)
     loaded = Cluster(load, never)
-    fakes.wait_until(lambda: loaded.lost is not None, 1)  # afterwards it may not
+    fakes.wait_until(lambda: loaded.lost is not None)  # afterwards it may not
     loaded.close()
     monkeypatch.setattr(ranks, "JOIN_SECONDS", 0.1)
     with pytest.raises(LoadError, match="it did not reach the others"):
@@ -251,7 +251,7 @@ def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -
             pass
         connection.send({"link": "ring", "name": "x", "kv_bits": None, "step": None, "split": []})
         threading.Thread(target=_keep_alive, args=(connection,), daemon=True).start()
-        assert process.wait(5) == 1
+        assert process.wait(10) == 1
     finally:
         process.kill()
         process.wait()

@@ -112,12 +112,12 @@ def test_who_sends_a_byte_at_a_time_gets_no_longer(
     monkeypatch.setattr(wire, "ANSWER_SECONDS", 0.4)
     found, began = accepting(listening, "key"), time.monotonic()
     with socket.create_connection((LOOPBACK, port_of(listening))) as slow:
-        while not found and time.monotonic() - began < 2:
+        while not found and time.monotonic() - began < 5:
             with suppress(OSError):
                 slow.send(b"x")
             time.sleep(0.1)
     assert "in time" in str(first_of(found))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
 
 
 def test_a_connection_that_breaks_after_the_proof_is_closed(

@@ -101,7 +101,7 @@ def test_only_the_model_that_was_compared_is_loaded(
 def test_one_that_never_starts_its_rank_does_not_hold_the_worker(
     running: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "PREPARED_SECONDS", 0.4)
+    monkeypatch.setattr(session, "PREPARED_SECONDS", 1.0)
     monkeypatch.setattr(worker, "NOTICED_SECONDS", 0.1)
     with closing(connected(running)) as first, closing(connected(running)) as second:
         assert "port" in asked(first, "prepare")
@@ -138,10 +138,10 @@ def test_a_session_whose_rank_still_ends_is_waited_for(
 ) -> None:
     class Large(fakes.FakeShard):
         def kill(self) -> None:
-            time.sleep(0.6)
+            time.sleep(1.0)
             super().kill()
 
-    monkeypatch.setattr(worker, "NOTICED_SECONDS", 0.3)
+    monkeypatch.setattr(worker, "NOTICED_SECONDS", 0.5)
     fakes.use(monkeypatch, Large)
     for connection in started(running, folder):
         connection.close()
