@@ -27,7 +27,6 @@ from app.engine.memory import CacheSize
 from app.engine.positions import Positions
 from app.engine.prefill import make_stock_cache
 from app.engine.prefix_cache import PrefixCache, next_read
-from app.protocol.commands import Ask
 
 _numbers = itertools.count(1)
 """Of caches."""
@@ -49,8 +48,6 @@ class ShardsLost(RuntimeError):
     def __init__(self, problem: str, advice: str = "") -> None:
         super().__init__(problem)
         self.advice = advice
-        self.rest: Ask | None = None
-        """What continues the turn that ran."""
 
 
 class Shards(Protocol):

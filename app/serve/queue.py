@@ -14,7 +14,7 @@ from types import TracebackType
 
 from app.protocol.commands import Ask, Cancel
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, HostsLost
+from app.protocol.events import Event, Failed, Finished, HostsLost, PairLost
 from app.util.sanitize import sanitize_line
 
 STOPPED = "The server is being stopped", "ask again once it runs"
@@ -84,6 +84,8 @@ class EngineQueue:
         def deliver(event: Event) -> None:
             if isinstance(event, HostsLost):
                 log.warning("%s", sanitize_line(event.message))
+            elif isinstance(event, PairLost):
+                log.error("%s: %s.", sanitize_line(event.problem), sanitize_line(event.advice))
             elif getattr(event, "turn", None) is not None:
                 with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
                     loop.call_soon_threadsafe(self._deliver, event)
