@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,9 +52,12 @@ def asked(turn: int = 1) -> Ask:
 
 def shards() -> dict[str, psutil.Process]:
     """The processes of the ranks that this process has started, by rank."""
-    found = psutil.Process().children(recursive=True)
-    ranks = [each for each in found if "app.hosts.shard" in " ".join(each.cmdline())]
-    return {each.environ()["MLX_RANK"]: each for each in ranks}
+    found = {}
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # also one that has ended, but was not waited for yet
+            if "app.hosts.shard" in each.cmdline():
+                found[each.environ()["MLX_RANK"]] = each
+    return found
 
 
 def alone(folder: Path) -> Finished:
