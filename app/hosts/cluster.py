@@ -154,9 +154,7 @@ class Cluster:
                 raise self.lost
             with suppress(queue.Empty):
                 rank, message = self._replies.get(timeout=CHECK_SECONDS)
-                if (failed := message.get("failed")) is not None:
-                    self._lose(self.ranks[rank].name, f"it failed, {failed['problem']}")
-                elif message.get("number") == number:
+                if message.get("number") == number:
                     replies[rank] = message
         return [replies[rank.number] for rank in self.ranks]
 

@@ -13,8 +13,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -139,21 +139,22 @@ def connect(address: str, port: int, key: str) -> Connection:
         raise WireError("it has no address of that name") from error
     except OSError as error:
         raise WireError(_reason(error)) from error
-    try:
+    with _closed_on_error(sock):
         return _prove_first(sock, key)
-    except WireError:
-        sock.close()
-        raise
-    except OSError as error:
-        sock.close()
-        raise WireError(_reason(error)) from error
 
 
 def accept(sock: socket.socket, key: str) -> Connection:
     """A connection to this worker, once the other end has proved that it knows the key. Raises
     WireError."""
-    try:
+    with _closed_on_error(sock):
         return _prove_worker(sock, key)
+
+
+@contextmanager
+def _closed_on_error(sock: socket.socket) -> Iterator[None]:
+    """Close it where the proofs inside fail. Raises WireError then."""
+    try:
+        yield
     except WireError:
         sock.close()
         raise
