@@ -149,6 +149,8 @@ class Turn:
     statistics: Statistics | None = None
     """Of the whole answer, including parts from before it was continued."""
     guard: str | None = None
+    quotes: bool = False
+    """Whether the answer is a quotation: the embedded target writes nothing else."""
     previous_end: PreviousEnd | None = None
     """Set for an answer that is or was continued."""
 

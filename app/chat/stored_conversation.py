@@ -24,7 +24,7 @@ from app.chat.model_pairs import ModelPair
 from app.chat.replay import NEVER_ANSWERED, replay_events
 from app.chat.stored_turn import StoredTurn
 from app.protocol.events import Event, Failed
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import EMBEDDED, Mode, Sampling
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason
 from app.sessions import records
@@ -234,6 +234,7 @@ class StoredConversation:
         reply = self._store.begin_reply(asked)
         # Message ids are unique, so that turns of several conversations can share an engine.
         turn, command = self.conversation.start_turn(question, retry_of, reply.message, edit_of)
+        turn.quotes = self._models.target == EMBEDDED
         self._question_ids[turn.number] = asked
         self._turns[turn.number] = turn
         self._forks = self._store.forks(self.id)
@@ -324,6 +325,7 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
         turn.state, turn.ended = TurnState.DONE, FinishReason.REPEATED
     if answer.stats is not None:
         turn.statistics, turn.guard = answer.stats, answer.stats.guard
+        turn.quotes = answer.stats.quotes
     if answer.failure is not None:
         problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
         turn.failure = Failed(answer.id, problem, advice)

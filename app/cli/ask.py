@@ -32,9 +32,15 @@ from app.protocol.stats import FinishReason, Statistics
 from app.sessions.store import Store
 from app.sessions.temporary import TemporaryStore
 from app.settings.definitions import KvBits, Settings
+from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
 NEW = "new"
+ONLY_QUOTES = (
+    f"This demo model only quotes. `specchat models pull {SMOLLM2.repository}`"
+    f" ({size(SMOLLM2.download)}) gets a small model that answers in its own words, with --target"
+    f" {SMOLLM2.repository}.\n"
+)
 
 
 def ask(options: argparse.Namespace) -> int:
@@ -81,7 +87,7 @@ def _answer(
     record: Callable[[Event], None],
 ) -> int:
     """Show the engine's events, and pass each to `record` first."""
-    report = JsonLines() if options.json else Report(command, options.map)
+    report = JsonLines() if options.json else Report(command, options.map, quotes=load.only_quotes)
     try:
         report.show(session.load(load))
     except EngineError as error:
@@ -94,6 +100,8 @@ def _answer(
             report.show(event)
     if isinstance(event, Failed):
         raise EngineError(event.problem, event.advice)
+    if load.only_quotes and not options.json:
+        sys.stderr.write(ONLY_QUOTES)
     cancelled = isinstance(event, Finished) and event.finish_reason is FinishReason.CANCELLED
     return INTERRUPTED if cancelled else 0
 

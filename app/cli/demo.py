@@ -26,7 +26,7 @@ from app.util.formatting import size
 KEEP = 0.2
 PICTURE_WIDTH = 100
 _CHOOSING = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
-MAX_TOKENS = 64
+MAX_TOKENS = 256
 _WORTH_SAYING = 1.05
 
 
@@ -47,8 +47,9 @@ def demo(picture: str | None = None, real: bool = False) -> int:
     with EngineSession() as session:
         session.load(pair)
         sparse_ask = _ask(question, document, Mode.SPARSE)
-        report, sparse = _answer(session, sparse_ask, "Reading a fifth of it")
-        _, full = _answer(session, _ask(question, document, Mode.FULL), "Reading all of it")
+        report, sparse = _answer(session, sparse_ask, "Reading a fifth of it", not real)
+        full_ask = _ask(question, document, Mode.FULL)
+        _, full = _answer(session, full_ask, "Reading all of it", not real)
     sys.stdout.write(_side_by_side(sparse, full))
     if picture is not None:
         _draw_map(picture, question, report, sparse, full)
@@ -60,10 +61,12 @@ def _ask(question: str, document: Document, mode: Mode) -> Ask:
     return conversation.start_turn(Question(question, (document,), mode, KEEP))[1]
 
 
-def _answer(session: EngineSession, command: Ask, title: str) -> tuple[Report, Statistics]:
+def _answer(
+    session: EngineSession, command: Ask, title: str, quotes: bool
+) -> tuple[Report, Statistics]:
     sys.stdout.write(f"\n── {title} ──\n\n")
     cut_off = f"Cut off after {MAX_TOKENS} tokens."
-    report = Report(command, command.mode is Mode.SPARSE, cut_off)
+    report = Report(command, command.mode is Mode.SPARSE, cut_off, quotes)
     for event in session.run(command):
         report.show(event)
         if isinstance(event, Finished) and event.statistics is not None:

@@ -28,13 +28,18 @@ from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import plural
 from app.util.sanitize import sanitize
 
+QUOTE = "Quote:"
 CUT_OFF = "Cut off at the maximum length: --max-tokens allows more."
 
 
 class Report:
     """Shows the events of one turn. Progress appears only where standard error is a terminal."""
 
-    def __init__(self, command: Ask, with_map: bool = False, cut_off: str = CUT_OFF) -> None:
+    def __init__(
+        self, command: Ask, with_map: bool = False, cut_off: str = CUT_OFF, quotes: bool = False
+    ) -> None:
+        """`quotes`: the target can only quote, so the answer gets that heading."""
+        self._heading = QUOTE if quotes else ""
         self._messages, self._cut_off = command.messages, cut_off
         self._with_map = with_map
         self._live = sys.stderr.isatty()
@@ -68,6 +73,9 @@ class Report:
                 self._note(event.message)
             case Token(text=text) if text:
                 self._clear()
+                if self._heading:
+                    self._note(self._heading)
+                    self._heading = ""
                 sys.stdout.write(self._sanitized(text))
                 sys.stdout.flush()
             case PressureChanged() | MemoryFreed() | Unloaded() | EngineWarning():

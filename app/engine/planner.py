@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.engine import counting_guard
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     DENSE_BELOW_UNTIMED,
@@ -16,6 +15,7 @@ from app.protocol.cost_model import (
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading
+from app.util.counting_guard import asks_for_every_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def plan(
         if cached > ask.expected_keep * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
-    guard = counting_guard.asks_for_every_token(ask.question)
+    guard = asks_for_every_token(ask.question)
     if guard is not None:
         return Plan(Reading.DENSE, guard, guard)
     return _plan_auto(ask.tuning.dense_below, new, skipped, eligible, predicted)

@@ -23,7 +23,7 @@ from app.engine.positions import Positions
 from app.engine.progress import Cancelled, Interrupted, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
-from app.engine.quotation import quote, quotes_phrase
+from app.engine.quotation import quote
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
@@ -210,11 +210,10 @@ class Turn:
         return DraftProposals(draft.model, prefix, prompt.ids, target.vocab_size)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
-        """For a model that only quotes: what it writes, and the prompt in which that is pinned. A
-        phrase in quotation marks it finds itself."""
+        """For a model that only quotes: what it writes, and the prompt in which that is pinned."""
         question = self._ask.question
         continued = prompt.answer_prefix_len or self._ask.forced_answer is not None
-        if not self._pair.only_quotes or continued or quotes_phrase(question, prompt.texts):
+        if not self._pair.only_quotes or continued:
             return prompt, None
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total)

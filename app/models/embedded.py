@@ -9,10 +9,9 @@ import hashlib
 import sys
 from pathlib import Path
 
+from app.protocol.options import EMBEDDED as EMBEDDED
 from app.util.assets import assets_path
 
-EMBEDDED = "embedded"
-"""The name of the pair."""
 BUILT_IN = "builtin"
 """The name of the draft that is no model to load: words by the target's input embeddings, meaning
 by our own encoder."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+EMBEDDED = "embedded"
+"""The name of the pair that ships with the program, whose target can only quote."""
+
 
 class Mode(StrEnum):
     """How a message is to be read."""

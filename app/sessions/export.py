@@ -23,9 +23,11 @@ from app.sessions.records import Attachment, Message, Overrides, ReadMap, State,
 from app.sessions.serialization import overrides_to_dict, stats_to_dict
 from app.sessions.store import Store
 from app.util import formatting
+from app.util.prose import as_markdown
 
 FORMAT, VERSION = "specchat conversation", 1
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
+QUOTE = "Quote"
 
 
 def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
@@ -35,11 +37,12 @@ def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
     out.write(f"\n*{described}*\n" if (described := describe_overrides(found.overrides)) else "")
     out.write(f"\n## System\n\n{found.overrides.system}\n" if found.overrides.system else "")
     for message in store.branch(conversation):
-        out.write(f"\n## {NAMES[message.role]} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
+        out.write(f"\n## {heading(message)} · {message.created_at:%Y-%m-%d %H:%M} UTC\n\n")
         for attachment in message.attachments:
             out.write(f"- {attachment.name} ({attachment.size:,} bytes)\n")
         out.write("\n" if message.attachments and message.text else "")
-        out.write(f"{message.text}\n" if message.text else "")
+        text = as_markdown(message.text) if is_quote(message) else message.text
+        out.write(f"{text}\n" if text else "")
         if remark := remarks(message):
             out.write(f"\n*{remark}*\n")
 
@@ -53,7 +56,7 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
         html.head(found.title, describe_overrides(found.overrides), found.overrides.system or "")
     )
     for number, message in enumerate(branch):
-        out.write(html.message(NAMES[message.role], message, remarks(message)))
+        out.write(html.message(heading(message), message, remarks(message)))
         for attachment, read in _documents_read(store, message, branch[:number]):
             out.write(html.document(attachment.name, store.text(attachment), read))
     out.write(html.FOOT)
@@ -75,6 +78,15 @@ def _documents_read(
                 if (text.message, text.document) == (message.id, index)
             )
             yield attachment, None if answer.stats.reading is Reading.DENSE else ranges
+
+
+def heading(message: Message) -> str:
+    """Who speaks."""
+    return QUOTE if is_quote(message) else NAMES[message.role]
+
+
+def is_quote(message: Message) -> bool:
+    return message.stats is not None and message.stats.quotes
 
 
 def remarks(message: Message) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from app.protocol.options import EMBEDDED
 from app.protocol.prompt import Role, Span, SpanText
 from app.protocol.stats import Statistics
 
@@ -42,6 +43,11 @@ class AnswerStats(Statistics):
     draft: str | None = None
     draft_revision: str | None = None
     guard: str | None = None
+
+    @property
+    def quotes(self) -> bool:
+        """Whether the answer is a quotation: the embedded target writes nothing else."""
+        return self.target == EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,14 @@ def session() -> Iterator[EngineSession]:
 
 
 @pytest.fixture(scope="module")
+def writer() -> Iterator[EngineSession]:
+    """The same pair, whose target writes its answers itself."""
+    with EngineSession() as session:
+        session.load(replace(resolve_pair(), only_quotes=False))
+        yield session
+
+
+@pytest.fixture(scope="module")
 def licence() -> Document:
     return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
 
@@ -65,7 +73,7 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
     finished, statistics, events = _answer(
         session, Question(QUESTION, (licence,), Mode.SPARSE, KEEP)
     )
-    assert _flat(finished.text) == SENTENCE
+    assert SENTENCE in _flat(finished.text)
     assert finished.finish_reason is FinishReason.STOP
     assert statistics.reading is Reading.SPARSE
     assert statistics.prompt_tokens > 8000
@@ -75,13 +83,11 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
     assert "any express agreement or commitment" in _flat(read)
 
 
-def test_the_first_word_comes_sooner_than_in_full(
-    session: EngineSession, licence: Document
-) -> None:
+def test_the_first_word_comes_sooner_than_in_full(writer: EngineSession, licence: Document) -> None:
     """Six times sooner at a quarter of the text when this was written: the margin is not noise."""
     quarter = Document(FILE, licence.text[-len(licence.text) // 4 :])
-    _, sparse, _ = _answer(session, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
-    _, full, _ = _answer(session, Question(QUESTION, (quarter,), Mode.FULL))
+    _, sparse, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
+    _, full, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.FULL))
     assert full.prompt_tokens > 2000
     assert full.read_fraction == 1.0
     assert sparse.ttft < full.ttft
@@ -101,14 +107,14 @@ def _others(licence: Document) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_finds_most_other_passages_too(
-    session: EngineSession, licence: Document, every: int
+    writer: EngineSession, licence: Document, every: int
 ) -> None:
     asked = _others(licence)[::every]
     assert len(asked) >= 10 // every
     right = 0
     for phrase, continued in asked:
         question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
-        finished, _, _ = _answer(session, question)
+        finished, _, _ = _answer(writer, question)
         right += _flat(finished.text)[: len(continued) - 20] == continued[:-20]
     assert right >= 0.5 * len(asked)
 
@@ -127,14 +133,14 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
 
 @pytest.mark.slow
 def test_counting_neighbours_keeps_sentences_whole(
-    session: EngineSession, licence: Document
+    writer: EngineSession, licence: Document
 ) -> None:
     complete: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.neighbours: []}
     for phrase, _ in _others(licence):
         for share, whole in complete.items():
             question = Question(f'What does it say of "{phrase}"?', (licence,), Mode.SPARSE, KEEP)
             tuning = replace(DEFAULT_TUNING, neighbours=share)
-            _, _, events = _answer(session, question, tuning)
+            _, _, events = _answer(writer, question, tuning)
             whole.append(_whole_sentence_kept(events, licence.text, phrase))
     shares = {share: sum(whole) / len(whole) for share, whole in complete.items()}
     print(
@@ -168,7 +174,7 @@ def test_the_embedded_pair_says_when_it_finds_nothing(
 
 
 def test_a_broken_scorer_finds_nothing(
-    session: EngineSession, licence: Document, monkeypatch: pytest.MonkeyPatch
+    writer: EngineSession, licence: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other tests of this file would notice: importance at random misses the sentence."""
 
@@ -177,6 +183,6 @@ def test_a_broken_scorer_finds_nothing(
 
     monkeypatch.setattr(prompt_reader, "score", at_random)
     question = Question(QUESTION, (licence,), Mode.SPARSE, 0.05)
-    finished, statistics, _ = _answer(session, question)
+    finished, statistics, _ = _answer(writer, question)
     assert statistics.fallback is None
-    assert _flat(finished.text) != SENTENCE
+    assert SENTENCE not in _flat(finished.text)

@@ -1,4 +1,4 @@
-"""The sentence that a model quotes which can only quote."""
+"""The passage that a model quotes which can only quote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.prompt import PromptText
-from app.engine.quotation import LONGEST, NEAR, best_sentence, quotes_phrase, sentences
+from app.engine.quotation import LONGEST, NEAR, best_quote, units
 from app.engine.text_encoder import built_in_encoder
 from app.util.assets import assets_path
 
@@ -21,23 +21,29 @@ def text(content: str, document: int | None = 0) -> PromptText:
 
 
 def quoted(question: str, *texts: PromptText) -> str | None:
-    found = best_sentence(texts, question, built_in_encoder(), lambda done, of: None)
+    found = best_quote(texts, question, built_in_encoder(), lambda done, of: None)
     return found.text if found is not None and found.score >= NEAR else None
 
 
-@given(st.text(alphabet="ab .?!\n。", max_size=60) | st.text(max_size=2000))
-def test_sentences_are_all_of_a_text_but_white_space(content: str) -> None:
-    found = sentences(content)
-    assert "".join("".join(content[a:b].split()) for a, b in found) == "".join(content.split())
-    for start, end in found:
-        assert content[start:end] == content[start:end].strip()
-        assert 0 < end - start <= LONGEST
+@given(st.text(alphabet="ab .?!\n。`#", max_size=60) | st.text(max_size=2000))
+def test_units_are_all_of_a_text_but_white_space(content: str) -> None:
+    found = units(content)
+    joined = "".join("".join(content[each.start : each.end].split()) for each in found)
+    assert joined == "".join(content.split())
+    for each in found:
+        bare = content[each.start : each.end]
+        assert bare == bare.strip()
+        assert 0 < len(bare) <= LONGEST
 
 
 def test_long_lines_are_cut_between_words() -> None:
     words = " ".join(f"word{number}" for number in range(200))
-    assert all(words[a:b].split()[0] in words.split() for a, b in sentences(words))
-    assert sentences("x" * 1000) == [(0, 400), (400, 800), (800, 1000)]
+    assert all(words[each.start : each.end].split()[0] in words.split() for each in units(words))
+    assert [(each.start, each.end) for each in units("x" * 1000)] == [
+        (0, 400),
+        (400, 800),
+        (800, 1000),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,19 +73,62 @@ def test_only_documents_are_quoted_and_headings_only_where_there_is_nothing_else
     assert found.endswith("unknown.")
 
 
-def test_a_sentence_knows_its_tokens() -> None:
-    content = "Nothing here. The dog of our neighbours barks at night. The end."
-    found = best_sentence(
+def test_a_quote_knows_its_tokens() -> None:
+    content = (
+        "Nothing here at all.\n\nThe dog of our neighbours barks at night. So it is.\n\nThe end."
+    )
+    found = best_quote(
         [text(content)], "When does the dog bark?", built_in_encoder(), lambda done, of: None
     )
     assert found is not None
-    assert found.tokens == (7 + content.index("The dog"), 7 + content.index(" The end"))
+    assert found.tokens == (7 + content.index("The dog"), 7 + content.index("\n\nThe end"))
 
 
-def test_a_phrase_in_quotation_marks_is_found_across_lines() -> None:
-    texts = [text("One of the\n  two things.")]
-    assert quotes_phrase('What does it say of "of the two"?', texts)
-    assert quotes_phrase("Was heißt „of the two“?", texts)
-    assert not quotes_phrase('What does it say of "of the three"?', texts)
-    assert not quotes_phrase("What does it say of the two?", texts)
-    assert not quotes_phrase('Who was it that found "of the two" the one that lasts?', texts)
+HANDBOOK = """Contents
+5.9.3 Removing a package . . . . . . . . . . 40
+5.9.4 Orphaning a package . . . . . . . . . . 41
+
+5.9.4. Orphaning a package
+
+If you can no longer maintain a package, inform others about it. You should set the
+maintainer to the quality group (see Section 5.9.3. Removing a package). Then ask whether
+somebody wants to take it over.
+
+Another matter is testing.
+"""
+
+
+@pytest.mark.parametrize(
+    "question", ["how do I orphan a package?", 'What of "orphaning a package"?']
+)
+def test_headings_contents_and_scraps_are_never_quoted_alone(question: str) -> None:
+    found = quoted(question, text(HANDBOOK))
+    assert found is not None
+    assert "If you can no longer maintain a package" in found
+    assert "somebody wants to take it over." in found
+    assert ". . ." not in found
+
+
+def test_a_phrase_in_quotation_marks_is_found_across_lines_and_quoted_whole() -> None:
+    content = "One of the\n  two things is blue. It is round.\n\nThe three others are red and long."
+    for question in ('What does it say of "of the two"?', "Was heißt „of the two“?"):
+        assert quoted(question, text(content)) == content.partition("\n\n")[0]
+    found = quoted('What does it say of "patent license"?', text(GPL))
+    assert found is not None
+    assert found.startswith('In the following three paragraphs, a "patent license" is')
+    assert found.endswith("patent against the party.")
+
+
+def test_code_keeps_its_lines_and_indentation() -> None:
+    code = (
+        "class Box:\n\n    def open(self, key):\n        if key == 4711:\n            return True\n"
+    )
+    found = quoted("what does open do with the key?", text(f"A file.\n\n{code}\nThe end."))
+    assert found is not None
+    assert "    def open(self, key):\n        if key == 4711:\n            return True" in found
+
+
+def test_brackets_and_quotation_marks_take_no_more_than_linear_time() -> None:
+    for piece in ("„", "“", "«", '"', "(", ")", ". . ", "``` ", "1. "):
+        units(piece * 50_000)
+        quoted(f"What is {piece * 20_000}?", text("The dog barks at night."))

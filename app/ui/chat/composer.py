@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
@@ -19,9 +18,9 @@ from app.ui.chat.compose_box import ComposeBox
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
+from app.util.counting_guard import asks_for_every_token
 
-WHOLE_TEXT_PATTERN = re.compile(r"\b(how many|count|list all|every)\b", re.IGNORECASE)
-WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: ^T reads it in full."
+WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
 
 
 class Composer(Vertical):
@@ -99,6 +98,8 @@ class Composer(Vertical):
             self.box.replace_all(text)
 
     def _update_suggestion(self) -> None:
-        asks_for_all = WHOLE_TEXT_PATTERN.search(self.box.text) is not None
-        advise = asks_for_all and self._next_mode.mode is not Mode.FULL
-        self.notice.suggest(WHOLE_TEXT_ADVICE if advise else "")
+        mode = self._next_mode.mode
+        if mode is Mode.FULL or asks_for_every_token(self.box.text) is None:
+            self.notice.suggest("")
+        else:
+            self.notice.suggest(WHOLE_TEXT_ADVICE.format("auto" if mode is Mode.AUTO else "^T"))

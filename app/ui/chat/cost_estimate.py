@@ -8,12 +8,12 @@ from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import Mode
 from app.ui.chat.attachments import Attachments
-from app.ui.chat.composer import WHOLE_TEXT_PATTERN
 from app.ui.chat.context import ChatContext
 from app.ui.chat.context_meter import ContextMeter
 from app.ui.chat.question_edit import QuestionEdit
 from app.ui.keep.next_mode import NextMode
 from app.util import formatting
+from app.util.counting_guard import asks_for_every_token
 from app.util.sanitize import sanitize_line
 
 ALL_CACHED = "all cached: saves nothing"
@@ -133,8 +133,8 @@ class CostEstimate:
         mode = next_mode.mode
         if self._pair.dense_only is not None:
             mode = Mode.FULL
-        whole_text = WHOLE_TEXT_PATTERN.search(self._context.composer.box.text)
-        if mode is Mode.AUTO and whole_text is not None:
+        typed_text = self._context.composer.box.text
+        if mode is Mode.AUTO and asks_for_every_token(typed_text) is not None:
             return None  # then all of it may be read
         before = None
         if last is not None:

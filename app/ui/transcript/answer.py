@@ -1,4 +1,4 @@
-"""The text of an answer: Markdown, rendered only near the visible part."""
+"""The text of an answer: Markdown, rendered only near the visible part, or a quotation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
+from textual.widgets import Static
 
 from app.ui.transcript.lazy_container import LazyContainer, estimate_rows
 from app.ui.transcript.sections import Sections
+from app.util.prose import reflow
 from app.util.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -92,3 +94,22 @@ class Answer(Vertical):
     async def finish(self) -> None:
         for section in self._sections:
             await section.finish()
+
+
+class Quotation(Static):
+    """The text of an answer that is a quotation. It is no Markdown, and keeps the line breaks that
+    mean something."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(markup=False, classes="answer quotation")
+        self._draw(text)
+
+    async def show(self, text: str) -> None:
+        self._draw(text)
+
+    async def finish(self) -> None:
+        """Everything is shown already."""
+
+    def _draw(self, text: str) -> None:
+        self.display = bool(text)
+        self.update(sanitize(reflow(text)))

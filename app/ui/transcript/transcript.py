@@ -154,7 +154,10 @@ class Transcript(LockableScroll):
     def _show_versions(self) -> None:
         for message in self.messages:
             message.show_version(self._version_of(message.turn, message.part))
+        quotes = (turn for turn in self._chat.conversation.branch if turn.quotes)
+        first_quote = next(quotes, None)
         for view in self._views.values():
+            view.answer.show_first_quote(view.turn is first_quote)
             view.answer.show_last(view.turn is self._turns[-1])
 
     def _show_older_hint(self) -> None:

@@ -11,12 +11,13 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
+from app.models.packaged import SMOLLM2
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import TurnProgress
 from app.ui.text import as_sentence, with_full_stop
-from app.ui.transcript.answer import Answer
+from app.ui.transcript.answer import Answer, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker, VersionIndex
 from app.ui.transcript.thinking import ThinkingView
@@ -25,6 +26,11 @@ from app.util.sanitize import sanitize, sanitize_line
 
 YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
+QUOTE = Content.styled("◆ Quote", "bold")
+ONLY_QUOTES = (
+    f"This demo model only quotes. F6 fetches {SMOLLM2.name} ({formatting.size(SMOLLM2.download)}),"
+    " a small model that answers in its own words."
+)
 
 
 class QueuedView(Vertical):
@@ -75,10 +81,10 @@ class AnswerView(MessageView):
     ) -> None:
         super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
         self._progress, self._clock = progress, clock
-        self._is_last = True
+        self._is_last, self._is_first_quote = True, False
         self._thinking: ThinkingView
         self._panel: PrefillPanel
-        self._answer: Answer
+        self._answer: Answer | Quotation
         self._note: Static
 
     @property
@@ -88,10 +94,11 @@ class AnswerView(MessageView):
     def content(self) -> Sequence[Widget]:
         self._thinking = ThinkingView(self.turn, self._progress, self._clock)
         self._panel = PrefillPanel(self._progress, self._clock)
-        self._answer = Answer(self.turn.text)
+        self._answer = (Quotation if self.turn.quotes else Answer)(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
-        return [Speaker(ANSWER, self), self._thinking, self._panel, self._answer, self._note]
+        heading = Speaker(QUOTE if self.turn.quotes else ANSWER, self)
+        return [heading, self._thinking, self._panel, self._answer, self._note]
 
     def estimate_height(self, width: int) -> int:
         return 5 + estimate_rows(self.turn.text, width)
@@ -135,10 +142,20 @@ class AnswerView(MessageView):
             if self.has_content:
                 self._show_note()
 
+    def show_first_quote(self, is_first: bool) -> None:
+        """The first quotation of a conversation says that there are other models."""
+        if is_first != self._is_first_quote:
+            self._is_first_quote = is_first
+            if self.has_content:
+                self._show_note()
+
     def _show_note(self) -> None:
         ending = _ending_text(self.turn)
         if ending is not None and self.turn.can_continue and self._is_last:
             ending += Content.styled(" · F4 continues", "$ink-dim")
+        if self._is_first_quote and self.turn.state is TurnState.DONE:
+            hint = Content.styled(ONLY_QUOTES, "$ink-dim")
+            ending = hint if ending is None else Content("\n").join([ending, hint])
         self._note.update(ending or "")
         self._note.display = ending is not None
 

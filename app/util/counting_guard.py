@@ -13,14 +13,13 @@ import re
 from functools import cache
 from importlib.resources import files
 
-QUOTED = re.compile(r'"[^"]*"|“[^”]*”|«[^»]*»|`[^`]*`')
+QUOTED = re.compile(r'"[^"]*"|“[^“”]*”|«[^«»]*»|`[^`]*`')
 """Quoted text, which says nothing about the kind of question."""
 WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+|[?]")
 COUNTING_PHRASES = re.compile(
     r"""
     \b(?:count|tally)\s+(?:the|all|every|how)\b | \b(?:total|exact)\s+number\s+of\b
   | \b(?:most|least)\s+(?:common|frequent|often)\b
-  | \bwie\s*(?:viele?|oft)\b | \bcombien\s+de\b | \bcuánt[oa]s\b | \bquant[ie]\b
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -45,7 +44,7 @@ def features(question: str) -> set[str]:
 
 @cache
 def _model() -> tuple[float, dict[str, float]]:
-    stored = json.loads(files("app.engine").joinpath("guard.json").read_text(encoding="utf-8"))
+    stored = json.loads(files("app.util").joinpath("guard.json").read_text(encoding="utf-8"))
     return stored["bias"], stored["weights"]
 
 

@@ -1,0 +1,67 @@
+"""Tells prose, whose lines may be wrapped anew, from text whose line breaks mean something."""
+
+from __future__ import annotations
+
+import re
+
+MIN_WRAPPED = 40
+"""Characters that a line of wrapped prose has at least, unless it ends its paragraph."""
+_CODE_END = ("{", "}", ";", "(", "[", "):", "],", "),", "};", "=>", "->", "\\")
+_CODE_PART = re.compile(
+    r"[=!<>+*/|&-]=|\w\(\)|\w\[\w|[\w)\]] [=<>] [\w(\[\"']|=>|->|::|&&|\|\||</\w|\w\(\w+[,)=]"
+)
+_CODE_START = re.compile(
+    r"(?:def|class|import|from|return|if|elif|else|for|while|try|except|with|func|fn|let|const|var"
+    r"|public|private|static|struct|#include|#define|@\w+|\$|//|/\*|>>>|#!)(?![\w-])"
+)
+_CODE_LINE = re.compile(r"[\w.\[\]]+(?:: ?[\w.\[\], |]+)? ?[-+*/|&]?=[^=]")
+_PROSE_START = re.compile(r"[^\W\d_]|[\"'“„«(‘]")
+
+
+def is_code(text: str) -> bool:
+    """Whether most of its lines look like source code."""
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return sum(map(_is_code_line, lines)) * 2 >= max(len(lines), 1)
+
+
+def keeps_lines(text: str) -> bool:
+    """Whether its line breaks mean something, as in code, tables, lists and logs."""
+    return "\n" in text and not all(map(_is_wrapped, text.split("\n\n")))
+
+
+def reflow(text: str) -> str:
+    """The text with its paragraphs on one line each, unless its line breaks mean something."""
+    if keeps_lines(text):
+        return text
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def as_markdown(text: str) -> str:
+    """Markdown that shows the text with the line breaks that mean something."""
+    if not keeps_lines(text):
+        return text
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _is_wrapped(paragraph: str) -> bool:
+    """Whether a paragraph is prose that was wrapped at a width."""
+    lines = [line.strip() for line in paragraph.split("\n") if line.strip()]
+    if len(lines) < 2:
+        return True
+    if lines[1][0].islower():
+        lines[0] = lines[0].ljust(MIN_WRAPPED)  # it may begin within a line
+    if any(len(line) < MIN_WRAPPED for line in lines[:-1]) or is_code(paragraph):
+        return False
+    starting = sum(_PROSE_START.match(line) is not None for line in lines[1:])
+    return starting * 4 >= (len(lines) - 1) * 3
+
+
+def _is_code_line(line: str) -> bool:
+    if line.endswith(_CODE_END) and not line.endswith("etc.);"):
+        return True
+    if _CODE_START.match(line) and line.endswith((":", ")", "]", '"', "'")):
+        return True
+    return bool(_CODE_LINE.match(line) or _CODE_PART.search(line))

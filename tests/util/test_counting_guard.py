@@ -1,0 +1,65 @@
+"""What the guard foresees. Its hit rates are measured by `specchat eval --auto --held-out`, and
+here on `counting_questions.tsv`, which it was not trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.util.counting_guard import asks_for_every_token
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How many clauses mention rent?",
+        "Count the errors in this log.",
+        "What is the total number of invoices?",
+        "Which words are the most common?",
+        "Wie viele Rechnungen sind offen?",
+        "Combien de fois ce nom est-il cité ?",
+        "list all exceptions",
+        "how many times is the landlord mentioned",
+        "does it ever mention arbitration",
+        "is there any clause that limits damages",
+        "Name all variables that hold 17, directly or through others.",
+    ],
+)
+def test_what_needs_every_token_is_named(question: str) -> None:
+    reason = asks_for_every_token(question)
+    assert reason is not None
+    assert reason.endswith("so everything is read.")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What are the termination rights?",
+        "Which magic number belongs to amber-falcon?",
+        "What is the account number of the north gate?",
+        'What does it say of "how many tickets there are"?',
+        "Who signed the contract, and when?",
+        "When did the county grant the discount?",
+        "How many days do I have to return it?",
+        "how much does it cost",
+        "how many seats does the van have",
+        "At what age can I retire?",
+        "hi",
+        "thanks",
+    ],
+)
+def test_what_needs_a_place_or_two_is_left_alone(question: str) -> None:
+    assert asks_for_every_token(question) is None
+
+
+def test_amounts_and_small_talk_are_left_alone_and_counts_are_not() -> None:
+    """Recall 94 % and 7 % false alarms when this was written; 91 % and 36 % before that."""
+    rows = (Path(__file__).parent / "counting_questions.tsv").read_text("utf-8").splitlines()
+    asked = [row.split("\t") for row in rows]
+    flagged = {kind: [] for kind in ("every", "place")}  # type: dict[str, list[bool]]
+    for kind, question in asked:
+        flagged[kind].append(asks_for_every_token(question) is not None)
+    assert min(map(len, flagged.values())) >= 60
+    assert sum(flagged["every"]) >= 0.93 * len(flagged["every"])
+    assert sum(flagged["place"]) <= 0.08 * len(flagged["place"])
