@@ -58,10 +58,9 @@ _MARKER = re.compile(r"(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)])(?=
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|§|Chapter|Section|Article|Appendix)\s+\S")
 _CONTENTS = re.compile(r"\.{4}|\. \. \. |…{2}|· · ·")
 """The dots between a heading and its page in a table of contents."""
-_ABBREVIATIONS = frozenset(
-    ("e.g.", "i.e.", "cf.", "vs.", "mr.", "mrs.", "ms.", "dr.", "st.", "prof.", "sec.", "sect.")
-    + ("no.", "nos.", "fig.", "p.", "pp.", "art.", "ch.", "vol.", "approx.", "ca.", "z.b.")
-    + ("d.h.", "bzw.", "vgl.", "nr.", "s.", "abs.")
+_ABBREVIATION = re.compile(
+    r"(?:e\.g|i\.e|cf|vs|mrs?|ms|dr|st|prof|sect?|nos?|fig|pp?|art|ch|vol|approx|ca|z\.b|d\.h|bzw"
+    r"|vgl|nr|s|abs)\."
 )
 
 
@@ -137,7 +136,9 @@ def best_quote(
     return Quote(documents[number], start, end, float(scores[best]))
 
 
-def _of_headings(cut: Sequence[Sequence[Unit]], scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _of_headings(
+    cut: Sequence[Sequence[Unit]], scores: NDArray[np.floating]
+) -> NDArray[np.float64]:
     """For the first unit of prose after a heading, that heading's score if it is near, else 0."""
     found, at = np.zeros(len(scores)), 0
     for each in cut:
@@ -288,7 +289,7 @@ def _ends_sentence(text: str, mark: int, after: int, start: int, end: int) -> bo
         return True
     begin = max(mark - 24, start)
     word = text[begin : mark + 1].split()[-1].lstrip("([\"'“").casefold()
-    if word in _ABBREVIATIONS:
+    if _ABBREVIATION.fullmatch(word):
         return False
     number = word.rstrip(".").replace(".", "")
     if not number.isdigit():

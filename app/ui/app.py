@@ -104,6 +104,10 @@ class SpecchatApp(App[None]):
             "f5", "serve", "Serve", id="app.serve",
             tooltip="Let other programs on this machine ask the loaded models, or no longer",
         ),
+        Binding(
+            "f6", "real_model", "Small real model", id="app.real_model",
+            tooltip="Fetch a small model that answers in its own words, and ask again", priority=True,
+        ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
         Binding(
             "ctrl+c", "copy_or_quit", "Copy or quit", id="app.copy",
@@ -350,6 +354,9 @@ class SpecchatApp(App[None]):
             self.chat.notice.show(f"What another program asked was not saved: {why}")
         self.chat.sidebar.update_list(self.chat.open_chats.shown.id)
 
+    def action_real_model(self) -> None:
+        self.run_worker(self.chat.real_model.fetch(self.models.jobs, self.models.cache))
+
     def action_models(self) -> None:
         from app.ui.models.screen import ModelsScreen
 
@@ -363,6 +370,7 @@ class SpecchatApp(App[None]):
 
     def on_jobs_ended(self, ended: Jobs.Ended) -> None:
         self.models.on_job_ended(ended.job.message)
+        self.chat.real_model.on_job_ended(ended.job)
 
     def action_command_palette(self) -> None:
         from app.ui.palette.screen import PaletteScreen, PaletteSources

@@ -33,6 +33,7 @@ from app.ui.chat.message_selection import MessageSelection
 from app.ui.chat.model_loading import PairLoader
 from app.ui.chat.navigation import Navigation
 from app.ui.chat.question_edit import QuestionEdit
+from app.ui.chat.real_model import RealModel
 from app.ui.chat.size_check import SizeCheck
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
@@ -140,13 +141,14 @@ class ChatScreen(MessageSelection):
             self.cost_estimate,
             load,
             clock,
-            on_loaded=lambda: self.submission.submit_queued(),
+            on_loaded=self._on_pair_loaded,
             on_failed=lambda: self.submission.take_back(self.open_chats.shown),
         )
         size_check = SizeCheck(context, self.cost_estimate, edit, self.attachments)
         self.submission = Submission(
             context, self.loader, size_check, edit, self.attachments, self.keep_preview
         )
+        self.real_model = RealModel(context, self.loader, self.submission)
         self.actions = MessageActions(context, self.submission, edit, self.keep_preview)
         self._navigation = Navigation(
             context,
@@ -200,6 +202,10 @@ class ChatScreen(MessageSelection):
             self._navigation.apply_cache_policy()
             if self._settings_file.problem:  # otherwise keep the answer to an early key
                 self.notice.show(self._settings_file.problem)
+
+    def _on_pair_loaded(self) -> None:
+        self.submission.submit_queued()
+        self.real_model.on_loaded()
 
     @property
     def settings(self) -> Settings:
@@ -307,6 +313,7 @@ class ChatScreen(MessageSelection):
         self.open_chats.save_pending()
         self.notice.set_persistent(
             self.loader.status_text
+            or self.real_model.status_text
             or self.open_chats.problem
             or self.server_status()
             or self.cost_estimate.warning
@@ -346,7 +353,7 @@ class ChatScreen(MessageSelection):
         if self.attachments.cancel_deferred():
             return
         question = self.open_chats.running or self.open_chats.shown.conversation.queued
-        if question is not None or not self.loader.cancel():
+        if question is not None or not (self.loader.cancel() or self.real_model.cancel()):
             await self.submission.stop()
 
     async def action_ask_again(self) -> None:

@@ -112,7 +112,7 @@ class Submission:
         if not attached and self._needs_document():
             return (
                 "The embedded models only answer questions about documents: paste one, or type @"
-                " for a file. ^L has models that chat, the smallest of 93 MB."
+                " for a file. F6 fetches a small model that chats (93 MB)."
             )
         return None
 

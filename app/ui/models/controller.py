@@ -64,6 +64,11 @@ class ModelsController:
         self.jobs = Jobs(app, self._library)
 
     @property
+    def cache(self) -> Callable[[], ModelCache]:
+        """Waits for the disk when it is first called."""
+        return lambda: self._library().cache
+
+    @property
     def _screen(self) -> ModelsScreen | None:
         screens = self._app.screen_stack
         return next((each for each in screens if isinstance(each, ModelsScreen)), None)
@@ -107,8 +112,7 @@ class ModelsController:
                 self._show_message(f"'{choice.target}' cannot be saved in the settings.")
                 return
         hosts = self._machines.hosts if self._machines is not None and choice.across else None
-        cache = self._library
-        load = self._load_pair(choice.target, choice.draft, lambda: cache().cache, hosts)
+        load = self._load_pair(choice.target, choice.draft, self.cache, hosts)
         self._app.run_worker(load)
 
     def _measure(self) -> str:

@@ -59,6 +59,10 @@ class Job:
     stop_requested: bool = False
     cancelled: bool = False
 
+    @property
+    def succeeded(self) -> bool:
+        return self.state is JobState.DONE and not self.cancelled
+
 
 class Jobs:
     """At most one job for each model. Every method may be called from the screen's thread, and
@@ -278,6 +282,7 @@ class Jobs:
         with suppress(UserError):
             discard(self._library().cache, repository)
         cancelled = Job(repository, JobKind.DOWNLOAD, state=JobState.DONE)
+        cancelled.cancelled = True
         cancelled.message = f"Download of {repository} cancelled."
         self._post(self.Ended(cancelled))
 
