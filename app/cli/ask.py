@@ -54,7 +54,9 @@ def ask(options: argparse.Namespace) -> int:
     with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
         id = _conversation(store, options.conversation) if saves else None
         conversation = StoredConversation(store, id, model_pair(load), sampling)
-        _check_document(load, conversation.conversation.branch, question)
+        branch = conversation.conversation.branch
+        _check_document(load, branch, question)
+        explains = load.only_quotes and not any(turn.quotes for turn in branch)
         turn = conversation.ask(_with_overrides(question, conversation.conversation, options))
         if saves:
             title = store.conversation(turn.conversation).title
@@ -73,6 +75,8 @@ def ask(options: argparse.Namespace) -> int:
             within = settings.reading.first_word_within
             command = dataclasses.replace(turn.command, within_seconds=within)
             status = _answer(session, load, command, options, record)
+        if explains and not options.json:
+            sys.stderr.write(ONLY_QUOTES)
         for event in session.drain():
             if isinstance(event, SnapshotFailed):
                 sys.stderr.write(f"{sanitize_line(event.reason)}\n")
@@ -100,8 +104,6 @@ def _answer(
             report.show(event)
     if isinstance(event, Failed):
         raise EngineError(event.problem, event.advice)
-    if load.only_quotes and not options.json:
-        sys.stderr.write(ONLY_QUOTES)
     cancelled = isinstance(event, Finished) and event.finish_reason is FinishReason.CANCELLED
     return INTERRUPTED if cancelled else 0
 

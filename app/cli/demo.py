@@ -27,6 +27,10 @@ KEEP = 0.2
 PICTURE_WIDTH = 100
 _CHOOSING = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 MAX_TOKENS = 256
+ONLY_QUOTES = (
+    f"This demo model only quotes. `specchat demo --real` asks {SMOLLM2.name}"
+    f" ({size(SMOLLM2.download)}), which answers in its own words.\n"
+)
 _WORTH_SAYING = 1.05
 
 
@@ -51,6 +55,8 @@ def demo(picture: str | None = None, real: bool = False) -> int:
         full_ask = _ask(question, document, Mode.FULL)
         _, full = _answer(session, full_ask, "Reading all of it", not real)
     sys.stdout.write(_side_by_side(sparse, full))
+    if not real:
+        sys.stdout.write(ONLY_QUOTES)
     if picture is not None:
         _draw_map(picture, question, report, sparse, full)
     return 0
