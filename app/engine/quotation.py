@@ -56,8 +56,8 @@ _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„�
 _MARKER = re.compile(r"(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)])(?=\s|$)")
 """What a list's item begins with."""
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|§|Chapter|Section|Article|Appendix)\s+\S")
-_CONTENTS = re.compile(r"\.{4}|\. \. \. |…{2}|· · ·")
-"""The dots between a heading and its page in a table of contents."""
+_DOTS = ("....", ". . .", "……", "· · ·")
+"""What stands between a heading and its page in a table of contents."""
 _ABBREVIATION = re.compile(
     r"(?:e\.g|i\.e|cf|vs|mrs?|ms|dr|st|prof|sect?|nos?|fig|pp?|art|ch|vol|approx|ca|z\.b|d\.h|bzw"
     r"|vgl|nr|s|abs)\."
@@ -202,9 +202,10 @@ def units(text: str) -> list[Unit]:
         code = fenced or is_code(paragraph)
         heading = not code and _is_heading(paragraph)
         sentences = [(start, end)] if code or heading else _sentences(text, start, end)
+        opening = paragraph.lstrip().partition("\n")[0]
+        is_tail = not code and opening[:1].islower() and not is_code(opening)
         for first, last in sentences:
-            opening = paragraph.lstrip().partition("\n")[0]
-            begins_inside = first == start and opening[:1].islower() and not is_code(opening)
+            begins_inside = first == start and is_tail
             while first < last:
                 cut = _cut(text, first, last)
                 part = text[first:cut]
@@ -225,7 +226,7 @@ def _paragraphs(text: str) -> list[tuple[int, int, bool]]:
     for line in text.split("\n"):
         bare, end = line.strip(), at + len(line)
         is_fence = bare.startswith(fence or ("```", "~~~"))
-        alone = not fence and ((bare.startswith("#") and " " in bare) or _CONTENTS.search(bare))
+        alone = not fence and ((bare.startswith("#") and " " in bare) or _is_contents(bare))
         if (not bare or alone or is_fence) and start >= 0:
             closes = is_fence and fence
             found.append((start, end if closes else at, bool(fence)))
@@ -248,9 +249,14 @@ def _paragraphs(text: str) -> list[tuple[int, int, bool]]:
     return found
 
 
+def _is_contents(line: str) -> bool:
+    """Whether it is a line of a table of contents: dots, and the number of a page."""
+    return line[-1:].isalnum() and line.rstrip("0123456789ivxlc ").endswith(_DOTS)
+
+
 def _is_heading(paragraph: str) -> bool:
     bare = paragraph.strip()
-    if _CONTENTS.search(bare):
+    if "\n" not in bare and _is_contents(bare):
         return True
     if len(bare) > LONGEST or len(bare.split()) >= MAX_HEADING_WORDS:
         return False
@@ -295,7 +301,7 @@ def _ends_sentence(text: str, mark: int, after: int, start: int, end: int) -> bo
     if not number.isdigit():
         return not _MARKER.fullmatch(word) or text[begin:mark].count(" ") > 1
     dotted = "." in word.rstrip(".")
-    line = text[max(text.rfind("\n", start, mark) + 1, begin) : mark + 1]
+    line = text[max(text.rfind("\n", begin, mark) + 1, begin) : mark + 1]
     return not dotted and line.strip().casefold() != word
 
 

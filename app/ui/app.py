@@ -106,7 +106,8 @@ class SpecchatApp(App[None]):
         ),
         Binding(
             "f6", "real_model", "Small real model", id="app.real_model",
-            tooltip="Fetch a small model that answers in its own words, and ask again", priority=True,
+            tooltip="Fetch a small model that answers in its own words, and ask again",
+            priority=True,
         ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
         Binding(

@@ -129,6 +129,7 @@ def test_code_keeps_its_lines_and_indentation() -> None:
 
 
 def test_brackets_and_quotation_marks_take_no_more_than_linear_time() -> None:
-    for piece in ("„", "“", "«", '"', "(", ")", ". . ", "``` ", "1. "):
-        units(piece * 50_000)
+    for piece in ("„", "“", "«", '"', "(", ")", ". . ", "``` ", "1. ", "Aa b. ", "x = a(b", "a.\n"):
+        many = piece * 50_000
+        assert units(many)[-1].end == len(many.rstrip())
         quoted(f"What is {piece * 20_000}?", text("The dog barks at night."))
