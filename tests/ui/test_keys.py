@@ -191,9 +191,17 @@ async def test_a_question_about_everything_suggests_a_full_reading(question: str
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await type_in(pilot, question)
-        await until_shown(pilot, "^T reads it in full", "next: AUTO")
+        await until_shown(pilot, "auto reads it in full", "next: AUTO")
         await pilot.press("ctrl+t")
-        await until_gone(pilot, "^T reads it in full")
+        await until_gone(pilot, "reads it in full")
+
+
+async def test_an_amount_suggests_no_full_reading() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await type_in(pilot, "How many days do I have to return it?")
+        await until_shown(pilot, "return it?")
+        assert "reads it in full" not in screen_text(pilot)
 
 
 # ------------------------------------------------------------------------------ box and leaving
