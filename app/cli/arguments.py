@@ -306,6 +306,12 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         action="store_true",
         help=argparse.SUPPRESS,
     )
+    ask.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print phases, tokens, certainty and the reason for how it was read",
+    )
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print a map of what was read")
 

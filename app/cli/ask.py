@@ -81,7 +81,12 @@ def _answer(
     record: Callable[[Event], None],
 ) -> int:
     """Show the engine's events, and pass each to `record` first."""
-    report = JsonLines() if options.json else Report(command, options.map)
+    hint = "-v: details" if command.mode is Mode.FULL else "-v: details, --full: everything"
+    report = (
+        JsonLines()
+        if options.json
+        else Report(command, options.map, verbose=options.verbose, hint=hint)
+    )
     try:
         report.show(session.load(load))
     except EngineError as error:

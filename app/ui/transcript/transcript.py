@@ -154,8 +154,10 @@ class Transcript(LockableScroll):
     def _show_versions(self) -> None:
         for message in self.messages:
             message.show_version(self._version_of(message.turn, message.part))
+        last = self._turns[-1] if self._turns else None
+        documents = [] if last is None else self._chat.conversation.documents_by_message(last)
         for view in self._views.values():
-            view.answer.show_last(view.turn is self._turns[-1])
+            view.answer.show_last(view.turn is last, any(documents))
 
     def _show_older_hint(self) -> None:
         many = formatting.plural(len(self._older), "earlier question")

@@ -11,7 +11,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
-from app.protocol.stats import FinishReason
+from app.protocol import wording
+from app.protocol.stats import FinishReason, Reading
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import TurnProgress
@@ -75,7 +76,7 @@ class AnswerView(MessageView):
     ) -> None:
         super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
         self._progress, self._clock = progress, clock
-        self._is_last = True
+        self._is_last, self._has_documents = True, False
         self._thinking: ThinkingView
         self._panel: PrefillPanel
         self._answer: Answer
@@ -88,6 +89,7 @@ class AnswerView(MessageView):
     def content(self) -> Sequence[Widget]:
         self._thinking = ThinkingView(self.turn, self._progress, self._clock)
         self._panel = PrefillPanel(self._progress, self._clock)
+        self._panel.hints = self._keys()
         self._answer = Answer(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
@@ -99,6 +101,7 @@ class AnswerView(MessageView):
     def tick(self) -> None:
         """Update what changes with time."""
         if self.has_content:
+            self._panel.hints = self._keys()
             self._panel.update_progress()
             self._thinking.show()
 
@@ -128,12 +131,24 @@ class AnswerView(MessageView):
         else:
             self.action_figures()
 
-    def show_last(self, is_last: bool) -> None:
-        """Only the last answer can be continued."""
-        if is_last != self._is_last:
-            self._is_last = is_last
+    def show_last(self, is_last: bool, has_documents: bool) -> None:
+        """Only the last answer can be continued, and only its line names keys. `has_documents`:
+        whether there is something to show of what was read."""
+        if (is_last, has_documents) != (self._is_last, self._has_documents):
+            self._is_last, self._has_documents = is_last, has_documents
+            self.tick()
             if self.has_content:
                 self._show_note()
+
+    def _keys(self) -> list[str]:
+        """How to see or change how much was read."""
+        sparse = self._progress.reading is Reading.SPARSE
+        keys = []
+        if self._is_last and self._has_documents:
+            keys.append("^S what was read" if sparse else "^S where the answer stands")
+        if self._is_last and sparse:
+            keys.append("^R read everything")
+        return keys
 
     def _show_note(self) -> None:
         ending = _ending_text(self.turn)
@@ -177,7 +192,6 @@ class TurnView(Vertical):
         await self.answer.update_turn()
 
 
-UNSURE = "≈ less sure than usual, having read {}"
 RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
@@ -211,7 +225,8 @@ def _ending_text(turn: Turn) -> Content | None:
         return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
-    if turn.statistics is not None and turn.statistics.unsure:
-        read = formatting.percent(turn.statistics.read_fraction)
-        return Content.styled(f"{UNSURE.format(read)} · ^R asks again, reading in full", "$ink-dim")
+    if unsure := wording.unsure_note(turn.statistics):
+        return Content.styled(f"≈ {unsure}. ^R asks again, reading everything.", "$ink-dim")
+    if turn.guard is not None and turn.state is TurnState.DONE:
+        return Content.styled(sanitize_line(turn.guard), "$ink-dim")
     return None
