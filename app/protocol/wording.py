@@ -40,8 +40,8 @@ def reading_line(statistics: Statistics) -> str:
 
 def read_amount(statistics: Statistics) -> str:
     """`4%` or `everything`: how much of the prompt the target knows, read now or before."""
-    whole = statistics.reading is Reading.DENSE or statistics.read_fraction >= 1
-    return "everything" if whole else formatting.percent(statistics.read_fraction)
+    fraction = formatting.percent(statistics.read_fraction)
+    return "everything" if statistics.read_everything else fraction
 
 
 def unsure_note(statistics: Statistics | None) -> str:

@@ -48,7 +48,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await pilot.press("ctrl+t")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.FULL
-        await until_shown(pilot, "next: AUTO", "read 100%", "full")
+        await until_shown(pilot, "next: AUTO", "Read everything")
         await ask(pilot, engine)
         assert engine.asks[1].mode is Mode.AUTO
         assert engine.asks[1].keep_ratio == AUTO_KEEP
@@ -105,7 +105,7 @@ async def test_keys_typed_ahead_go_where_they_belong() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         _in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
-        await until_shown(pilot, "next: SPARSE 35%", "▸ read", "❯ b")
+        await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
         assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
 
 
@@ -114,11 +114,11 @@ async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
     async with app_with(engine := FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await pilot.press("tab")
         await until_shown(pilot, "^G at keep")
         _in_one_read(pilot, "and then?")
-        await until_shown(pilot, "❯ and then?", "▸ read")
+        await until_shown(pilot, "❯ and then?", "▸ Read")
 
 
 async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await pilot.press("ctrl+g")
-        await until_shown(pilot, "▾ read 2", "would read")
+        await until_shown(pilot, "▾ Read 2", "would read")
         before = screen_text(pilot)
         await pilot.press("5", "0")
         await until_shown(pilot, "would read 12,8")
@@ -167,7 +167,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         kept = [line for line in screen_text(pilot).splitlines() if "selected ·" in line]
         assert kept != [line for line in before.splitlines() if "selected ·" in line]
         await pilot.press("escape")
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await until_gone(pilot, "would read")
 
 

@@ -19,7 +19,7 @@ from app.util.sanitize import sanitize_line
 INDENT = "  "
 LABEL_WIDTH = 12
 """Cells of the labels of the details."""
-STRIP_LABEL_WIDTH = 22
+STRIP_LABEL_WIDTH = 25
 MAX_STRIP_WIDTH = 96
 DIM, FAINT, ACCENT, BAD = "$ink-dim", "$ink-faint", "$accent", "$error"
 MIN_TEXT_WIDTH = 10
@@ -97,9 +97,15 @@ def _doing(state: TurnProgress) -> str:
     phase = state.latest_phase
     if phase is Phase.PREFILL and state.status(phase) is PhaseStatus.DONE:
         phase = Phase.DECODE
-    selected = state.selected if state.reading is Reading.SPARSE else None
-    share = None if selected is None else selected.selected_tokens / selected.prompt_tokens
-    return wording.activity(phase, state.reading, share)
+    return wording.activity(phase, state.reading, _share(state))
+
+
+def _share(state: TurnProgress) -> float | None:
+    """The part of the prompt that is read, once that is known."""
+    if state.reading is Reading.DENSE:
+        return 1.0
+    selected = state.selected
+    return None if selected is None else selected.selected_tokens / selected.prompt_tokens
 
 
 def _amount(state: TurnProgress) -> str:
@@ -109,9 +115,12 @@ def _amount(state: TurnProgress) -> str:
         progress = state.phases[phase]
         done = formatting.progress(progress.done, progress.total)
         return f" · {done} tokens" if progress.total else ""
-    if phase is Phase.DECODE and state.selected is not None and (on := state.selected.read_on):
-        return f" · read on: {formatting.plural(len(on), 'passage')}"
-    return ""
+    share = _share(state)
+    if phase is not Phase.DECODE or share is None:
+        return ""
+    read = " · everything read" if share == 1 else f" · {formatting.percent(share)} read"
+    later = 0 if state.selected is None else len(state.selected.read_on)
+    return f"{read}, {formatting.plural(later, 'passage')} meanwhile" if later else read
 
 
 def _fallback(state: TurnProgress, view: Viewport, details: bool) -> list[Content]:

@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.protocol import wording
-from app.protocol.stats import FinishReason, Reading
+from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import TurnProgress
@@ -142,7 +142,8 @@ class AnswerView(MessageView):
 
     def _keys(self) -> list[str]:
         """How to see or change how much was read."""
-        sparse = self._progress.reading is Reading.SPARSE
+        statistics = self._progress.statistics
+        sparse = statistics is not None and not statistics.read_everything
         keys = []
         if self._is_last and self._has_documents:
             keys.append("^S what was read" if sparse else "^S where the answer stands")
@@ -226,7 +227,7 @@ def _ending_text(turn: Turn) -> Content | None:
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
     if unsure := wording.unsure_note(turn.statistics):
-        return Content.styled(f"≈ {unsure}. ^R asks again, reading everything.", "$ink-dim")
+        return Content.styled(f"≈ {unsure} · ^R reads everything", "$ink-dim")
     if turn.guard is not None and turn.state is TurnState.DONE:
         return Content.styled(sanitize_line(turn.guard), "$ink-dim")
     return None

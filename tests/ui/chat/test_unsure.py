@@ -6,7 +6,7 @@ from app.protocol.options import Mode
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_gone, until_shown
 
-NOTE = "≈ less sure than usual, having read 21% · ^R asks again, reading in full"
+NOTE = "≈ Less sure than usual, having read 21% · ^R reads everything"
 
 
 async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_itself() -> None:
@@ -19,5 +19,5 @@ async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_it
         engine.story = Story()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 2)
-        await until_gone(pilot, "less sure than usual")
+        await until_gone(pilot, "Less sure than usual")
         assert engine.asks[1].mode is Mode.FULL

@@ -57,7 +57,7 @@ async def test_of_a_text_that_is_cached_whole_the_choice_is_shown_as_a_choice() 
         await paste(pilot, TEXT)
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
-        await until_shown(pilot, "read 100%")
+        await until_shown(pilot, "Read everything")
         await pilot.press("ctrl+s")
         await until_shown(pilot, "keep 20% would read", "6 passages")
         screen = pilot.app.screen
