@@ -110,7 +110,7 @@ async def test_what_was_written_stays_when_it_is_stopped() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
         engine.finish()
-        await until_shown(pilot, "stopped · read", 'The "Corresponding Source', "■ stopped")
+        await until_shown(pilot, "▸ Read", 'The "Corresponding Source', "■ stopped")
         engine.stepping = False
         await ask(pilot, engine, "Go on?")
         stopped = engine.asks[1].messages[1]

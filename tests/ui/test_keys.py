@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 from app.protocol.commands import Close, Reselect
@@ -14,7 +15,10 @@ from app.protocol.events import Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.sessions.store import Store
+from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.screen import ChatScreen
+from app.ui.help.screen import help_rows, key_name
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -159,7 +163,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
         await pilot.press("ctrl+g")
-        await until_shown(pilot, "▾ Read 2", "would read")
+        await until_shown(pilot, "▸ Read 2", "selected ·", "would read")
         before = screen_text(pilot)
         await pilot.press("5", "0")
         await until_shown(pilot, "would read 12,8")
@@ -182,7 +186,7 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         assert engine.sent(Reselect) == []
         await pilot.press("ctrl+g", "5")
         engine.finish()  # now there is something to try it on
-        await until_shown(pilot, "would read")
+        await until_shown(pilot, "selected ·", "saves nothing")
         assert engine.sent(Reselect) == [Reselect(engine.asks[0].turn, 0.05)]
 
 
@@ -230,6 +234,41 @@ async def test_help_lists_the_keys_that_work() -> None:
         await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
         await pilot.press("escape")
         await until_gone(pilot, "Read the next message in full")
+
+
+async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("f1")
+        await until_shown(pilot, "The ten keys", "Writing")
+        ten = screen_text(pilot).split("The ten keys")[1].split("Writing")[0].strip().splitlines()
+        keys = [line.strip("│▐ ▁▂▃▄▅▆▇█").split()[0] for line in ten]
+        assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
+
+
+async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("f1", *"code")
+        await until_shown(pilot, "A selected message", "Copy its code")
+        assert "The ten keys" not in screen_text(pilot)
+        await pilot.press("escape")
+        await until_shown(pilot, "The ten keys")
+        await pilot.press(*"ctrl+l")
+        await until_shown(pilot, "Models: what fits")
+        await until_gone(pilot, "Copy its code")
+        await pilot.press("escape", "escape")
+        await until_gone(pilot, "Models: what fits")
+
+
+def test_no_key_is_listed_twice_for_the_same_thing() -> None:
+    sections = (*ChatScreen.help_sections(None), ("Everywhere", SpecchatApp))  # type: ignore[arg-type]
+    rows = [row for _, rows in help_rows(sections) for row in rows]
+    assert len(rows) == len(set(rows))
+    listed = {key for keys, _ in rows for key in keys.split()}
+    bindings = (each for _, owner in sections for each in owner.BINDINGS)
+    named = [each for each in bindings if isinstance(each, Binding) and each.tooltip]
+    assert listed == {key for each in named for key in key_name(each.key).split()}
 
 
 @pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"]])

@@ -121,7 +121,7 @@ class AnswerView(MessageView):
                 await self._answer.finish()
             self._show_note()
 
-    def action_figures(self) -> None:
+    def action_details(self) -> None:
         if self.has_content:
             self._panel.toggle()
 
@@ -129,7 +129,7 @@ class AnswerView(MessageView):
         if self.turn.thinking and self.has_content:
             self._thinking.toggle()
         else:
-            self.action_figures()
+            self.action_details()
 
     def show_last(self, is_last: bool, has_documents: bool) -> None:
         """Only the last answer can be continued, and only its line names keys. `has_documents`:

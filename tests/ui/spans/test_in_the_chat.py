@@ -45,7 +45,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await until_shown(pilot, "1 pinned by you")
         await pilot.press("f1")
         await until_shown(pilot, "What was read", "Pin or unpin this paragraph")
-        await pilot.press("end")
+        await pilot.press(*["pagedown"] * 9)
         await until_shown(pilot, "Everywhere")
         await pilot.press("f1", "escape")
         await until_shown(pilot, "❯")
