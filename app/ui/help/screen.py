@@ -20,7 +20,8 @@ Section = tuple[str, type[DOMNode]]
 """A heading, and the class whose bindings are listed below it."""
 Row = tuple[str, str]
 """Keys, and what they do."""
-KEY_WIDTH = 18
+KEY_WIDTH, NARROW = 18, 44
+"""Cells for the keys; in a list narrower than NARROW a third less."""
 TEN_KEYS = (
     "compose.send",
     "compose.attach",
@@ -125,11 +126,12 @@ class HelpScreen(ModalScreen[None]):
             self.dismiss()
 
     def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
+        cells = KEY_WIDTH if width >= NARROW else KEY_WIDTH * 2 // 3
         wanted = text.casefold().replace("ctrl+", "^")
         for title, rows in self._groups:
             found = [row for row in rows if wanted in f"{title} {' '.join(row)}".casefold()]
             if found:
                 yield title, Content.styled(title, "bold $accent")
             for keys, what in found:
-                key, does = Content(f"{keys:<{KEY_WIDTH}}"), Content.styled(what, "$ink-dim")
+                key, does = Content(f"{keys:<{cells}}"), Content.styled(what, "$ink-dim")
                 yield f"{title} {keys} {what}", hanging_indent(key, does, width)
