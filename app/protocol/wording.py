@@ -105,11 +105,12 @@ def _answer_details(statistics: Statistics) -> list[tuple[str, str]]:
 
 
 def _phase_times(statistics: Statistics) -> str:
-    """`score 0.8 s, prefill 0.9 s`, without the shortest ones."""
+    """`tokenise, score 0.8 s, prefill 0.9 s`."""
     return ", ".join(
         f"{part.phase} {formatting.seconds(part.seconds)}"
-        for part in statistics.phases
         if part.seconds >= MIN_PHASE_SECONDS
+        else part.phase
+        for part in statistics.phases
     )
 
 

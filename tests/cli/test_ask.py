@@ -61,7 +61,8 @@ def test_verbose_says_everything_a_line_each(
 ) -> None:
     file = str(room / "text.txt")
     run(_ask(room, "-f", file, "--keep", "0.2", "--max-tokens", "5", "-v", "What?"))
-    head, *details = capsys.readouterr().err.splitlines()
+    cut_off, head, *details = capsys.readouterr().err.splitlines()
+    assert cut_off.startswith("Cut off")
     assert re.fullmatch(r"Read \d+% in [\d.]+ s", head)
     known = dict(line.split(maxsplit=1) for line in details if not line.startswith("  First"))
     assert known["Read"].endswith(" tokens, sparse")

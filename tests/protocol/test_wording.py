@@ -67,7 +67,7 @@ def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
         ("Read on", "2 passages while it wrote"),
         ("Mode", "auto, keep 12%"),
         ("First word", "after 3.2 s"),
-        ("Phases", "score 2.0 s"),
+        ("Phases", "tokenise, score 2.0 s"),
         ("Answer", "61 tokens in 2.0 s, 30 a second"),
         ("Proposed", "60 tokens in 10 steps: 75% right, 4.5 a step"),
         ("Certainty", "mean token probability 93%"),

@@ -248,8 +248,8 @@ def test_markdown_reads_like_the_conversation(store: Store) -> None:
     text = exported(store, rich(store), to_markdown)
     assert text.startswith("# Who pays?\n\n## You · 20")
     assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
-    assert "\nThe tenant.\n\n*Read 25% in 1.2 s*\n" in text
-    assert text.endswith("*Read everything in 1.2 s · The draft could not score*\n")
+    assert "\nThe tenant.\n\n*Read 25% (22% new) in 1.2 s · Less sure" in text
+    assert "\n*Read everything (97% new) in 1.2 s · The draft could not score · " in text
 
 
 def test_html_shows_what_was_read(store: Store) -> None:

@@ -58,7 +58,7 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+r", "run('full')", "In full", id="message.full",
-            tooltip="Answer again, reading everything",
+            tooltip="Ask again, reading everything",
         ),
         Binding(
             "ctrl+s", "run('spans')", "Spans", id="message.spans",
