@@ -128,10 +128,12 @@ class HelpScreen(ModalScreen[None]):
     def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
         cells = KEY_WIDTH if width >= NARROW else KEY_WIDTH * 2 // 3
         wanted = text.casefold().replace("ctrl+", "^")
+        gap = ""
         for title, rows in self._groups:
             found = [row for row in rows if wanted in f"{title} {' '.join(row)}".casefold()]
             if found:
-                yield title, Content.styled(title, "bold $accent")
+                yield title, Content.assemble(gap, (title, "bold $accent"))
+                gap = "\n"
             for keys, what in found:
                 key, does = Content(f"{keys:<{cells}}"), Content.styled(what, "$ink-dim")
                 yield f"{title} {keys} {what}", hanging_indent(key, does, width)
