@@ -71,7 +71,7 @@ def test_escape_stops_and_what_was_written_stays(fake: Terminal) -> None:
     fake.press("Enter")
     fake.wait_for("Answering")
     fake.press("Escape")
-    fake.wait_for("stopped · read")
+    fake.wait_for("▸ Read")
 
 
 def test_keys_that_terminals_send_for_control_letters(fake: Terminal) -> None:
