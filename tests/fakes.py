@@ -88,6 +88,8 @@ class Story:
     read_on: int = 0
     """How many passages are read while the answer is written."""
     unsure: bool = False
+    guard: str | None = None
+    """Why the question asks for every token: everything is read."""
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,7 @@ class FakeEngine:
                 Segment(SegmentKind.DOCUMENT, 0, question, 0, 0),
                 Segment(SegmentKind.QUESTION, question, total, 0),
             ),
+            guard=story.guard,
         )
 
     def _select(self, turn: int, keep: float, read_on: int = 0) -> Selected:

@@ -81,12 +81,13 @@ def parser() -> argparse.ArgumentParser:
         "--length", default="4k", help="prompt tokens, such as 4k,16k (default %(default)s)"
     )
     store = measures.add_parser("store", help="latency of saving and opening conversations")
-    turns = measures.add_parser("turns", help="time to first token in later turns")
+    turns = measures.add_parser("turns", help="time to the first word in later turns")
     over_http = measures.add_parser("serve", help="a conversation over HTTP and in the app")
-    first = measures.add_parser("ttft", help="time to first token, compared with mlx-lm")
+    first = measures.add_parser("ttft", help="time to the first word, compared with mlx-lm")
     _add_ttft(first)
     planner = measures.add_parser(
-        "planner", help="accuracy of the predicted time to first token, and what auto mode chooses"
+        "planner",
+        help="accuracy of the predicted time to the first word, and what auto mode chooses",
     )
     planner.add_argument(
         "--turns", type=int, default=100, help="number of turns (default %(default)s)"
@@ -292,7 +293,7 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         "--thinking-budget",
         type=int,
         metavar="N",
-        help="the longest thinking, in tokens (0: no limit of its own)",
+        help="maximum thinking tokens (0: unlimited)",
     )
     ask.add_argument("--seed", type=int, metavar="S", help="seed for sampling")
     ask.add_argument(
@@ -305,6 +306,12 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         dest="skip_memory_check",
         action="store_true",
         help=argparse.SUPPRESS,
+    )
+    ask.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print phases, tokens, certainty and the reason for how it was read",
     )
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print a map of what was read")

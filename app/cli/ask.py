@@ -91,7 +91,14 @@ def _answer(
     record: Callable[[Event], None],
 ) -> int:
     """Show the engine's events, and pass each to `record` first."""
-    report = JsonLines() if options.json else Report(command, options.map, quotes=load.only_quotes)
+    hint = "-v: details" if command.mode is Mode.FULL else "-v: details, --full: everything"
+    report = (
+        JsonLines()
+        if options.json
+        else Report(
+            command, options.map, verbose=options.verbose, hint=hint, quotes=load.only_quotes
+        )
+    )
     try:
         report.show(session.load(load))
     except EngineError as error:

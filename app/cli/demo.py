@@ -13,9 +13,10 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import QUESTION, REAL_QUESTION, first_half, sample
 from app.cli.convert_gguf import pull_packaged
 from app.cli.models import Display
-from app.cli.report import Report, stats_line
+from app.cli.report import Report
 from app.models.cache import default_cache
 from app.models.packaged import SMOLLM2
+from app.protocol import wording
 from app.protocol.commands import Ask
 from app.protocol.events import Finished
 from app.protocol.options import Mode, Sampling
@@ -85,7 +86,7 @@ def _side_by_side(sparse: Statistics, full: Statistics) -> str:
         ("", "sparse", "full"),
         ("tokens read", f"{sparse.read_tokens:,}", f"{full.read_tokens:,}"),
         ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
-        ("first token", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
+        ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
         ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),
     ]
     table = "".join(f"{name:<14}{a:>10}{b:>10}\n" for name, a, b in rows)
@@ -123,8 +124,8 @@ def _draw_map(
     console.print(Text(importance, style="#e0a040"))
     console.print(Text(selected + "\n", style="#60b0f0"))
     console.print(Text(f"◆ {' '.join(report.answer.split())}\n"))
-    console.print(Text(stats_line(sparse), style="dim"))
-    console.print(Text(f"reading everything: first word {full.ttft:.2f} s", style="dim"))
+    console.print(Text(wording.reading_line(sparse), style="dim"))
+    console.print(Text(wording.reading_line(full), style="dim"))
     # Without the remote fonts in the format: a picture should not load anything.
     local = re.sub(r"@font-face {{.*?}}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     svg = console.export_svg(title="specchat", code_format=local)

@@ -93,7 +93,7 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
         for note in candidate.notes:
             yield _row("", note)
     yield (
-        f"Speedup of the first token at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
+        f"Speedup of the first word at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
         " where r is the cost per token of the draft relative to the target."
     )
     if not all(model.installed for model in (target, *(each.draft for each in found))):
@@ -160,7 +160,7 @@ def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         lines.append(_row(size(target.size.weight_bytes), *parts))
     return [
         *lines,
-        f"Faster: time to first token at keep {DEFAULT_KEEP_RATIO:.0%}, predicted or measured.",
+        f"Faster: time to the first word at keep {DEFAULT_KEEP_RATIO:.0%}, predicted or measured.",
     ]
 
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 
 from app.chat.heatmap import heat_row, span_row
+from app.protocol import wording
 from app.protocol.commands import Ask
 from app.protocol.events import (
     EngineWarning,
@@ -18,6 +19,7 @@ from app.protocol.events import (
     LoadingAlone,
     MemoryFreed,
     PhaseProgress,
+    Planned,
     PressureChanged,
     Selected,
     SnapshotRestored,
@@ -25,7 +27,7 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
-from app.util.formatting import plural
+from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
 
 QUOTE = "Quote:"
@@ -36,15 +38,24 @@ class Report:
     """Shows the events of one turn. Progress appears only where standard error is a terminal."""
 
     def __init__(
-        self, command: Ask, with_map: bool = False, cut_off: str = CUT_OFF, quotes: bool = False
+        self,
+        command: Ask,
+        with_map: bool = False,
+        cut_off: str = CUT_OFF,
+        verbose: bool = False,
+        hint: str = "",
+        quotes: bool = False,
     ) -> None:
-        """`quotes`: the target can only quote, so the answer gets that heading."""
+        """`verbose` adds everything known about how it was read, a line each. `hint` follows what
+        was read, on a terminal. `quotes`: the target can only quote, so the answer gets that
+        heading."""
         self._heading = QUOTE if quotes else ""
         self._messages, self._cut_off = command.messages, cut_off
-        self._with_map = with_map
+        self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._live = sys.stderr.isatty()
         self._progress_shown = False
         self._importance: ImportanceMap | None = None
+        self._planned: Planned | None = None
         self._selected: Selected | None = None
         self.answer = ""
         # Control sequences in an answer must not reach a terminal; a file may have them.
@@ -57,6 +68,8 @@ class Report:
                 self._note(event.dense_only)
             case SnapshotRestored(reason=str(reason)):
                 self._note(reason)
+            case Planned():
+                self._planned = event
             case PhaseProgress():
                 self._show_progress(event)
             case ImportanceMap():
@@ -100,16 +113,34 @@ class Report:
         if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
         if event.statistics is not None:
-            later = 0 if self._selected is None else len(self._selected.read_on)
-            read_on = f" · read on: {plural(later, 'passage')}" if later else ""
-            self._note(stats_line(event.statistics) + read_on)
+            self._tell_reading(event.statistics)
+
+    def _tell_reading(self, statistics: Statistics) -> None:
+        """How much was read and how soon the first word came; what was unusual; the rest."""
+        if unsure := wording.unsure_note(statistics):
+            self._note(f"{unsure}: --full reads everything.")
+        guard = None if self._planned is None else self._planned.guard
+        if guard is not None:
+            self._note(guard)
+        hint = f" · {self._hint}" if self._hint and self._live and not self._verbose else ""
+        self._note(wording.reading_line(statistics) + hint)
+        if self._verbose:
+            read_on = 0 if self._selected is None else len(self._selected.read_on)
+            for label, text in wording.reading_details(statistics, read_on):
+                self._note(f"  {label:<12}{text}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:
             return
-        eta = "" if event.eta is None else f" · ETA {event.eta:.0f} s"
-        done = f" {event.done:,}/{event.total:,} tokens" if event.phase is not Phase.LOAD else ""
-        line = f"{event.phase}{done} · {event.elapsed:.1f} s{eta}"
+        reading = None if self._planned is None else self._planned.reading
+        counted = event.total and event.phase in (Phase.SCORE, Phase.PREFILL)
+        parts = [
+            wording.activity(event.phase, reading),
+            f"{progress(event.done, event.total)} tokens" if counted else "",
+            seconds(event.elapsed),
+            "" if event.eta is None else f"first word in {seconds(event.eta)}",
+        ]
+        line = " · ".join(filter(None, parts))
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
         self._progress_shown = True
@@ -158,38 +189,6 @@ class Report:
                 f"{span.start:>7,}-{span.end:<7,} {span.reason}{score:<6} {self._sanitized(text)}\n"
             )
         return lines
-
-
-def stats_line(statistics: Statistics) -> str:
-    """Tokens and how many were read, TTFT by phase, decode rate, mode and the reason for it."""
-    times = [f"{part.phase} {part.seconds:.2f}" for part in statistics.phases]
-    phases = ", ".join(time for time in times if not time.endswith(" 0.00"))
-    how = "sparse" if statistics.reading is Reading.SPARSE else "full"
-    before = {"reused": statistics.reused_tokens, "recalled": statistics.recalled_tokens}
-    parts = [
-        f"read {statistics.read_fraction:.0%} · {statistics.read_tokens:,} of"
-        f" {statistics.prompt_tokens:,} tokens · {how}",
-        *(f"{name} {count:,}" for name, count in before.items() if count),
-        f"first word {statistics.ttft:.2f} s ({phases})",
-        f"{statistics.generated_tokens} tokens, {statistics.decode_rate:.0f} a second"
-        + _ahead(statistics),
-        *([] if statistics.confidence is None else [_confidence(statistics)]),
-        f"mode {statistics.mode}: {statistics.fallback or statistics.reason}",
-    ]
-    return " · ".join(parts)
-
-
-def _confidence(statistics: Statistics) -> str:
-    sure = f"{statistics.confidence:.0%} sure of each"
-    return f"{sure}, less than usual (--full reads everything)" if statistics.unsure else sure
-
-
-def _ahead(statistics: Statistics) -> str:
-    """How many proposed tokens were right, and what that made faster."""
-    if not statistics.proposed_tokens:
-        return ""
-    slower = f" instead of {statistics.plain_rate:.0f}" if statistics.is_sped_up else ""
-    return f"{slower}, {statistics.accepted_tokens} of {statistics.proposed_tokens} proposed right"
 
 
 def _excerpt(text: str) -> str:

@@ -34,7 +34,7 @@ class ModelDetails:
     folder: Path | None
     entry: Entry | None
     quantised: str = ""
-    """The format of the weights, such as `4-bit`."""
+    """The format of the weights in memory, such as `4-bit`."""
 
     @property
     def name(self) -> str:
@@ -67,9 +67,9 @@ def find_model(
     if folder is not None:
         config = read_json(folder / "config.json")
         sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
-        return ModelDetails(sized, folder, entry, _quantised(config))
+        return ModelDetails(sized, folder, entry, _quantised(config) or _bits(sized))
     if entry is not None and (size := listed_size(entry)) is not None:
-        return ModelDetails(size, None, entry, entry.quantised)
+        return ModelDetails(size, None, entry, _listed_format(entry))
     check_repository(name)
     if look_up is None:
         raise ModelError(
@@ -97,6 +97,17 @@ def _quantised(config: dict[str, Any]) -> str:
         return f"{stored['bits']}-bit"
     named = config.get("dtype") or config.get("torch_dtype")
     return named.removeprefix("torch.") if isinstance(named, str) else ""
+
+
+def _bits(size: ModelSize) -> str:
+    """Of the weights, where the model does not state their format."""
+    return f"{round(8 * size.weight_bytes / size.architecture.parameters)}-bit"
+
+
+def _listed_format(entry: Entry) -> str:
+    """What the weights are once the model is installed, not what is downloaded."""
+    bits = conversion_bits() if find_packaged(entry.name) is not None else None
+    return entry.quantised if bits is None else f"{bits}-bit"
 
 
 def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:

@@ -97,6 +97,11 @@ class Statistics:
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
+    def read_everything(self) -> bool:
+        """Whether nothing of the prompt was skipped."""
+        return self.reading is Reading.DENSE or self.read_tokens >= self.prompt_tokens
+
+    @property
     def decode_rate(self) -> float:
         """Tokens a second after the first one; 0 when there was no second one."""
         if self.generated_tokens < 2 or self.decode_seconds <= 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
+from app.protocol import wording
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
 from app.sessions import html
@@ -93,8 +94,13 @@ def remarks(message: Message) -> str:
     """How an answer was read and how it ended, in one line; empty for a question."""
     parts = []
     if (stats := message.stats) is not None:
-        parts += [f"read {stats.read_fraction:.0%}", stats.reading]
-        parts += [f"first word in {stats.ttft:.1f} s", *filter(None, [stats.fallback])]
+        said = (
+            wording.reading_line(stats),
+            stats.fallback,
+            wording.unsure_note(stats),
+            stats.guard,
+        )
+        parts += [each for each in said if each]
     if message.truncated and message.state is State.STOPPED:
         parts.append("stopped: it was repeating itself")
     elif message.state in (State.STOPPED, State.PARTIAL):

@@ -93,7 +93,7 @@ class Answers:
     """How answers are written."""
 
     max_tokens: Annotated[int, Range(1, 131_072, 64)] = _SAMPLING.max_tokens
-    """The longest answer, in tokens."""
+    """Maximum length of an answer, in tokens."""
     temperature: Annotated[float, Range(0, 2, 0.1)] = _SAMPLING.temperature
     """How random the answers are. At 0 the most likely token is always chosen."""
     top_p: Annotated[float, Range(0.01, 1, 0.05)] = _SAMPLING.top_p
@@ -107,12 +107,9 @@ class Answers:
     thinking: bool = _SAMPLING.thinking
     """Whether models that can think before they answer do so. Some cannot do without."""
     thinking_budget: Annotated[int, Range(0, 131_072, 256, "no limit")] = _SAMPLING.thinking_budget
-    """The longest thinking, in tokens; then the answer has to begin. 0: no limit of its own."""
+    """Maximum thinking tokens; then the answer has to begin. 0: unlimited."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
-    copy_ahead: bool = _SAMPLING.speculate
-    """Check several tokens at a time: where an answer may be a copy, of the document or of itself,
-    and what a draft of the target's family would write. That changes nothing but the speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +126,6 @@ class Documents:
     """The largest PDF file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
     """The most files that are attached from one folder."""
-    folder_depth: Annotated[int, Range(1, 200)] = _LIMITS.depth
-    """How many levels of subfolders are searched."""
     import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
     """How long attaching files and folders may take, in seconds."""
 
@@ -190,7 +185,6 @@ class Settings:
             answers.temperature,
             answers.top_p,
             stop_repeats=answers.stop_repeats,
-            speculate=answers.copy_ahead,
             top_k=answers.top_k,
             min_p=answers.min_p,
             repetition_penalty=answers.repetition_penalty,
@@ -206,7 +200,6 @@ class Settings:
             file_bytes=documents.max_file_size_mb * MIB,
             pdf_bytes=documents.max_pdf_size_mb * MIB,
             files=documents.max_files,
-            depth=documents.folder_depth,
             seconds=documents.import_timeout_s,
             include_private=private,
             include_ignored=ignored,
@@ -235,7 +228,6 @@ RENAMED = {
     "documents.file_mb": "documents.max_file_size_mb",
     "documents.pdf_mb": "documents.max_pdf_size_mb",
     "documents.files": "documents.max_files",
-    "documents.depth": "documents.folder_depth",
     "documents.seconds": "documents.import_timeout_s",
     "look.theme": "appearance.theme",
     "look.animations": "appearance.animations",

@@ -34,18 +34,21 @@ class FilterList(Vertical):
 
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move('cursor_up')", "Up", id="rows.up", tooltip="Row above", priority=True),
         Binding(
-            "down", "move('cursor_down')", "Down", id="rows.down", tooltip="Row below",
+            "up", "move('cursor_up')", "Up", id="rows.up", tooltip="Row above or below",
             priority=True,
         ),
         Binding(
-            "pageup", "move('page_up')", "Page up", id="rows.page_up", tooltip="Page up",
+            "down", "move('cursor_down')", "Down", id="rows.down", tooltip="Row above or below",
+            priority=True,
+        ),
+        Binding(
+            "pageup", "move('page_up')", "Page up", id="rows.page_up", tooltip="A page up or down",
             priority=True,
         ),
         Binding(
             "pagedown", "move('page_down')", "Page down", id="rows.page_down",
-            tooltip="Page down", priority=True,
+            tooltip="A page up or down", priority=True,
         ),
     ]  # fmt: skip
 

@@ -53,19 +53,31 @@ def test_the_answer_goes_to_output_and_the_figures_to_errors(
     assert run(_ask(room, "-f", file, "--keep", "0.2", "--max-tokens", "5", "What?")) == 0
     out, err = capsys.readouterr()
     assert out.endswith("\n")
-    figures = err.splitlines()[-1]
-    for part in ("read ", " of ", "sparse", "first word", "score ", "prefill ", "mode sparse: "):
-        assert part in figures
-    assert "keep 20%" in figures
+    assert re.fullmatch(r"Read \d+% in [\d.]+ s", err.splitlines()[-1])
+
+
+def test_verbose_says_everything_a_line_each(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(room / "text.txt")
+    run(_ask(room, "-f", file, "--keep", "0.2", "--max-tokens", "5", "-v", "What?"))
+    cut_off, head, *details = capsys.readouterr().err.splitlines()
+    assert cut_off.startswith("Cut off")
+    assert re.fullmatch(r"Read \d+% in [\d.]+ s", head)
+    known = dict(line.split(maxsplit=1) for line in details if not line.startswith("  First"))
+    assert known["Read"].endswith(" tokens, sparse")
+    assert known["Mode"] == "sparse, keep 20%"
+    assert known["Answer"].startswith("5 tokens")
+    assert known["Why"].startswith("Sparse reading at keep 20% was requested.")
 
 
 def test_a_draft_of_another_family_scores(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(room / "text.txt")
     drafted = _ask(room, "--draft", "embedded", "-f", file, "--keep", "0.2", "--max-tokens", "5")
-    assert run([*drafted, "What does line 77 say?"]) == 0
-    figures = capsys.readouterr().err.splitlines()[-1]
-    assert "sparse" in figures
-    assert "score " in figures
+    assert run([*drafted, "--verbose", "What does line 77 say?"]) == 0
+    details = capsys.readouterr().err
+    assert "tokens, sparse\n" in details
+    assert re.search(r"Phases .*score ", details)
 
 
 def test_the_map_shows_the_strip_and_the_spans(
@@ -280,7 +292,7 @@ def test_ctrl_c_while_printing_still_ends_in_good_order(
     out, err = capsys.readouterr()
     assert out.endswith("\n")
     assert "Stopped." in err
-    assert "first word" in err
+    assert "Read everything in" in err
 
 
 STARTED = "import sys, app.__main__ as m; print('started', flush=True); sys.exit(m.main())"

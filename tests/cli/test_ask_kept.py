@@ -75,13 +75,14 @@ def test_a_second_process_reuses_what_the_first_has_read(
     first = in_a_process(ask("--conversation", "new", *file, *how, "What does line 7 say?"))
     assert first.startswith("Conversation 1 · What does line 7 say?\n")
     assert "reused" not in first
-    second = in_a_process(ask("--conversation", "last", *how, "And line 90?"))
+    second = in_a_process(ask("--conversation", "last", "-v", *how, "And line 90?"))
     assert second.startswith("Conversation 1 · What does line 7 say?\n")
     question, answer, _, follow_up = branch()
     assert answer.stats is not None
     assert follow_up.stats is not None
     assert follow_up.stats.reused_tokens == answer.stats.read_tokens + len(answer.token_ids or ())
-    assert f"reused {follow_up.stats.reused_tokens:,}" in second
+    assert re.search(r"^Read .+ \(<?\d+% new\) in ", second, re.MULTILINE)
+    assert f"  Reused      {follow_up.stats.reused_tokens:,} tokens" in second
     assert follow_up.stats.prompt_tokens > len(TEXT)
     assert [each.name for each in question.attachments] == ["text.txt"]
     assert snapshots_path().stat().st_mode & 0o077 == 0, "nobody else reads what was read"

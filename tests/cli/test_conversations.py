@@ -89,7 +89,7 @@ def test_last_is_the_one_used_last_and_not_the_pinned_one(shell: Shell) -> None:
 def test_one_is_shown_with_its_figures(shell: Shell) -> None:
     kept("Who pays?")
     out = shell("show", "1")
-    for part in ("# Who pays?", "contract.txt", "The tenant.", "read 25%"):
+    for part in ("# Who pays?", "contract.txt", "The tenant.", "Read 25%"):
         assert part in out
     plain: dict[str, Any] = json.loads(shell("show", "1", "--json"))
     assert [message["text"] for message in plain["messages"]] == ["Who pays?", "The tenant."]

@@ -62,11 +62,11 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.wait_until(lambda screen: "▣ gpl-3.0.txt" not in screen)
     terminal.type('What does it say of "Corresponding Source"?')
     terminal.press("Enter")
-    terminal.wait_for("reading · sparse", "scored", f"{size // 1000} KB")
+    terminal.wait_for("Looking for what matters", "scored", f"{size // 1000} KB")
     terminal.press("Escape")
     terminal.wait_for("■ stopped before the first word", seconds=PATIENCE)
     terminal.press("C-r")
-    terminal.wait_for("reading · full", "prefill", seconds=PATIENCE)
+    terminal.wait_for("Reading everything", seconds=PATIENCE)
     terminal.press("Escape")
     terminal.wait_for("■ stopped", "‹ 2/2 ›", seconds=PATIENCE)
     terminal.press("Tab")
@@ -74,7 +74,9 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.press("C-g")
     terminal.wait_for("0-9 type")
     terminal.press("2", "0", "Enter")
-    terminal.wait_for("▸ read 2", "· sparse", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE)
+    terminal.wait_for(
+        "▸ Read 2", "^R read everything", ANSWER, "‹ 3/3 ›", "⏎ send", seconds=PATIENCE
+    )
 
 
 def _pins_what_was_not_read(terminal: Terminal) -> None:
@@ -90,7 +92,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("Space")
     terminal.wait_for("Pinned: always read from now on.")
     terminal.press("Enter")
-    terminal.wait_for("· sparse", ANSWER, "‹ 4/4 ›", "⏎ send", seconds=PATIENCE)
+    terminal.wait_for("^R read everything", ANSWER, "‹ 4/4 ›", "⏎ send", seconds=PATIENCE)
 
 
 def _looks_after_conversations(terminal: Terminal) -> None:

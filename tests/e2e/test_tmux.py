@@ -46,9 +46,9 @@ def test_a_paste_is_asked_about_and_read_before_our_eyes(fake: Terminal) -> None
     fake.wait_for("Paste 1 · 102 KB")
     fake.type("What is the Corresponding Source?")
     fake.press("Enter")
-    fake.wait_for("reading · sparse", "score")
-    fake.wait_for("selected · 6 spans", "prefill")
-    fake.wait_for("▸ read 2", "first token 1.9 s", "general-purpose tools")
+    fake.wait_for("Looking for what matters", "scored")
+    fake.wait_for("selected · 6 passages", "Reading 2")
+    fake.wait_for("▸ Read 2", "in 1.9 s", "general-purpose tools")
 
 
 def test_a_hostile_paste_is_text_and_presses_no_key(fake: Terminal) -> None:
@@ -58,7 +58,7 @@ def test_a_hostile_paste_is_text_and_presses_no_key(fake: Terminal) -> None:
     assert f"{len((HOSTILE * 200).encode()) / 1000:.0f} KB" in screen
     fake.type("Still here?")
     fake.press("Enter")
-    fake.wait_for("▸ read")
+    fake.wait_for("▸ Read")
 
 
 def test_a_short_hostile_paste_is_shown_and_not_obeyed(fake: Terminal) -> None:
@@ -69,9 +69,9 @@ def test_a_short_hostile_paste_is_shown_and_not_obeyed(fake: Terminal) -> None:
 def test_escape_stops_and_what_was_written_stays(fake: Terminal) -> None:
     fake.type("What?")
     fake.press("Enter")
-    fake.wait_for("answering")
+    fake.wait_for("Answering")
     fake.press("Escape")
-    fake.wait_for("stopped · read")
+    fake.wait_for("▸ Read")
 
 
 def test_keys_that_terminals_send_for_control_letters(fake: Terminal) -> None:
@@ -101,7 +101,7 @@ def test_conversations_are_kept_over_a_crash_and_a_proper_end(tmp_path: Path) ->
         terminal.wait_for("ready", "next: AUTO")
         terminal.type("What is the Corresponding Source?")
         terminal.press("Enter")
-        terminal.wait_for("answering")
+        terminal.wait_for("Answering")
         terminal.wait_until(lambda _: "needed to generate" in kept_answer(tmp_path))
         psutil.Process(terminal.pid).children()[0].kill()
     with Terminal(command, folder=ROOT) as terminal:
@@ -132,7 +132,7 @@ def test_a_narrow_terminal_shows_all_that_matters() -> None:
         terminal.wait_for("Paste 1 · 102 KB")
         terminal.type("What?")
         terminal.press("Enter")
-        terminal.wait_for("▸ read 2", "sparse", "31 tok/s")
+        terminal.wait_for("▸ Read 2", "in 1.9 s")
 
 
 def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
         terminal.press("C-g", "Enter")
         terminal.type("What is it?")
         terminal.press("Enter")
-        terminal.wait_for("next: SPARSE 20%", "▸ read", "^R again", seconds=60)
+        terminal.wait_for("next: SPARSE 20%", "▸ Read", "^R again", seconds=60)
         terminal.press("C-g", "5", "0")
-        terminal.wait_for("would read 3,0", "selected · ", "✓ tokenise")
+        terminal.wait_for("would read 3,0", "selected · ")
         terminal.press("Enter")
         terminal.wait_for("next: SPARSE 50%")
         terminal.press("C-r")
-        terminal.wait_for("reading · full", seconds=60)
+        terminal.wait_for("Reading everything", seconds=60)
         terminal.press("Escape")
         terminal.wait_for("■ stopped", seconds=60)
         terminal.press("C-q")
@@ -172,8 +172,8 @@ def test_the_real_program_reads_100_kb_and_answers(tmp_path: Path) -> None:
         terminal.wait_for("next: SPARSE 20%")
         terminal.type('What does it say of "Corresponding Source"?')
         terminal.press("Enter")
-        terminal.wait_for("reading · sparse", "scored")
+        terminal.wait_for("Looking for what matters", "scored")
         terminal.wait_for("importance", "selected ·", seconds=300)
-        terminal.wait_for("read ", "· sparse", "first token", seconds=300)
+        terminal.wait_for("▸ Read ", "^R read everything", seconds=300)
         terminal.press("C-q")
         terminal.wait_for("exited with 0")

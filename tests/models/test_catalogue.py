@@ -43,13 +43,17 @@ def test_what_is_carried_by_a_package_is_offered_as_large_as_it_is() -> None:
     assert [each.name for each in OURS if find_packaged(each.name)] == [SMOLLM2.repository]
 
 
-@pytest.mark.parametrize(("platform", "size"), [("linux", 538_060_032), ("darwin", 93_000_000)])
+@pytest.mark.parametrize(
+    ("platform", "size", "bits"),
+    [("linux", 538_060_032, "32-bit"), ("darwin", 93_000_000, "4-bit")],
+)
 def test_what_is_converted_here_takes_the_memory_of_its_conversion(
-    platform: str, size: int, monkeypatch: pytest.MonkeyPatch
+    platform: str, size: int, bits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)
     model = find_model(SMOLLM2.repository, NOWHERE, OURS)
     assert model.size.weight_bytes == pytest.approx(size, rel=1e-3)
+    assert model.quantised == bits
     assert model.download == SMOLLM2.download
 
 

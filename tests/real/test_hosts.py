@@ -39,6 +39,6 @@ def test_smollm2_answers_from_two_machines(smollm2: Path, tmp_path: Path) -> Non
             terminal.wait_for("next: SPARSE 20%")
             terminal.type("What is the GPL?")
             terminal.press("Enter")
-            terminal.wait_for("▸ read 2", "free software", "⏎ send", seconds=4 * PATIENCE)
+            terminal.wait_for("▸ Read 2", "free software", "⏎ send", seconds=4 * PATIENCE)
             terminal.press("C-q")
             terminal.wait_for("exited with 0", seconds=PATIENCE)

@@ -249,8 +249,8 @@ def test_markdown_reads_like_the_conversation(store: Store) -> None:
     assert text.startswith("# Who pays?\n\n## You · 20")
     assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
     assert "\n## Quote · 20" in text, "the embedded pair answered"
-    assert "\nThe tenant.\n\n*read 25% · sparse · first word in 1.2 s*\n" in text
-    assert text.endswith("*read 100% · dense · first word in 1.2 s · The draft could not score*\n")
+    assert "\nThe tenant.\n\n*Read 25% (22% new) in 1.2 s · Less sure" in text
+    assert "\n*Read everything (97% new) in 1.2 s · The draft could not score · " in text
 
 
 def test_markdown_keeps_the_lines_of_quoted_code(store: Store) -> None:

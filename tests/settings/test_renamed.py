@@ -45,7 +45,7 @@ def test_a_file_of_an_earlier_version_is_read_without_a_complaint(path: Path) ->
     documents = file.settings.documents
     assert (documents.max_document_size_mb, documents.import_limit_mb) == (7, 8)
     assert (documents.max_file_size_mb, documents.max_pdf_size_mb) == (9, 10)
-    assert (documents.max_files, documents.folder_depth, documents.import_timeout_s) == (11, 12, 13)
+    assert (documents.max_files, documents.import_timeout_s) == (11, 13)
     appearance = file.settings.appearance
     assert (appearance.theme, appearance.animations) == (ThemeName.NORD, False)
 

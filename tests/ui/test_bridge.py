@@ -55,7 +55,7 @@ async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read", "Done.")
+        await until_shown(pilot, "▸ Read", "Done.")
 
 
 @pytest.mark.asyncio

@@ -91,7 +91,7 @@ async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str)
         assert message.text == "What jumps?"
         assert message.documents == (Document("paste-1.txt", text),)
         await until_gone(pilot, "Paste 1")
-        await until_shown(pilot, "read 2")
+        await until_shown(pilot, "Read 2")
 
 
 async def test_a_chip_tells_size_and_lines() -> None:
@@ -147,7 +147,7 @@ async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         pilot.app.screen.query_one(PrefillPanel).focus()
         await paste(pilot, "pasted")
         await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "pasted")
@@ -174,17 +174,19 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
-        await until_shown(pilot, "reading · sparse", "▶ score 12.8/25.6K", "scored 50%", "ETA")
+        await until_shown(pilot, "▶ Looking for what matters", "scored 50%", "first word in")
         engine.advance_to(lambda event: isinstance(event, ImportanceMap) and event.observed == 2)
         await until_shown(pilot, "importance 2/4", "█", "·····")
         engine.advance_to(lambda event: isinstance(event, Selected))
-        await until_shown(pilot, "selected · 6 spans", "═")
+        await until_shown(pilot, "selected · 6 passages", "═")
         engine.advance_to(lambda event: sized(event, Phase.PREFILL, 0.5))
-        await until_shown(pilot, "✓ score", "▶ prefill")
+        await until_shown(pilot, "▶ Reading 21% of the text", "first word in")
         engine.advance_to(lambda event: isinstance(event, Token))
-        await until_shown(pilot, "answering", "The")
+        await until_shown(pilot, "▶ Answering", "The")
         engine.finish()
-        await until_shown(pilot, "▸ read 2", "first token 1.9 s", "31 tok/s", "general-purpose")
+        await until_shown(
+            pilot, "▸ Read 21% in 1.9 s", "^S what was read · ^R read everything", "general-purpose"
+        )
         assert "selected ·" not in screen_text(pilot)
 
 
@@ -193,15 +195,15 @@ async def test_the_panel_opens_and_folds() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ read", "partly selected", "why: Sparse is predicted")
+        await until_shown(pilot, "▾ Read", "partly selected", "Why", "Sparse is predicted")
         await pilot.press("enter")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         panel = pilot.app.screen.query_one(PrefillPanel)
         await until(pilot, lambda: panel.region.height == 1, "the layout of the folded panel")
         await pilot.click(panel)
-        await until_shown(pilot, "▾ read")
+        await until_shown(pilot, "▾ Read")
 
 
 async def test_the_answer_is_there_once_and_whole() -> None:
@@ -210,7 +212,7 @@ async def test_the_answer_is_there_once_and_whole() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.sent(Reselect)) >= 1)
@@ -223,7 +225,7 @@ async def test_a_fall_back_is_said_with_its_reason() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "read 100%", "full", "The draft ran out of memory.")
+        await until_shown(pilot, "Read everything", "The draft ran out of memory.")
 
 
 async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:

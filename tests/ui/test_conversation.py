@@ -39,7 +39,7 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await ask(pilot, engine, "Second?")
         first, answer, second = engine.asks[1].messages
         assert first == engine.asks[0].messages[0]
@@ -110,7 +110,7 @@ async def test_what_was_written_stays_when_it_is_stopped() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
         engine.finish()
-        await until_shown(pilot, "stopped · read", 'The "Corresponding Source', "■ stopped")
+        await until_shown(pilot, "▸ Read", 'The "Corresponding Source', "■ stopped")
         engine.stepping = False
         await ask(pilot, engine, "Go on?")
         stopped = engine.asks[1].messages[1]
@@ -142,9 +142,9 @@ async def test_again_in_full_replaces_the_turn() -> None:
         await pilot.press("ctrl+r")
         await until_shown(pilot, "No question to ask again.")
         await ask(pilot, engine, "What?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 2)
         assert engine.asks[1].mode is Mode.FULL
         assert engine.asks[1].messages == engine.asks[0].messages
-        await until_shown(pilot, "read 100%")
+        await until_shown(pilot, "Read everything")

@@ -59,7 +59,7 @@ async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) 
             assert beside.text(question.attachments[0]) == DOCUMENT
         assert (engine.asks[0].conversation, engine.asks[0].turn) == ("1", reply.id)
         engine.finish()
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
     with Store(tmp_path) as store:
         assert store.branch(1)[1].text == ANSWER
         assert store.branch(1)[1].stats is not None
@@ -81,13 +81,13 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
-        await until_shown(pilot, "▸ read 2", "31 tok/s")
+        await until_shown(pilot, "▸ Read 2", "in 1.9 s")
         await pilot.press("ctrl+g", "3", "5", "enter")
         await pilot.press("ctrl+t")
         await paste(pilot, DOCUMENT + "more")
         await type_in(pilot, "And who\nsleeps?")
     async with kept_app(tmp_path, engine := FakeEngine(), size=(100, 40)) as (pilot, app):
-        await until_shown(pilot, "▸ read 2", "31 tok/s")
+        await until_shown(pilot, "▸ Read 2", "in 1.9 s")
         await until_shown(pilot, "What jumps?", "paste-1.txt  102 KB", "next: FULL", "Paste 1")
         await until(pilot, lambda: [m.source for m in app.screen.query(Markdown)] == [ANSWER])
         assert box(pilot).text == "And who\nsleeps?"
@@ -116,17 +116,17 @@ async def test_the_figures_of_a_stored_answer_unfold(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(), (80, 30)) as (pilot, _):
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ read", "selected · 6 spans")
+        await until_shown(pilot, "▾ Read", "selected · 6 passages")
         before = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
     async with kept_app(tmp_path, size=(80, 30)) as (pilot, app):
-        await until_shown(pilot, "▸ read 2")
-        await until(pilot, lambda: app.screen.query_one(PrefillPanel).folded)
+        await until_shown(pilot, "▸ Read 2")
+        await until(pilot, lambda: app.screen.query_one(PrefillPanel).details is False)
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ read", "selected · 6 spans")
+        await until_shown(pilot, "▾ Read", "selected · 6 passages")
         after = [line.strip(SCROLLBAR) for line in screen_text(pilot).splitlines()]
-    same = ("importance", "selected ·", "why:", "keep ")
+    same = ("importance", "selected ·", "Why", "keep ")
     for word in same:
         assert [x for x in before if word in x] == [x for x in after if word in x]
     on_screen = " ".join(after)
@@ -165,7 +165,7 @@ async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: P
 async def test_again_in_full_takes_the_place_of_the_stored_answer(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Short."))) as (pilot, _):
         await ask(pilot, engine, "What?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Long."))) as (pilot, _):
         await until_shown(pilot, "Short.")
         await pilot.press("ctrl+r")
@@ -188,7 +188,7 @@ async def test_leaving_while_it_answers_keeps_what_was_written(tmp_path: Path) -
 async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
         await ask(pilot, engine, "What?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
     with Store(tmp_path) as other:
         engine = FakeEngine(Story(answer="Never kept."))
         async with kept_app(tmp_path, engine) as (pilot, _):
@@ -210,7 +210,7 @@ async def test_without_a_usable_folder_nothing_is_kept_and_that_is_said(tmp_path
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
         await until_shown(pilot, "make that folder writable", "specchat · not saved")
         await ask(pilot, engine, "What?")
-        await until_shown(pilot, "Yes.", "▸ read")
+        await until_shown(pilot, "Yes.", "▸ Read")
 
 
 def break_store(folder: Path, what: str, table: str) -> None:
@@ -228,7 +228,7 @@ async def test_a_question_that_cannot_be_kept_is_not_asked_and_stays_written(
 ) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
         await ask(pilot, engine, "What?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         break_store(tmp_path, "INSERT", "messages")
         await paste(pilot, DOCUMENT)
         await type_in(pilot, "And?")
@@ -250,7 +250,7 @@ async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path
         engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, "no room")
         engine.advance_to(lambda event: isinstance(event, Finished))
-        await until_shown(pilot, "▸ read", "no room")
+        await until_shown(pilot, "▸ Read", "no room")
         mend_store(tmp_path)
         await until_gone(pilot, "no room")
     with Store(tmp_path) as store:
@@ -260,7 +260,7 @@ async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path
 @pytest.mark.parametrize(
     ("story", "words"),
     [
-        (Story(ended=FinishReason.CANCELLED), ["■ stopped", "stopped · read"]),
+        (Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
         (Story(fails_in=Phase.PREFILL), ["✗ failed", Story().advice]),
     ],
 )

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 from app.protocol.commands import Close, Reselect
@@ -14,7 +15,10 @@ from app.protocol.events import Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.sessions.store import Store
+from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.screen import ChatScreen
+from app.ui.help.screen import help_rows, key_name
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -48,7 +52,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         await pilot.press("ctrl+t")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.FULL
-        await until_shown(pilot, "next: AUTO", "read 100%", "full")
+        await until_shown(pilot, "next: AUTO", "Read everything")
         await ask(pilot, engine)
         assert engine.asks[1].mode is Mode.AUTO
         assert engine.asks[1].keep_ratio == AUTO_KEEP
@@ -105,7 +109,7 @@ async def test_keys_typed_ahead_go_where_they_belong() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         _in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
-        await until_shown(pilot, "next: SPARSE 35%", "▸ read", "❯ b")
+        await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
         assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
 
 
@@ -114,11 +118,11 @@ async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
     async with app_with(engine := FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await pilot.press("tab")
         await until_shown(pilot, "^G at keep")
         _in_one_read(pilot, "and then?")
-        await until_shown(pilot, "❯ and then?", "▸ read")
+        await until_shown(pilot, "❯ and then?", "▸ Read")
 
 
 async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_path: Path) -> None:
@@ -157,9 +161,9 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await pilot.press("ctrl+g")
-        await until_shown(pilot, "▾ read 2", "would read")
+        await until_shown(pilot, "▸ Read 2", "selected ·", "would read")
         before = screen_text(pilot)
         await pilot.press("5", "0")
         await until_shown(pilot, "would read 12,8")
@@ -167,7 +171,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         kept = [line for line in screen_text(pilot).splitlines() if "selected ·" in line]
         assert kept != [line for line in before.splitlines() if "selected ·" in line]
         await pilot.press("escape")
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await until_gone(pilot, "would read")
 
 
@@ -182,7 +186,7 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         assert engine.sent(Reselect) == []
         await pilot.press("ctrl+g", "5")
         engine.finish()  # now there is something to try it on
-        await until_shown(pilot, "would read")
+        await until_shown(pilot, "selected ·", "saves nothing")
         assert engine.sent(Reselect) == [Reselect(engine.asks[0].turn, 0.05)]
 
 
@@ -238,6 +242,41 @@ async def test_help_lists_the_keys_that_work() -> None:
         await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
         await pilot.press("escape")
         await until_gone(pilot, "Read the next message in full")
+
+
+async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("f1")
+        await until_shown(pilot, "The ten keys", "Writing")
+        ten = screen_text(pilot).split("The ten keys")[1].split("Writing")[0].strip().splitlines()
+        keys = [line.strip("│▐ ▁▂▃▄▅▆▇█").split()[0] for line in ten]
+        assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
+
+
+async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("f1", *"code")
+        await until_shown(pilot, "A selected message", "Copy its code")
+        assert "The ten keys" not in screen_text(pilot)
+        await pilot.press("escape")
+        await until_shown(pilot, "The ten keys")
+        await pilot.press(*"ctrl+l")
+        await until_shown(pilot, "Models: what fits")
+        await until_gone(pilot, "Copy its code")
+        await pilot.press("escape", "escape")
+        await until_gone(pilot, "Models: what fits")
+
+
+def test_no_key_is_listed_twice_for_the_same_thing() -> None:
+    sections = (*ChatScreen.help_sections(None), ("Everywhere", SpecchatApp))  # type: ignore[arg-type]
+    rows = [row for _, rows in help_rows(sections) for row in rows]
+    assert len(rows) == len(set(rows))
+    listed = {key for keys, _ in rows for key in keys.split()}
+    bindings = (each for _, owner in sections for each in owner.BINDINGS)
+    named = [each for each in bindings if isinstance(each, Binding) and each.tooltip]
+    assert listed == {key for each in named for key in key_name(each.key).split()}
 
 
 @pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.sessions import records
-from app.ui.prefill.panel_render import Viewport, panel_lines, stats_line
+from app.ui.prefill.panel_render import LABEL_WIDTH, Viewport, panel_lines, would_read
 from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import replay_progress
 from app.util import formatting
@@ -41,24 +42,46 @@ STATISTICS = Statistics(
     decode_seconds=2.0,
     peak_bytes=10**9,
 )
-FULLEST = (
-    "read 20% · 1,730 of 8,651 tokens · sparse · first token 1.9 s (score 0.8, prefill 0.9) "
-    "· 31 tok/s"
-)
 
 
-def test_the_line_of_figures_as_it_is_promised() -> None:
-    assert stats_line(STATISTICS, FinishReason.STOP, 100) == FULLEST
+def drawn(progress: TurnProgress, width: int = 120, details: bool = True) -> str:
+    lines = panel_lines(progress, Viewport(width, 1.0), details)
+    return "\n".join(line.plain for line in lines)
 
 
-def test_how_sure_the_model_was_is_among_the_figures() -> None:
+def answered(**changes: Any) -> TurnProgress:
     progress = TurnProgress(0.2)
-    for confidence, words in ((0.926, "wrote 63 tokens, 93% sure of each"), (None, "wrote 63 tok")):
-        statistics = replace(STATISTICS, confidence=confidence)
-        progress.apply(Finished(1, FinishReason.STOP, "Yes.", (1,), statistics), 1.0)
-        text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-        assert words in text
-        assert ("sure of each" in text) == (confidence is not None)
+    statistics = replace(STATISTICS, **changes)
+    progress.apply(Finished(1, FinishReason.STOP, "Yes.", (1,), statistics), 5.0)
+    return progress
+
+
+def test_after_the_answer_one_line_says_how_much_was_read_and_names_keys_where_they_fit() -> None:
+    keys = ("^S what was read", "^R read everything")
+
+    def line(width: int) -> str:
+        (only,) = panel_lines(answered(), Viewport(width, 1.0), False, keys)
+        return only.plain
+
+    assert line(80).split("  ")[0] == "▸ Read 20% in 1.9 s"
+    assert line(80).endswith("  ^S what was read · ^R read everything")
+    assert line(48).endswith("  ^R read everything")
+    assert line(36) == "▸ Read 20% in 1.9 s"
+
+
+def test_how_sure_the_model_was_is_among_the_details() -> None:
+    assert "Certainty   mean token probability 93%" in drawn(answered(confidence=0.926))
+    assert "Certainty" not in drawn(answered(confidence=None))
+    assert "Certainty" not in drawn(answered(confidence=0.926), details=False)
+
+
+@given(st.integers(30, 120))
+def test_a_reason_is_wrapped_beside_its_label(width: int) -> None:
+    reason = "Sparse is expected in 3.2 s, full in 41 s, which is more than ten times as long."
+    _, after = drawn(answered(reason=reason), width).split("Why")
+    first, *others = after.splitlines()
+    assert all(line.startswith(" " * (2 + LABEL_WIDTH)) for line in others)
+    assert " ".join(" ".join([first, *others]).split()) == reason
 
 
 def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
@@ -68,29 +91,12 @@ def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(ask)
 
-    def panel() -> str:
-        return "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-
     engine.advance_to(lambda event: isinstance(event, Planned))
-    assert "keep auto" in panel()
+    assert "sparse, keep auto" in drawn(progress)
     engine.finish()
-    assert "20%" in panel()
+    assert "keep 20%" in drawn(progress)
     assert progress.selected is not None
-    progress.preview = replace(progress.selected, keep_ratio=0.4, auto_keep=0.0312)
-    assert "; auto keeps 3%" in panel()
-
-
-def test_a_full_reading_says_so() -> None:
-    full = replace(STATISTICS, reading=Reading.DENSE, read_tokens=8_651)
-    assert stats_line(full, FinishReason.STOP, 100).startswith("read 100% · 8,651 tokens · full")
-
-
-@given(st.integers(26, 120))
-def test_the_line_of_figures_fits_and_keeps_what_matters(width: int) -> None:
-    line = stats_line(STATISTICS, FinishReason.STOP, width)
-    assert len(line) <= width
-    assert line.startswith("read 20%")
-    assert "sparse" in line
+    assert would_read(replace(progress.selected, auto_keep=0.0312)).endswith("; auto keeps 3%")
 
 
 def test_almost_all_is_not_all() -> None:
@@ -160,14 +166,14 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
     ],
 )
 def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
-    """At every event of a turn, folded and open."""
+    """At every event of a turn, with and without details."""
     progress = TurnProgress(0.2)
     engine = FakeEngine(story, stepping=True)
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 500),)))
     while engine.advance() is not None:
-        for folded in (False, True):
-            lines = panel_lines(progress, Viewport(width, 1.0), folded)
+        for details in (False, True):
+            lines = panel_lines(progress, Viewport(width, 1.0), details, ("^S what was read",))
             assert all(line.cell_length <= width for line in lines)
 
 
@@ -176,8 +182,13 @@ def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read
     engine = FakeEngine(Story(cached=True))
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
-    text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-    for words in ("read 100%", "importance", "10% · ", "what keep 10% would select; everything"):
+    text = drawn(progress)
+    for words in (
+        "Read everything",
+        "importance",
+        "10% · ",
+        "what keep 10% would select; everything",
+    ):
         assert words in text
     assert "partly selected" not in text
 
@@ -188,18 +199,15 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
 
-    def panel() -> str:
-        return "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-
     engine.advance_to(lambda event: isinstance(event, Token))
-    assert "read on" not in panel()
+    assert "meanwhile" not in drawn(progress, details=False)
     for read in ("1 passage", "2 passages"):
         engine.advance_to(lambda event: isinstance(event, Selected))
-        assert f"read on: {read}" in panel()
-        assert heatmap.READ_ON in panel()
+        assert f"% read, {read} meanwhile" in drawn(progress, details=False)
+        assert heatmap.READ_ON in drawn(progress, details=False)
     engine.finish()
-    assert "read on: 2 passages" in panel()
-    assert "◆ read while it wrote" in panel()
+    assert "Read on     2 passages while it wrote" in drawn(progress)
+    assert "◆ read while it wrote" in drawn(progress)
 
 
 def test_the_phases_in_words() -> None:
@@ -208,11 +216,34 @@ def test_the_phases_in_words() -> None:
     engine.listen(lambda event: progress.apply(event, 1.0))
     engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
     engine.advance_to(lambda event: isinstance(event, Token))
-    text = "\n".join(line.plain for line in panel_lines(progress, Viewport(120, 1.0), False))
-    for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "selected · "):
-        assert words in text
+    assert "tokenise" not in drawn(progress, details=False)
+    for width in (40, 80, 120):
+        text = drawn(progress, width)
+        for words in ("✓ tokenise", "✓ score 7.5K 0.8 s", "✓ prefill", "▶ decode", "selected · "):
+            assert words in text
     engine.advance_to(lambda event: isinstance(event, Finished))
-    assert len(panel_lines(progress, Viewport(120, 1.0), True)) == 1
+    assert len(panel_lines(progress, Viewport(120, 1.0))) == 1
+
+
+@pytest.mark.parametrize("width", [38, 58, 78, 98])
+def test_while_it_reads_one_line_says_what_it_does_and_when_the_first_word_comes(
+    width: int,
+) -> None:
+    progress = TurnProgress(0.2)
+    engine = FakeEngine(Story(), stepping=True)
+    engine.listen(lambda event: progress.apply(event, 1.0))
+    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
+    seen = {}
+    while not progress.finished:
+        head, *strips = panel_lines(progress, Viewport(width, 1.0))
+        if progress.running_phase in (Phase.SCORE, Phase.PREFILL):
+            seen[progress.running_phase] = head.plain
+        assert not any(mark in "".join(s.plain for s in strips) for mark in "✓▶")
+        engine.advance()
+    assert seen[Phase.SCORE].startswith("▶ Looking for")
+    assert seen[Phase.PREFILL].startswith("▶ Reading 2")
+    for line in seen.values():
+        assert re.search(r" in [\d.]+ s$" if width > 40 else r"[\d.]+ s$", line)
 
 
 def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
@@ -222,8 +253,8 @@ def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
     turn = Turn(1, Question("Why?"), state, text)
     stats = records.AnswerStats(**known, target="t")
     progress = replay_progress(turn, replay_events(turn, stats, None, {}))
-    lines = [line.plain for line in panel_lines(progress, Viewport(200, 0.0), folded=False)]
-    return next(" ".join(line.split()) for line in lines if "tokenise" in line)
+    (line,) = (line for line in drawn(progress, 200).splitlines() if "tokenise" in line)
+    return " ".join(line.split()).removeprefix("Phases ")
 
 
 @pytest.mark.parametrize(
@@ -259,5 +290,5 @@ def test_a_stored_answer_shows_the_phases_it_went_through(
 def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
     turn = Turn(1, Question("Why?"), TurnState.FAILED)
     progress = replay_progress(turn, replay_events(turn, None, None, {}))
-    (line,) = panel_lines(progress, Viewport(80, 0.0), folded=False)
+    (line,) = panel_lines(progress, Viewport(80, 0.0), details=True)
     assert "failed" in line.plain

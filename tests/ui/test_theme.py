@@ -67,7 +67,7 @@ async def test_every_theme_is_applied_live() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         for name in ThemeName:
             app.settings.change(THEME, name)
             await pilot.pause()

@@ -30,11 +30,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "up", "earlier", "Earlier question", id="compose.earlier",
-            tooltip="Previous question (on the first line)",
+            tooltip="Previous or next question (on the first or last line)",
         ),
         Binding(
             "down", "later", "Later question", id="compose.later",
-            tooltip="Next question (on the last line)",
+            tooltip="Previous or next question (on the first or last line)",
         ),
         Binding(
             "backspace", "erase", "Erase", id="compose.erase",
@@ -42,7 +42,7 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "@", "type('@')", "Attach", id="compose.attach",
-            tooltip="Attach a file or a folder (at the start of a word)",
+            tooltip="Attach a file or folder, at the start of a word",
         ),
         Binding(
             "/", "type('/')", "Commands", id="compose.commands",
@@ -54,11 +54,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "pageup", "screen.scroll_transcript(-1)", "Scroll up", id="compose.scroll_up",
-            tooltip="Scroll the conversation up",
+            tooltip="Scroll the conversation",
         ),
         Binding(
             "pagedown", "screen.scroll_transcript(1)", "Scroll down", id="compose.scroll_down",
-            tooltip="Scroll the conversation down",
+            tooltip="Scroll the conversation",
         ),
     ]  # fmt: skip
 

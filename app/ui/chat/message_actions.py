@@ -50,7 +50,7 @@ class MessageActions:
         """The most important first."""
         hints = ["^Y copy", "^E edit"]
         if view.part is TurnPart.ANSWER:
-            hints = ["^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+            hints = ["Space details", "^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
         branch = self._open_chats.shown.conversation.branch
         if view.turn.can_continue and branch and view.turn is branch[-1]:
             hints.insert(0, "F4 continue")

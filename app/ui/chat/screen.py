@@ -58,7 +58,7 @@ class ChatScreen(MessageSelection):
     # Bindings that change the meaning of the next key have priority over the focused widget: keys
     # that arrive in one read (a slow line, or typed ahead) would otherwise be handled first.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or unqueue a question"),
+        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or take a question back"),
         Binding(
             "ctrl+t", "toggle_full", "Full", id="chat.full",
             tooltip="Read the next message in full", priority=True,
@@ -68,11 +68,11 @@ class ChatScreen(MessageSelection):
             tooltip="How much is read (selected answer: read again)", priority=True,
         ),
         Binding(
-            "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
+            "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading everything"
         ),
         Binding(
             "ctrl+s", "show_spans", "Spans", id="chat.spans",
-            tooltip="What was read of the documents",
+            tooltip="What was read, and where the answer stands",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",

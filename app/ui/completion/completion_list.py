@@ -61,9 +61,9 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             id="completion.complete",
             tooltip="Open a folder, else as ⏎",
         ),
-        Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Row above"),
-        Binding("down", "move(1)", "Down", id="completion.down", tooltip="Row below"),
-        Binding("escape", "dismiss", "Close", id="completion.close", tooltip="Close the list"),
+        Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Row above or below"),
+        Binding("down", "move(1)", "Down", id="completion.down", tooltip="Row above or below"),
+        Binding("escape", "dismiss", "Close", id="completion.close"),
     ]
 
     @dataclass

@@ -1,23 +1,40 @@
-"""F1: all keys, read from the bindings."""
+"""F1: all keys, read from the bindings: the ten that matter first, then by where they work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.ui.hanging_indent import HangingLines, hanging_indent
+from app.ui.filter_list import FilterList
+from app.ui.hanging_indent import hanging_indent
 
 Section = tuple[str, type[DOMNode]]
 """A heading, and the class whose bindings are listed below it."""
-KEY_WIDTH = 18
+Row = tuple[str, str]
+"""Keys, and what they do."""
+KEY_WIDTH, NARROW = 18, 44
+"""Cells for the keys; in a list narrower than NARROW a third less."""
+TEN_KEYS = (
+    "compose.send",
+    "compose.attach",
+    "chat.stop",
+    "chat.spans",
+    "chat.again",
+    "chat.messages",
+    "chat.new",
+    "chat.conversations",
+    "app.models",
+    "app.quit",
+)
+"""What a first conversation needs."""
 NAMES = {
     "enter": "Enter",
     "escape": "Esc",
@@ -54,38 +71,69 @@ def key_name(keys: str) -> str:
     return " ".join(names)
 
 
-def binding_rows(owner: type[DOMNode]) -> list[tuple[str, str]]:
-    """Keys and what they do, of the bindings of `owner` that have a tooltip."""
-    bindings = (entry for entry in owner.BINDINGS if isinstance(entry, Binding))
-    return [(key_name(entry.key), entry.tooltip) for entry in bindings if entry.tooltip]
+def binding_rows(bindings: Iterable[BindingType]) -> list[Row]:
+    """Of the bindings that have a tooltip; those with the same one in one row."""
+    keys: dict[str, list[str]] = {}
+    for each in bindings:
+        if isinstance(each, Binding) and each.tooltip:
+            keys.setdefault(each.tooltip, []).append(key_name(each.key))
+    return [(" ".join(names), what) for what, names in keys.items()]
+
+
+def help_rows(sections: Iterable[Section]) -> list[tuple[str, list[Row]]]:
+    """Headings with their rows. Where all of TEN_KEYS work they come first; what was listed before
+    is not listed again."""
+    owners = [(title, [*owner.BINDINGS]) for title, owner in sections]
+    by_id = {each.id: each for _, own in owners for each in own if isinstance(each, Binding)}
+    groups = [(title, binding_rows(own)) for title, own in owners]
+    if by_id.keys() >= set(TEN_KEYS):
+        groups.insert(0, ("The ten keys", binding_rows(by_id[each] for each in TEN_KEYS)))
+    listed: set[Row] = set()
+    result = []
+    for title, rows in groups:
+        fresh = [row for row in rows if row not in listed]
+        listed.update(fresh)
+        if fresh:
+            result.append((title, fresh))
+    return result
 
 
 class HelpScreen(ModalScreen[None]):
+    # With priority: the focused filter would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,enter,q", "dismiss", "Close", id="help.close")
+        Binding("f1,enter", "dismiss", "Close", id="help.close", priority=True),
+        Binding("escape", "close", "Close", id="help.escape", priority=True),
     ]
 
-    def __init__(self, sections: Iterable[Section]) -> None:
+    def __init__(self, sections: Sequence[Section]) -> None:
         super().__init__()
-        self._sections = tuple(sections)
+        self._groups = help_rows(sections)
+        self.list = FilterList(self._rows)
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            for title, owner in self._sections:
-                yield KeyList(title, binding_rows(owner))
-            yield Static(Content.styled("Esc close", "$ink-dim"))
+        with Vertical():
+            yield self.list
+            yield Static(Content.styled("↑↓ PgUp PgDn scroll   Esc close", "$ink-dim"))
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.list.draw)
 
-class KeyList(HangingLines):
-    """A heading, and below it keys with what they do."""
+    def action_close(self) -> None:
+        """Clear the filter; close where it is empty."""
+        if self.list.filter.value:
+            self.list.filter.value = ""
+        else:
+            self.dismiss()
 
-    def __init__(self, title: str, keys: list[tuple[str, str]]) -> None:
-        super().__init__()
-        self._title, self._keys = title, keys
-
-    def lines(self, width: int) -> list[Content]:
-        keys = (
-            hanging_indent(Content(f"{key:<{KEY_WIDTH}}"), Content.styled(what, "$ink-dim"), width)
-            for key, what in self._keys
-        )
-        return [Content.styled(self._title, "bold $accent"), *keys]
+    def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
+        cells = KEY_WIDTH if width >= NARROW else KEY_WIDTH * 2 // 3
+        wanted = text.casefold().replace("ctrl+", "^")
+        gap = ""
+        for title, rows in self._groups:
+            found = [row for row in rows if wanted in f"{title} {' '.join(row)}".casefold()]
+            if found:
+                yield title, Content.assemble(gap, (title, "bold $accent"))
+                gap = "\n"
+            for keys, what in found:
+                key, does = Content(f"{keys:<{cells}}"), Content.styled(what, "$ink-dim")
+                yield f"{title} {keys} {what}", hanging_indent(key, does, width)

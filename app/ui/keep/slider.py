@@ -31,13 +31,23 @@ class KeepSlider(Widget, can_focus=True):
     """Hidden until `open`. `effect` says what the keep would mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip="One percent less"),
-        Binding("right,up", "move(1)", "More", id="keep.more", tooltip="One percent more"),
-        Binding("pagedown", "move(-5)", "Less by 5", id="keep.less5", tooltip="Five percent less"),
-        Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent more"),
+        Binding(
+            "left,down", "move(-1)", "Less", id="keep.less", tooltip="One percent less or more"
+        ),
+        Binding("right,up", "move(1)", "More", id="keep.more", tooltip="One percent less or more"),
+        Binding(
+            "pagedown",
+            "move(-5)",
+            "Less by 5",
+            id="keep.less5",
+            tooltip="Five percent less or more",
+        ),
+        Binding(
+            "pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent less or more"
+        ),
         Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
         Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
-        Binding("escape", "cancel", "Cancel", id="keep.cancel", tooltip="Leave keep as it was"),
+        Binding("escape", "cancel", "Cancel", id="keep.cancel"),
         Binding("backspace", "erase", show=False),
     ]
 

@@ -106,7 +106,9 @@ def _drafts(overview: ModelOverview) -> list[Content]:
         lines.append(Content.assemble(("▸ " if each is overview.best_draft else "  ", WARN), line))
         lines += [_warn(f"  {note}") for note in each.notes]
     formula = f"1 / (r + keep + {OVERHEAD:.2f})"
-    lines.append(_dim(f"Faster: time to first token at keep {DEFAULT_KEEP_RATIO:.0%}, {formula}."))
+    lines.append(
+        _dim(f"Faster: time to the first word at keep {DEFAULT_KEEP_RATIO:.0%}, {formula}.")
+    )
     lines.append(_dim("r: what the draft costs per token, as a share of the target."))
     return lines
 

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
 
 from app.chat import heatmap
+from app.protocol import wording
 from app.protocol.events import Selected
-from app.protocol.memory import format_bytes
-from app.protocol.options import AUTO_KEEP
-from app.protocol.stats import FinishReason, Phase, Reading, Statistics
-from app.ui.keep.slider import keep_bar
-from app.ui.prefill.progress import STOPPED, PhaseStatus, TurnProgress
+from app.protocol.stats import Phase, Reading
+from app.ui.prefill.progress import PhaseStatus, TurnProgress
 from app.ui.text import spread, with_full_stop
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 INDENT = "  "
-LABEL_WIDTH = 22
+LABEL_WIDTH = 12
+"""Cells of the labels of the details."""
+STRIP_LABEL_WIDTH = 25
 MAX_STRIP_WIDTH = 96
 DIM, FAINT, ACCENT, BAD = "$ink-dim", "$ink-faint", "$accent", "$error"
-MIN_SHOWN_SECONDS = 0.05
-"""Phases shorter than this are shown without their time."""
-PARTS_OF_TTFT = (Phase.SCORE, Phase.PREFILL)
+MIN_TEXT_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,174 +34,123 @@ class Viewport:
 
     @property
     def strip_width(self) -> int:
-        return max(8, min(MAX_STRIP_WIDTH, self.width - len(INDENT) - LABEL_WIDTH))
+        return max(8, min(MAX_STRIP_WIDTH, self.width - len(INDENT) - STRIP_LABEL_WIDTH))
 
 
-def panel_lines(state: TurnProgress, view: Viewport, folded: bool) -> list[Content]:
-    """All lines of the panel, each at most `view.width` cells wide."""
-    lines = [_head(state, view, folded)]
-    if state.fallback is not None:
-        lines.extend(_fallback(state.fallback, view))
-    if not folded:
+def panel_lines(
+    state: TurnProgress, view: Viewport, details: bool = False, hints: Sequence[str] = ()
+) -> list[Content]:
+    """All lines of the panel, each at most `view.width` cells wide: what happens, or how much was
+    read; the strips while it runs or another keep is tried; with `details`, everything known.
+    `hints` are the keys to name after the first line, the most important last."""
+    lines = [_head(state, view, details, hints), *_fallback(state, view, details)]
+    if details or not state.finished or state.preview is not None:
+        lines.extend(_strips(state, view))
+    if details:
         lines.extend(_details(state, view))
     return [line.truncate(view.width, ellipsis=True) for line in lines]
-
-
-def _details(state: TurnProgress, view: Viewport) -> list[Content]:
-    if state.restored and state.statistics is None:
-        return []  # nothing was stored of it
-    lines = [*_phases(state, view), _keep(state, view)]
-    scored = state.importance is not None or state.selected is not None
-    if scored or (state.reading is not Reading.DENSE and not state.restored):
-        lines.append(_heat(state, view))
-        lines.append(_spans(state, view))
-        if state.finished and state.selected is not None:
-            lines.append(
-                _legend(view, bool(state.selected.read_on))
-                if state.would_select is None
-                else _hypothetical_legend(state.would_select)
-            )
-    if state.finished:
-        lines.extend(_afterwards(state, view))
-    return lines
 
 
 # ------------------------------------------------------------------------------ the head line
 
 
-def _head(state: TurnProgress, view: Viewport, folded: bool) -> Content:
+def _head(state: TurnProgress, view: Viewport, details: bool, hints: Sequence[str]) -> Content:
     if not state.finished:
-        return spread(_activity(state), _clock(state, view), view.width, gap=1)
-    mark = ("▸ " if folded else "▾ ", DIM)
+        return _activity(state, view)
+    mark = ("▾ " if details else "▸ ", DIM)
+    elapsed = state.elapsed(view.now)
+    after = f" · after {formatting.seconds(elapsed)}" if elapsed > 0 else ""
     if state.failed:
-        return Content.assemble(mark, ("✗ failed", BAD), (_after(state, view), DIM))
+        return Content.assemble(mark, ("✗ failed", BAD), (after, DIM))
     if state.statistics is None or not state.statistics.ttft:
         when = "" if state.has_text else " before the first word"
-        return Content.assemble(mark, (f"■ stopped{when}", DIM), (_after(state, view), DIM))
-    line = stats_line(state.statistics, state.finish_reason, view.width - 2)
-    lead, dot, rest = line.partition(" · ")
-    return Content.assemble(mark, (lead, "bold"), (dot + rest, DIM))
+        return Content.assemble(mark, (f"■ stopped{when}", DIM), (after, DIM))
+    line = Content.assemble(mark, (wording.reading_line(state.statistics), "bold"))
+    keys = list(hints)
+    while keys and line.cell_length + 2 + len(" · ".join(keys)) > view.width:
+        del keys[0]
+    return spread(line, Content.styled(" · ".join(keys), DIM), view.width) if keys else line
 
 
-def _after(state: TurnProgress, view: Viewport) -> str:
-    elapsed = state.elapsed(view.now)
-    return f" · after {formatting.seconds(elapsed)}" if elapsed > 0 else ""
-
-
-def _activity(state: TurnProgress) -> Content:
-    if state.running_phase is Phase.DECODE or _finished(state, Phase.PREFILL):
-        text = "answering"
-    else:
-        text = "getting ready" if state.reading is None else "reading"
-    details = "" if state.reading is None else f" · {_mode(state.reading)}"
-    return Content.assemble(("▶ ", ACCENT), (text, "bold"), (details, DIM))
-
-
-def _mode(reading: Reading) -> str:
-    return "full" if reading is Reading.DENSE else "sparse"
-
-
-def _clock(state: TurnProgress, view: Viewport) -> Content:
+def _activity(state: TurnProgress, view: Viewport) -> Content:
+    """What it does now and when the first word is expected, in the longest form that fits."""
+    spent = formatting.seconds(state.elapsed(view.now))
     running = state.phases.get(state.running_phase) if state.running_phase else None
-    eta = f" · ETA {formatting.seconds(running.eta)}" if running and running.eta is not None else ""
-    return Content.styled(formatting.seconds(state.elapsed(view.now)) + eta, DIM)
+    eta = None if running is None or running.phase is Phase.DECODE else running.eta
+    expected = None if eta is None else formatting.seconds(eta)
+    what, amount = _doing(state), _amount(state)
+    lefts = [what + amount, what] if amount else [what]
+    rights = [spent]
+    if expected is not None:
+        rights = [f"{spent} · first word in {expected}", f"first word in {expected}", expected]
+    tries = [(left, right) for right in rights for left in lefts]
+    fitting = (each for each in tries if 2 + len(each[0]) + 2 + len(each[1]) <= view.width)
+    left, right = next(fitting, tries[-1])
+    bold, rest = left[: len(what)], left[len(what) :]
+    start = Content.assemble(("▶ ", ACCENT), (bold, "bold"), (rest, DIM))
+    return spread(start, Content.styled(right, DIM), view.width, gap=1)
 
 
-def _fallback(reason: str, view: Viewport) -> list[Content]:
-    text = f"! {sanitize_line(with_full_stop(reason))}"
-    wrapped = Content(text).wrap(max(10, view.width - len(INDENT)))
-    return [Content.assemble(INDENT, line.stylize(ACCENT)) for line in wrapped]
+def _doing(state: TurnProgress) -> str:
+    if state.thinking_started_at is not None and not state.has_text:
+        return "Thinking"
+    phase = state.latest_phase
+    if phase is Phase.PREFILL and state.status(phase) is PhaseStatus.DONE:
+        phase = Phase.DECODE
+    return wording.activity(phase, state.reading, _share(state))
 
 
-# ------------------------------------------------------------------------------ the phases
+def _share(state: TurnProgress) -> float | None:
+    """The part of the prompt that is read, once that is known."""
+    if state.reading is Reading.DENSE:
+        return 1.0
+    selected = state.selected
+    return None if selected is None else selected.selected_tokens / selected.prompt_tokens
 
 
-def _phases(state: TurnProgress, view: Viewport) -> list[Content]:
-    """While the turn runs, one line in the most detail that fits: with tokens and times, times,
-    names, or marks only. Afterwards all details, on as many lines as needed."""
-    phases = state.expected_phases()
-    if state.finished:
-        return _flow([_phase(state, phase, 3) for phase in phases], view.width)
-    for detail in (3, 2, 1, 0):
-        parts = [_phase(state, phase, detail) for phase in phases]
-        line = Content(INDENT) + Content("  " if detail >= 2 else " ").join(parts)
-        if line.cell_length <= view.width:
-            break
-    return [line]
+def _amount(state: TurnProgress) -> str:
+    """How far it is, or how much it had read when it began to answer."""
+    phase = state.running_phase
+    if phase in (Phase.SCORE, Phase.PREFILL):
+        progress = state.phases[phase]
+        done = formatting.progress(progress.done, progress.total)
+        return f" · {done} tokens" if progress.total else ""
+    share = _share(state)
+    if phase is not Phase.DECODE or share is None:
+        return ""
+    read = " · everything read" if share == 1 else f" · {formatting.percent(share)} read"
+    later = 0 if state.selected is None else len(state.selected.read_on)
+    return f"{read}, {formatting.plural(later, 'passage')} meanwhile" if later else read
 
 
-def _flow(parts: list[Content], width: int) -> list[Content]:
-    """`parts`, each on a new line if it does not fit on the last one."""
-    lines = [Content(INDENT)]
-    for part in parts:
-        if lines[-1].cell_length + part.cell_length > width:
-            lines.append(Content(INDENT))
-        lines[-1] += part + Content("  ")
-    return [line.rstrip() for line in lines]
+def _fallback(state: TurnProgress, view: Viewport, details: bool) -> list[Content]:
+    """Why it did not go as planned: its beginning in one line, with `details` all of it."""
+    if state.fallback is None:
+        return []
+    text = Content(f"! {sanitize_line(with_full_stop(state.fallback))}").stylize(ACCENT)
+    room = max(MIN_TEXT_WIDTH, view.width - len(INDENT))
+    lines = text.wrap(room) if details else [text.truncate(room, ellipsis=True)]
+    return [Content.assemble(INDENT, line) for line in lines]
 
 
-def _phase(state: TurnProgress, phase: Phase, detail: int) -> Content:
-    """One phase. `detail` 0 is its mark alone, 1 with its name, 2 and its time, 3 and tokens."""
-    name = f" {phase.value}" if detail else ""
-    match state.status(phase):
-        case PhaseStatus.WAITING:
-            return Content.styled(f"·{name}", FAINT)
-        case PhaseStatus.RUNNING:
-            return Content.assemble(("▶ ", ACCENT), (phase.value + _amount(state, phase), "bold"))
-        case PhaseStatus.DONE:
-            return Content.assemble(("✓", ACCENT), (name + _result(state, phase, detail), DIM))
-        case PhaseStatus.STOPPED:
-            return Content.assemble(("■", DIM), (name, DIM))
-        case PhaseStatus.FAILED:
-            return Content.assemble(("✗", BAD), (name, DIM))
+# ------------------------------------------------------------------------------ the strips
 
 
-def _amount(state: TurnProgress, phase: Phase) -> str:
-    """The progress of a running phase."""
-    if phase is Phase.DECODE:
-        return f" {state.generated_tokens}"
-    progress = state.phases[phase]
-    return f" {formatting.progress(progress.done, progress.total)}" if progress.total else ""
-
-
-def _result(state: TurnProgress, phase: Phase, detail: int) -> str:
-    text = ""
-    progress = state.phases.get(phase)
-    counted = progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL)
-    if detail >= 3 and progress is not None and counted:
-        text += f" {formatting.short_count(progress.total)}"
-    if detail >= 2 and state.seconds(phase) >= MIN_SHOWN_SECONDS:
-        text += f" {formatting.seconds(state.seconds(phase))}"
-    return text
-
-
-def _finished(state: TurnProgress, phase: Phase) -> bool:
-    return phase in state.phases and state.phases[phase].finished
-
-
-# ------------------------------------------------------------------------------ keep and strips
-
-
-def _keep(state: TurnProgress, view: Viewport) -> Content:
-    after = Content("")
-    if state.preview is not None:
-        text = would_read(state.preview)
-        if state.would_select is not None:
-            text = text.replace("read", "select")
-        after = Content.styled("  " + text, ACCENT)
-    else:
-        found = []
-        if state.reused_tokens:
-            found.append(f"reused {formatting.plural(state.reused_tokens, 'token')}")
-        if state.selected is not None and (later := state.selected.read_on):
-            found.append(f"read on: {formatting.plural(len(later), 'passage')}")
-        after = Content.styled("".join(f"  {each}" for each in found), DIM)
-    before, percent = Content.styled(f"{INDENT}keep ", DIM), f" {formatting.percent(state.keep)}"
-    free = view.width - before.cell_length - len(" 100%") - after.cell_length
-    if state.keep == AUTO_KEEP:
-        return before + Content.styled("auto", "bold")
-    bar = keep_bar(state.keep, max(10, min(36, view.width // 3, free)))
-    return Content.assemble(before, bar, percent, after)
+def _strips(state: TurnProgress, view: Viewport) -> list[Content]:
+    """Importance, and what was selected, over the whole prompt."""
+    if state.restored and state.statistics is None:
+        return []  # nothing was stored of it
+    scored = state.importance is not None or state.selected is not None
+    if not scored and (state.reading is Reading.DENSE or state.restored):
+        return []
+    lines = [_heat(state, view), _spans(state, view)]
+    if state.finished and state.selected is not None:
+        lines.append(
+            _legend(view, bool(state.selected.read_on))
+            if state.would_select is None
+            else _hypothetical_legend(state.would_select)
+        )
+    return lines
 
 
 def would_read(selected: Selected) -> str:
@@ -251,7 +199,7 @@ def _spans(state: TurnProgress, view: Viewport) -> Content:
     styles = {heatmap.PINNED: DIM, heatmap.PARTIAL: f"{ACCENT} 60%"}
     marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
     label = "selected" if state.would_select is None else formatting.percent(shown.keep_ratio)
-    return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'span')}")
+    return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'passage')}")
 
 
 def _row(cells: Content, label: str) -> Content:
@@ -280,86 +228,83 @@ def _hypothetical_legend(selected: Selected) -> Content:
     return Content.assemble(INDENT, (heatmap.SELECTED, ACCENT), (text, DIM))
 
 
-# ------------------------------------------------------------------------------ afterwards
+# ------------------------------------------------------------------------------ the details
 
 
-def _afterwards(state: TurnProgress, view: Viewport) -> list[Content]:
-    """Why it was read sparsely or in full, and the totals."""
-    reason = state.statistics.reason if state.statistics else None
-    if reason is None and state.planned is not None:
-        reason = state.planned.reason
-    lines = []
-    if reason:
-        room = max(10, view.width - len(INDENT))
-        wrapped = Content(f"why: {sanitize_line(with_full_stop(reason))}").wrap(room)
-        lines = [Content.assemble(INDENT, line.stylize(DIM)) for line in wrapped]
-    if state.statistics is not None:
-        peak = f"peak memory {format_bytes(state.statistics.peak_bytes)}"
-        wrote = f"wrote {formatting.plural(state.statistics.generated_tokens, 'token')}"
-        if state.statistics.confidence is not None:
-            wrote += f", {formatting.percent(state.statistics.confidence)} sure of each"
-        total = formatting.seconds(state.elapsed(view.now))
-        lines.append(Content.styled(f"{INDENT}{wrote} · {total} total · {peak}", DIM))
-        if state.statistics.proposed_tokens:
-            lines.append(Content.styled(f"{INDENT}{ahead(state.statistics)}", DIM))
+def _details(state: TurnProgress, view: Viewport) -> list[Content]:
+    """A label and a value a line; the phases with their marks."""
+    if state.restored and state.statistics is None:
+        return []
+    lines: list[Content] = []
+    for label, text in _known(state):
+        parts = [Content(sanitize_line(text))]
+        if label == wording.PHASES:
+            parts = [_phase(state, phase) for phase in state.expected_phases()]
+        lines += _detail(label, parts, view)
     return lines
 
 
-def ahead(statistics: Statistics) -> str:
-    """What was proposed, and what that made faster."""
-    steps = statistics.verified_steps
-    proposed = formatting.plural(statistics.proposed_tokens, "token")
-    text = f"proposed {proposed} in {formatting.plural(steps, 'step')}"
-    text += f": {statistics.accepted_tokens / statistics.proposed_tokens:.0%} right"
-    text += f", {statistics.accepted_tokens / max(steps, 1):.1f} a step"
-    if statistics.is_sped_up:
-        text += f"; {statistics.decode_rate:.0f} a second instead of {statistics.plain_rate:.0f}"
-    return text
+def _known(state: TurnProgress) -> list[tuple[str, str]]:
+    """Labels and texts, from the statistics or, before there are any, from the plan."""
+    read_on = 0 if state.selected is None else len(state.selected.read_on)
+    if state.statistics is not None:
+        return wording.reading_details(state.statistics, read_on)
+    rows = [(wording.PHASES, "")]
+    if state.planned is not None:
+        rows.insert(0, ("Prompt", formatting.plural(state.planned.prompt_tokens, "token")))
+        if state.reused_tokens:
+            rows.append(wording.reused(state.reused_tokens))
+        keep = f"sparse, keep {formatting.keep(state.keep)}"
+        rows.append(("Mode", keep if state.reading is Reading.SPARSE else "in full"))
+        rows.append(("Why", with_full_stop(state.planned.reason)))
+    return rows
 
 
-# ------------------------------------------------------------------------------ the stats line
-
-
-def stats_line(statistics: Statistics, ended: FinishReason | None, width: int) -> str:
-    """The longest version that fits into `width` cells, or else the shortest."""
-    versions = _stats_versions(statistics, ended)
-    return next((line for line in versions if len(line) <= width), versions[-1])
-
-
-def _stats_versions(statistics: Statistics, ended: FinishReason | None) -> list[str]:
-    """From longest to shortest. All say how much was read, and sparse or full."""
-    read = f"read {formatting.percent(statistics.read_fraction)}"
-    mode = _mode(statistics.reading)
-    tokens = _tokens(statistics)
-    first = f"first token {formatting.seconds(statistics.ttft)}" if statistics.ttft > 0 else ""
-    rate = f"{statistics.decode_rate:.0f} tok/s" if statistics.decode_rate else ""
-    stopped = "stopped" if ended in STOPPED else ""
-    parts = _parts_of_ttft(statistics)
+def _detail(label: str, parts: Sequence[Content], view: Viewport) -> list[Content]:
+    """`parts` beside their label, wrapped; a part is not divided where it fits on a line."""
+    room = max(MIN_TEXT_WIDTH, view.width - len(INDENT) - LABEL_WIDTH)
+    lines = [Content("")]
+    for part in (piece for each in parts for piece in each.wrap(room)):
+        if lines[-1].cell_length and lines[-1].cell_length + 2 + part.cell_length <= room:
+            lines[-1] = Content.assemble(lines[-1], "  ", part)
+        elif lines[-1].cell_length:
+            lines.append(part)
+        else:
+            lines[-1] = part
+    labels = [label, *[""] * (len(lines) - 1)]
     return [
-        _join(stopped, read, tokens, mode, first + parts, rate),
-        _join(stopped, read, tokens, mode, first, rate),
-        _join(stopped, read, tokens.removesuffix(" tokens"), mode, first, rate),
-        _join(stopped, read, mode, first, rate),
-        _join(stopped, read, mode, first),
-        _join(stopped, read, mode),
+        Content.assemble(INDENT, (f"{name:<{LABEL_WIDTH}}", DIM), line)
+        for name, line in zip(labels, lines, strict=True)
     ]
 
 
-def _tokens(statistics: Statistics) -> str:
-    total = formatting.count(statistics.prompt_tokens)
-    if statistics.read_tokens >= statistics.prompt_tokens:
-        return f"{total} tokens"
-    return f"{formatting.count(statistics.read_tokens)} of {total} tokens"
+def _phase(state: TurnProgress, phase: Phase) -> Content:
+    """`✓ score 7.5K 0.8 s`."""
+    name = phase.value
+    match state.status(phase):
+        case PhaseStatus.WAITING:
+            return Content.styled(f"· {name}", FAINT)
+        case PhaseStatus.RUNNING:
+            progress = state.phases[phase]
+            amount = f" {formatting.progress(progress.done, progress.total)}"
+            if phase is Phase.DECODE:
+                amount = f" {state.generated_tokens}"
+            return Content.assemble(
+                ("▶ ", ACCENT), (name + (amount if progress.total else ""), "bold")
+            )
+        case PhaseStatus.DONE:
+            return Content.assemble(("✓ ", ACCENT), (name + _result(state, phase), DIM))
+        case PhaseStatus.STOPPED:
+            return Content.assemble(("■ ", DIM), (name, DIM))
+        case PhaseStatus.FAILED:
+            return Content.assemble(("✗ ", BAD), (name, DIM))
 
 
-def _parts_of_ttft(statistics: Statistics) -> str:
-    """` (score 0.8, prefill 0.9)`, in seconds; empty for a full prefill."""
-    if statistics.reading is Reading.DENSE or statistics.ttft <= 0:
-        return ""
-    spent = {time.phase: time.seconds for time in statistics.phases}
-    named = [f"{phase.value} {spent[phase]:.1f}" for phase in PARTS_OF_TTFT if phase in spent]
-    return f" ({', '.join(named)})" if named else ""
-
-
-def _join(*parts: str) -> str:
-    return " · ".join(part for part in parts if part)
+def _result(state: TurnProgress, phase: Phase) -> str:
+    """How many tokens a finished phase had, and how long it took."""
+    text, progress = "", state.phases.get(phase)
+    if progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL):
+        text = f" {formatting.short_count(progress.total)}"
+    if state.seconds(phase) >= wording.MIN_PHASE_SECONDS:
+        text += f" {formatting.seconds(state.seconds(phase))}"
+    return text

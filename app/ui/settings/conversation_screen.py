@@ -50,8 +50,8 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
 
     HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "Esc done")
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Row above"),
-        Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Row below"),
+        Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Row above or below"),
+        Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Row above or below"),
         Binding(
             "escape,f3",
             "close",

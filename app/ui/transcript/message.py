@@ -25,23 +25,23 @@ class MessageView(LazyContainer, can_focus=True):
     """Selected while it has the focus. Printable keys go to the compose box."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous message"),
-        Binding("down", "move(1)", "Down", id="message.down", tooltip="Next message"),
+        Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous or next message"),
+        Binding("down", "move(1)", "Down", id="message.down", tooltip="Previous or next message"),
         Binding(
             "left", "version(-1)", "Previous version", id="message.left",
-            tooltip="Previous version, where the conversation branches",
+            tooltip="Another version, where the conversation branches",
         ),
         Binding(
             "right", "version(1)", "Next version", id="message.right",
-            tooltip="Next version, where the conversation branches",
+            tooltip="Another version, where the conversation branches",
         ),
         Binding(
-            "space", "figures", "Figures", id="message.figures",
-            tooltip="Show or hide how the answer was read (or click it)",
+            "space", "details", "Details", id="message.details",
+            tooltip="Show or hide how the answer was read (or click that line)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking, or the statistics",
+            tooltip="Show or hide the model's thinking, or else the details",
         ),
         Binding("ctrl+y", "run('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
         Binding(
@@ -58,11 +58,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+r", "run('full')", "In full", id="message.full",
-            tooltip="Answer again, reading everything (^G: at another keep)",
+            tooltip="Ask again, reading everything",
         ),
         Binding(
             "ctrl+s", "run('spans')", "Spans", id="message.spans",
-            tooltip="What was read for this answer",
+            tooltip="What was read, and where the answer stands",
         ),
         Binding(
             "ctrl+d", "run('delete')", "Delete", id="message.delete",
@@ -74,13 +74,13 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "pageup", "screen.scroll_transcript(-1)", "Page up", id="message.page_up",
-            tooltip="Scroll up",
+            tooltip="Scroll the conversation",
         ),
         Binding(
             "pagedown", "screen.scroll_transcript(1)", "Page down", id="message.page_down",
-            tooltip="Scroll down",
+            tooltip="Scroll the conversation",
         ),
-        Binding("escape", "leave", "Back", id="message.leave", tooltip="Back to the compose box"),
+        Binding("escape", "leave", "Back", id="message.leave"),
     ]  # fmt: skip
 
     @dataclass
@@ -152,11 +152,11 @@ class MessageView(LazyContainer, can_focus=True):
     def action_leave(self) -> None:
         self.post_message(self.KeyForComposer(None))
 
-    def action_figures(self) -> None:
+    def action_details(self) -> None:
         """Does nothing for a question."""
 
     def action_unfold(self) -> None:
-        self.action_figures()
+        self.action_details()
 
 
 class Speaker(Static):

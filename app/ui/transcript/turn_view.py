@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
+from app.protocol import wording
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.prefill.panel import PrefillPanel
@@ -81,7 +82,7 @@ class AnswerView(MessageView):
     ) -> None:
         super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
         self._progress, self._clock = progress, clock
-        self._is_last, self._is_first_quote = True, False
+        self._is_last, self._has_documents, self._is_first_quote = True, False, False
         self._thinking: ThinkingView
         self._panel: PrefillPanel
         self._answer: Answer | Quotation
@@ -94,6 +95,7 @@ class AnswerView(MessageView):
     def content(self) -> Sequence[Widget]:
         self._thinking = ThinkingView(self.turn, self._progress, self._clock)
         self._panel = PrefillPanel(self._progress, self._clock)
+        self._panel.hints = self._keys()
         self._answer = (Quotation if self.turn.quotes else Answer)(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
@@ -106,6 +108,7 @@ class AnswerView(MessageView):
     def tick(self) -> None:
         """Update what changes with time."""
         if self.has_content:
+            self._panel.hints = self._keys()
             self._panel.update_progress()
             self._thinking.show()
 
@@ -125,7 +128,7 @@ class AnswerView(MessageView):
                 await self._answer.finish()
             self._show_note()
 
-    def action_figures(self) -> None:
+    def action_details(self) -> None:
         if self.has_content:
             self._panel.toggle()
 
@@ -133,12 +136,14 @@ class AnswerView(MessageView):
         if self.turn.thinking and self.has_content:
             self._thinking.toggle()
         else:
-            self.action_figures()
+            self.action_details()
 
-    def show_last(self, is_last: bool) -> None:
-        """Only the last answer can be continued."""
-        if is_last != self._is_last:
-            self._is_last = is_last
+    def show_last(self, is_last: bool, has_documents: bool) -> None:
+        """Only the last answer can be continued, and only its line names keys. `has_documents`:
+        whether there is something to show of what was read."""
+        if (is_last, has_documents) != (self._is_last, self._has_documents):
+            self._is_last, self._has_documents = is_last, has_documents
+            self.tick()
             if self.has_content:
                 self._show_note()
 
@@ -148,6 +153,17 @@ class AnswerView(MessageView):
             self._is_first_quote = is_first
             if self.has_content:
                 self._show_note()
+
+    def _keys(self) -> list[str]:
+        """How to see or change how much was read."""
+        statistics = self._progress.statistics
+        sparse = statistics is not None and not statistics.read_everything
+        keys = []
+        if self._is_last and self._has_documents:
+            keys.append("^S what was read" if sparse else "^S where the answer stands")
+        if self._is_last and sparse:
+            keys.append("^R read everything")
+        return keys
 
     def _show_note(self) -> None:
         ending = _ending_text(self.turn)
@@ -194,7 +210,6 @@ class TurnView(Vertical):
         await self.answer.update_turn()
 
 
-UNSURE = "≈ less sure than usual, having read {}"
 RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
@@ -228,7 +243,8 @@ def _ending_text(turn: Turn) -> Content | None:
         return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
-    if turn.statistics is not None and turn.statistics.unsure:
-        read = formatting.percent(turn.statistics.read_fraction)
-        return Content.styled(f"{UNSURE.format(read)} · ^R asks again, reading in full", "$ink-dim")
+    if unsure := wording.unsure_note(turn.statistics):
+        return Content.styled(f"≈ {unsure} · ^R reads everything", "$ink-dim")
+    if turn.guard is not None and turn.state is TurnState.DONE:
+        return Content.styled(sanitize_line(turn.guard), "$ink-dim")
     return None

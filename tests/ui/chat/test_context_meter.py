@@ -76,7 +76,7 @@ async def test_what_is_attached_and_typed_is_new_and_then_part_of_the_context() 
         assert f"new {chip.tokens / 1000:.0f}K" in figures(pilot)
         assert "est" not in figures(pilot)  # nothing was ever clocked
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await until(pilot, lambda: "ctx 26K/41K" in figures(pilot) and "new" not in figures(pilot))
 
 
@@ -114,7 +114,7 @@ async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> No
         await paste(pilot, DOCUMENT)
         await pilot.press("ctrl+g", "enter")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read 2")
+        await until_shown(pilot, "▸ Read 2")
         await pilot.press("ctrl+g", "5")
         await until_shown(pilot, "would read")
         await pilot.press("escape")
@@ -146,7 +146,7 @@ async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.Monk
     async with counting_app(engine).run_test(size=(width, 24)) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await pilot.press("ctrl+g", "5", "5", "enter")
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, " tok", "new 3", "next: SPARSE 55%", "⏎ send")

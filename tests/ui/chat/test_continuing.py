@@ -34,7 +34,7 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "■ cut off at 3 tokens (F2: max tokens) · F4 continues")
-        await until_shown(pilot, "▸ read 21% · 5,274 of 25,647 · sparse · first token 1.9 s")
+        await until_shown(pilot, "▸ Read 21% in 1.9 s")
         engine.story = Story(answer="pays the rent.")
         await pilot.press("f4")
         await until_shown(pilot, "The tenant pays the rent.")
@@ -42,7 +42,7 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         assert "cut off" not in screen_text(pilot)
         assert screen_text(pilot).count("You") == 1
         assert engine.asks[1].messages[-1].text == "The tenant "
-        assert "▸ read 21% · 5,274 of 25,647 · sparse · first token 1.9 s" in screen_text(pilot)
+        assert "▸ Read 21% in 1.9 s" in screen_text(pilot)
         await pilot.press("f4")
         await until_shown(pilot, "Nothing to continue")
 
@@ -68,7 +68,7 @@ async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> N
         await pilot.press("f4")
         await until(pilot, lambda: len(engine.asks) == 2)
         engine.advance_to(lambda event: isinstance(event, Token))
-        await until_shown(pilot, "▶ answering · sparse", "Esc stop")
+        await until_shown(pilot, "▶ Answering", "Esc stop")
         await pilot.press("escape")
         engine.finish()
         await until_shown(pilot, "■ stopped · the text so far stays · F4 continues")
@@ -109,7 +109,7 @@ async def test_what_cannot_be_continued_stays_and_says_why() -> None:
         engine.story = Story(predicted=True)
         await pilot.press("f4")
         await until_shown(pilot, "✗ not continued: There is not enough memory", "The tenant")
-        await until_shown(pilot, "F4 continues", "▸ read 2")
+        await until_shown(pilot, "F4 continues", "▸ Read 2")
 
 
 async def test_it_is_continued_after_a_new_start(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ async def test_quitting_asks_where_the_first_word_is_far_and_not_when_it_is_over
         await ask(pilot, engine)
         for _ in range(3):
             engine.advance()
-        await until_shown(pilot, "ETA")
+        await until_shown(pilot, "first word in")
         await pilot.press("ctrl+q")
         await until_shown(pilot, "Still answering (about ", " to the first word)")
         engine.finish()
-        await until_shown(pilot, "▸ read", "⏎ send")
+        await until_shown(pilot, "▸ Read", "⏎ send")
         clock.now = 60.0
         await pilot.press("ctrl+q")
         await until(pilot, lambda: app._exit)

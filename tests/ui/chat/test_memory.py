@@ -83,7 +83,7 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
         engine.advance_to(lambda event: isinstance(event, Token))
         engine.finish()
         await until_shown(pilot, "■ stopped: memory nearly used up · the text so far stays")
-        await until_shown(pilot, "stopped · read")
+        await until_shown(pilot, "▸ Read")
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -109,7 +109,7 @@ async def test_a_conversation_that_is_full_says_so() -> None:
     async with app_with(engine).run_test(size=(80, 30)) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await type_in(pilot, "More?")
         await pilot.press("enter")
         await until_shown(pilot, "The conversation is too long", "^N starts a new one", "❯ More?")
@@ -122,7 +122,7 @@ async def test_what_the_engine_refuses_comes_back_as_it_was(tmp_path: Path) -> N
     async with kept_app(tmp_path, engine, size=(80, 30)) as (pilot, app):
         await until_shown(pilot, "ready")
         await ask(pilot, engine, "First?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         engine.story = TOO_LONG
         await paste(pilot, DOCUMENT)
         await paste(pilot, OTHER)
@@ -137,7 +137,7 @@ async def test_what_the_engine_refuses_comes_back_as_it_was(tmp_path: Path) -> N
         assert [turn.question.text for turn in branch] == ["First?"]
         await until_gone(pilot, "✗ failed")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
-        await until_shown(pilot, "❯ Which box?", "next: FULL", "▸ read")
+        await until_shown(pilot, "❯ Which box?", "next: FULL", "▸ Read")
         assert chips(pilot) == ["Paste 1", "Paste 2"]
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
@@ -162,7 +162,7 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
     async with app_with(engine).run_test(size=(80, 30)) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine, "First?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         engine.story = TOO_LONG
         await pilot.press("tab", "ctrl+e")
         await until_shown(pilot, "Editing an earlier question")

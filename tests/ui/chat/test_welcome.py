@@ -154,6 +154,6 @@ async def test_the_embedded_pair_is_not_asked_without_a_document(tmp_path: Path)
         assert not engine.asks
         await paste(pilot, DOCUMENT)
         await pilot.press("enter")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await pilot.press(*"more", "enter")
         await until(pilot, lambda: len(engine.asks) == 2, "a later question needs none")

@@ -205,14 +205,14 @@ async def test_a_command_is_found_and_run() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("/")
-        await until_shown(pilot, "/attach", "/again", "Ask again, reading in full")
+        await until_shown(pilot, "/attach", "/again", "Ask again, reading everything")
         await pilot.press("f", "u", "enter")
         await until_shown(pilot, "next: FULL")
         assert (box_text(pilot), engine.asks) == ("", [])
         feed(pilot, "/help\r")
-        await until_shown(pilot, "Files and commands")
+        await until_shown(pilot, "The ten keys")
         await pilot.press("escape")
-        await until_gone(pilot, "Files and commands")
+        await until_gone(pilot, "The ten keys")
         await pilot.press(*"/attach", "enter")
         await until(pilot, lambda: box_text(pilot) == "@")
 

@@ -86,7 +86,7 @@ async def test_what_it_costs_is_said_and_then_it_is_loaded(
     async with app(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
-        await until_shown(pilot, "read 2")
+        await until_shown(pilot, "Read 2")
         await open_models(pilot, "big-4bit")
         await choose(pilot, "big")
         await until_shown(

@@ -130,7 +130,7 @@ async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "One?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         await opened(pilot, app)
         await pilot.press("escape")
         await until_gone(pilot, "This conversation")
@@ -192,7 +192,7 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
         await ask(pilot, engine, "What?")
         assert said(engine.asks[0].messages) == [imported]
         assert engine.asks[0].sampling.seed == 7
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         screen = await opened(pilot, app)
         screen.prompt.clear()
         await pilot.press("escape")

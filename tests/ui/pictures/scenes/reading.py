@@ -1,4 +1,4 @@
-"""How a question is read, from the first token to the folded panel."""
+"""How a question is read, from the first word to the folded panel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def sparsely(stage: Stage) -> None:
         await stage.shown("importance 2/4")
         await stage.take("lookahead")
         stage.play(lambda e: at(e, Phase.PREFILL, 0.6), 2.5)
-        await stage.shown("ETA 1.")
+        await stage.shown("first word in 1.")
         await stage.write("And may it be left on a server?")
         await stage.press("enter")
         await stage.shown("queued · Esc takes it back")
@@ -37,10 +37,10 @@ async def sparsely(stage: Stage) -> None:
         await stage.take("decode")
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("▸ read")
+        await stage.shown("▸ Read")
         await stage.take("answered")
         await stage.press("tab", "space")
-        await stage.shown("▾ read", "why:")
+        await stage.shown("▾ Read", "Why")
         await stage.take("opened")
         await stage.press("space", "escape", "ctrl+g", "3", "5")
         stage.engine.finish()
@@ -49,7 +49,7 @@ async def sparsely(stage: Stage) -> None:
         await stage.press("escape", "ctrl+r")
         await stage.until(lambda: len(stage.engine.asks) == 2)
         stage.play(lambda e: at(e, Phase.PREFILL, 0.5), 1.8)
-        await stage.shown("reading · full")
+        await stage.shown("Reading everything")
         await stage.take("full")
 
 
@@ -61,7 +61,7 @@ async def reading_on(stage: Stage) -> None:
         await stage.ask(samples.QUESTION)
         await stage.idle()
         await stage.press("tab", "space")
-        await stage.shown("read on: 3 passages")
+        await stage.shown("3 passages while it wrote")
         await stage.take("answered")
 
 
@@ -93,7 +93,7 @@ async def trouble(stage: Stage) -> None:
         await stage.take("falling-back")
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("full ·")
+        await stage.shown("▸ Read everything")
         await stage.take("fell-back")
         stage.engine.story = story(fails_in=Phase.PREFILL)
         await stage.ask("For how long?")

@@ -14,7 +14,7 @@ async def document(stage: Stage) -> None:
         await stage.paste(samples.licence())
         await stage.ask(samples.QUESTION)
         await stage.idle()
-        await stage.shown("▸ read")
+        await stage.shown("▸ Read")
         await stage.press("ctrl+s")
         await stage.shown("Spans")
         await stage.press("n", "n")

@@ -1,0 +1,110 @@
+"""What is said of how a prompt was read: two facts first, everything else on request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.protocol.options import Mode
+from app.protocol.stats import Phase, PhaseTime, Reading, Statistics
+from app.protocol.wording import activity, reading_details, reading_line, unsure_note
+
+STATISTICS = Statistics(
+    reading=Reading.SPARSE,
+    mode=Mode.AUTO,
+    keep_ratio=0.12,
+    reason="Sparse is expected in 3.2 s, full in 41 s.",
+    prompt_tokens=25_000,
+    eligible_tokens=24_900,
+    read_tokens=1_000,
+    reused_tokens=0,
+    recalled_tokens=0,
+    generated_tokens=61,
+    seed=0,
+    ttft=3.2,
+    phases=(PhaseTime(Phase.TOKENISE, 0.01), PhaseTime(Phase.SCORE, 2.0)),
+    decode_seconds=2.0,
+    peak_bytes=1 << 30,
+)
+FULL: dict[str, Any] = {"reading": Reading.DENSE, "read_tokens": 25_000, "ttft": 41.0}
+PROPOSED: dict[str, Any] = {"proposed_tokens": 60, "accepted_tokens": 45, "verified_steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "Read 4% in 3.2 s"),
+        (FULL, "Read everything in 41 s"),
+        ({"reused_tokens": 750, "ttft": 0.8}, "Read 4% (1% new) in 0.8 s"),
+        ({"reused_tokens": 990, "ttft": 0.8}, "Read 4% (<1% new) in 0.8 s"),
+        ({"reused_tokens": 1_000, "ttft": 0.8}, "Read 4% (nothing new) in 0.8 s"),
+        ({"reused_tokens": 20}, "Read 4% in 3.2 s"),
+        (FULL | {"reused_tokens": 23_000}, "Read everything (8% new) in 41 s"),
+        ({"read_tokens": 24_999}, "Read 99% in 3.2 s"),
+        ({"ttft": 0.0, "read_tokens": 300}, "Stopped before the first word"),
+    ],
+)
+def test_the_line_says_how_much_was_read_and_how_soon_the_first_word_came(
+    changes: dict[str, Any], line: str
+) -> None:
+    assert reading_line(replace(STATISTICS, **changes)) == line
+
+
+def test_only_an_unsure_answer_is_said_to_be_one() -> None:
+    assert unsure_note(None) == unsure_note(STATISTICS) == ""
+    unsure = replace(STATISTICS, unsure=True)
+    assert unsure_note(unsure) == "Less sure than usual, having read 4%"
+
+
+def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
+    known = replace(STATISTICS, reused_tokens=750, recalled_tokens=40, confidence=0.926, **PROPOSED)
+    assert reading_details(known, read_on=2) == [
+        ("Read", "1,000 of 25,000 tokens, sparse"),
+        ("Reused", "750 tokens that were cached before"),
+        ("Recalled", "40 tokens skipped in earlier turns"),
+        ("Read on", "2 passages while it wrote"),
+        ("Mode", "auto, keep 12%"),
+        ("First word", "after 3.2 s"),
+        ("Phases", "tokenise, score 2.0 s"),
+        ("Answer", "61 tokens in 2.0 s, 30 a second"),
+        ("Proposed", "60 tokens in 10 steps: 75% right, 4.5 a step"),
+        ("Certainty", "mean token probability 93%"),
+        ("Memory", "peak 1 GB"),
+        ("Why", "Sparse is expected in 3.2 s, full in 41 s."),
+    ]
+
+
+def test_what_is_not_known_has_no_line() -> None:
+    labels = {label for label, _ in reading_details(replace(STATISTICS, ttft=0.0))}
+    assert labels == {"Read", "Mode", "Phases", "Answer", "Memory", "Why"}
+
+
+def test_a_failure_of_sparse_reading_is_the_reason() -> None:
+    fallback = replace(STATISTICS, **FULL, fallback="The draft ran out of memory.")
+    assert dict(reading_details(fallback))["Why"] == "The draft ran out of memory."
+
+
+@pytest.mark.parametrize(
+    ("plain_rate", "faster"),
+    [
+        (12.0, "; 30 a second instead of 12"),
+        (29.0, ""),  # as fast, up to noise
+        (0.0, ""),  # hardly any were written one at a time
+    ],
+)
+def test_proposed_tokens_are_said_to_be_faster_only_where_they_were(
+    plain_rate: float, faster: str
+) -> None:
+    rows = dict(reading_details(replace(STATISTICS, plain_rate=plain_rate, **PROPOSED)))
+    assert rows["Proposed"] == f"60 tokens in 10 steps: 75% right, 4.5 a step{faster}"
+
+
+def test_what_is_done_now_is_said_in_plain_words() -> None:
+    assert activity(None, None) == "Getting ready"
+    assert activity(Phase.SCORE, Reading.SPARSE) == "Looking for what matters"
+    assert activity(Phase.PREFILL, Reading.DENSE) == "Reading everything"
+    assert activity(Phase.PREFILL, Reading.SPARSE, 0.04) == "Reading 4% of the text"
+    for phase in Phase:
+        assert activity(phase, Reading.SPARSE)
