@@ -202,7 +202,7 @@ class PromptBuilder:
                 texts.append(PromptText(*place, at, starts, part.text))
             if part.message is not None and part.document is not None:
                 offsets[part.message, part.document] = starts
-                document = messages[part.message].documents[part.document]
+                document = messages[part.message].in_prompt[part.document]
                 pins = _pinned_tokens(document, starts)
                 user_pins += [(at + first, at + last) for first, last in pins]
             at += len(tokens)
@@ -371,7 +371,7 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
         else:
             yield _PromptPart(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
         return
-    for number, document in enumerate(message.documents):
+    for number, document in enumerate(message.in_prompt):
         yield _PromptPart(SegmentKind.TEMPLATE, document_header(document), index)
         yield _PromptPart(SegmentKind.DOCUMENT, document.text, index, number)
         yield _PromptPart(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
@@ -382,7 +382,7 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
 def _plain_parts(message: Message) -> Iterator[_PromptPart]:
     """Of a text that is not a message: all but its end may be skipped."""
     yield _PromptPart(SegmentKind.TEMPLATE, "", special=True, first=True)
-    for number, document in enumerate(message.documents):
+    for number, document in enumerate(message.in_prompt):
         yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number)
     yield _PromptPart(SegmentKind.QUESTION, message.text, 0)
 
@@ -399,4 +399,5 @@ def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tu
 def document_header(document: Document) -> str:
     """The line before a document's text."""
     name = re.sub(r'[\r\n"<>]', " ", document.name)
-    return f'<document name="{name}">\n'
+    line = f' line="{document.line}"' if document.line > 1 else ""
+    return f'<document name="{name}"{line}>\n'
