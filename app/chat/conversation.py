@@ -12,9 +12,9 @@ from itertools import takewhile
 
 from app.errors import UserError
 from app.protocol.commands import Ask
-from app.protocol.events import Event, Failed, Finished, Planned, Token
+from app.protocol.events import Event, Failed, Finished, Planned, Retrieved, Token
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
-from app.protocol.prompt import Document, Message, Role
+from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.sessions.records import Overrides
 
@@ -116,6 +116,10 @@ def effective_mode(overrides: Overrides, mode: Mode, keep: float) -> tuple[Mode,
     return mode, keep
 
 
+def file_choice(overrides: Overrides) -> FileChoice:
+    return FileChoice(frozenset(overrides.always_read or ()), frozenset(overrides.never_read or ()))
+
+
 @dataclass(frozen=True, slots=True)
 class PreviousEnd:
     """How an answer ended before it was continued."""
@@ -153,6 +157,9 @@ class Turn:
     """Whether the answer is a quotation: the embedded target writes nothing else."""
     previous_end: PreviousEnd | None = None
     """Set for an answer that is or was continued."""
+    retrieved: tuple[RetrievedPart, ...] | None = None
+    """What was put before the model in place of the question's documents, where those of the
+    conversation do not all fit."""
 
     @property
     def can_continue(self) -> bool:
@@ -174,7 +181,15 @@ class Turn:
         answer = Message(
             Role.ASSISTANT, self.text, token_ids=self.generated_ids, thinking=self.thinking
         )
-        return self.question.message, answer
+        return self.asked, answer
+
+    @property
+    def asked(self) -> Message:
+        """The question, with what was retrieved for it."""
+        if self.retrieved is None:
+            return self.question.message
+        parts = tuple(part.document for part in self.retrieved)
+        return replace(self.question.message, retrieved=parts)
 
     def retry_question(self, mode: Mode, keep: float) -> Question:
         """The question for another answer. If it was predicted not to fit and is asked again
@@ -203,6 +218,8 @@ class Turn:
                 self.text += event.text
                 self.thinking += event.thinking
                 self.generated_ids = (*(self.generated_ids or ()), *event.ids)
+            case Retrieved():
+                self.retrieved = event.parts
             case Planned() if self.previous_end is None:
                 self.guard = event.guard
             case Finished():
@@ -283,15 +300,20 @@ class Conversation:
         return [*system, *earlier, turn]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
-        """For each message of the prompt of `turn`."""
-        return [holder.question.documents if holder else () for holder in self.question_turns(turn)]
+        """For each message of the prompt of `turn`, as the model gets them."""
+        return [holder.asked.in_prompt if holder else () for holder in self.question_turns(turn)]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
         """Pin these characters in the prompt of `turn`. Returns its question."""
         turns = self.question_turns(turn)
         for (message, number), ranges in pins.items():
             holder = turns[message]
-            if holder is not None:
+            if holder is not None and holder.retrieved is not None:
+                parts = list(holder.retrieved)
+                pinned = replace(parts[number].document, pinned=ranges)
+                parts[number] = replace(parts[number], document=pinned)
+                holder.retrieved = tuple(parts)
+            elif holder is not None:
                 documents = list(holder.question.documents)
                 documents[number] = replace(documents[number], pinned=ranges)
                 holder.question = replace(holder.question, documents=tuple(documents))
@@ -303,14 +325,19 @@ class Conversation:
         retry_of: Turn | None = None,
         number: int | None = None,
         edit_of: Turn | None = None,
+        choose_files: bool = False,
     ) -> tuple[Turn, Ask]:
         """A new turn, and the command for the engine. It may fork the conversation: as `retry_of`
-        a turn, it replaces that one and those after it once it is answered; as `edit_of` one,
-        it replaces them at once. Turns are counted from 1, unless a `number` is given."""
+        a turn, it replaces that one and those after it once it is answered, and reads what was
+        retrieved for it, unless it is to `choose_files` again; as `edit_of` one, it replaces them
+        at once. Turns are counted from 1, unless a `number` is given."""
+        again = retry_of
         retry_of, edit_of = _original_turn(retry_of), _original_turn(edit_of)
         if retry_of is not None and retry_of is self.last and not retry_of.text:
             retry_of, edit_of = None, retry_of  # there is no answer to return to
         turn = Turn(number or len(self.turns) + 1, question, retry_of=retry_of)
+        if again is not None and not choose_files:
+            turn.retrieved = again.retrieved
         left = retry_of or edit_of
         if left is not None:
             turn.superseded = tuple(self.turns[self.turns.index(left) :])
@@ -321,9 +348,10 @@ class Conversation:
         self.turns.append(turn)
         turn.system = self.system_prompt
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
-        messages = (*system, *earlier, question.message)
+        messages = (*system, *earlier, turn.asked)
         sampling = effective_sampling(self.overrides, self.sampling)
         ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
+        ask = replace(ask, files=file_choice(self.overrides))
         return turn, replace(ask, skip_memory_check=question.despite_memory)
 
     def resume(self, turn: Turn) -> Ask:
@@ -347,7 +375,7 @@ class Conversation:
             mode, keep = (Mode.SPARSE, turn.statistics.keep_ratio) if sparse else (Mode.FULL, keep)
         turn.previous_end = PreviousEnd(turn.state, turn.ended, turn.statistics)
         turn.state, turn.ended, turn.failure = TurnState.RUNNING, None, None
-        messages = (*system, *earlier, question.message, answer)
+        messages = (*system, *earlier, turn.asked, answer)
         ask = Ask(turn.number, messages, mode, keep, sampling)
         return replace(ask, skip_memory_check=question.despite_memory)
 

@@ -8,6 +8,7 @@ screen does that on a thread.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from app.chat.replay import NEVER_ANSWERED, replay_events
 from app.chat.stored_turn import StoredTurn
 from app.protocol.events import Event, Failed
 from app.protocol.options import EMBEDDED, Mode, Sampling
-from app.protocol.prompt import Document, Role
+from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.errors import StoreError
@@ -105,7 +106,7 @@ class StoredConversation:
         """Commit a question and start its answer. As `edit_of` a turn, it starts another branch. A
         question that cannot be asked is not stored: raises QuestionError or StoreError."""
         question.check()
-        attachments = [_attach(self._store, document) for document in question.documents]
+        attachments = _attach(self._store, question.documents)
         self.check_documents()
         if self.id is None:
             self.id = self._store.create(overrides=self.conversation.overrides).id
@@ -117,11 +118,17 @@ class StoredConversation:
         return self._start_turn(asked.id, question, edit_of=edit_of)
 
     def ask_again(
-        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+        self,
+        mode: Mode,
+        keep: float,
+        turn: Turn | None = None,
+        pins: Pins | None = None,
+        choose_files: bool = False,
     ) -> StoredTurn:
         """Start another answer to the question of `turn`, or the last one, with `pins` that are
-        always read. Once complete, it replaces the earlier answer and all after it. Raises
-        QuestionError or StoreError."""
+        always read. What was retrieved for it stays, unless it is to `choose_files` again. Once
+        complete, it replaces the earlier answer and all after it. Raises QuestionError or
+        StoreError."""
         self.check_documents()
         again = turn or self.conversation.last
         if again is None:
@@ -130,7 +137,8 @@ class StoredConversation:
             self._pin(again, pins)
         question = again.retry_question(mode, keep)
         question.check()
-        return self._start_turn(self._question_ids[again.number], question, retry_of=again)
+        asked = self._question_ids[again.number]
+        return self._start_turn(asked, question, again, choose_files=choose_files)
 
     def resume(self, turn: Turn) -> StoredTurn:
         """Start to continue the last answer. Raises QuestionError or StoreError."""
@@ -158,12 +166,15 @@ class StoredConversation:
 
     def _pin(self, turn: Turn, pins: Pins) -> None:
         asked = self.conversation.question_turns(turn)
-        by_question: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
+        by_message: dict[int, dict[int, tuple[tuple[int, int], ...]]] = {}
         for (message, document), ranges in pins.items():
             if (holder := asked[message]) is not None:
-                by_question.setdefault(self._question_ids[holder.number], {})[document] = ranges
-        for question, pinned in by_question.items():
-            self._store.pin_passages(question, pinned)
+                # What was retrieved for a question is attached to its answer.
+                retrieved = holder.retrieved is not None
+                id = holder.number if retrieved else self._question_ids[holder.number]
+                by_message.setdefault(id, {})[document] = ranges
+        for id, pinned in by_message.items():
+            self._store.pin_passages(id, pinned)
         self.conversation.pin(turn, pins)
 
     def set_overrides(self, overrides: records.Overrides) -> None:
@@ -228,13 +239,18 @@ class StoredConversation:
         question: Question,
         retry_of: Turn | None = None,
         edit_of: Turn | None = None,
+        choose_files: bool = False,
     ) -> StoredTurn:
         assert self.id is not None
         current = self._store.conversation(self.id).current
         reply = self._store.begin_reply(asked)
         # Message ids are unique, so that turns of several conversations can share an engine.
-        turn, command = self.conversation.start_turn(question, retry_of, reply.message, edit_of)
+        turn, command = self.conversation.start_turn(
+            question, retry_of, reply.message, edit_of, choose_files
+        )
         turn.quotes = self._models.target == EMBEDDED
+        if turn.retrieved is not None:
+            reply.retrieve(turn.retrieved)
         self._question_ids[turn.number] = asked
         self._turns[turn.number] = turn
         self._forks = self._store.forks(self.id)
@@ -277,7 +293,9 @@ class StoredConversation:
         question = Question(message.text, self._documents(message))
         if answer is not None:
             self._stats[answer.id] = answer.stats
-            return _answered_turn(answer, question, self._models)
+            turn = _answered_turn(answer, question, self._models)
+            turn.retrieved = self._retrieved(answer)
+            return turn
         turn = Turn(message.id, question, TurnState.FAILED)
         turn.failure = Failed(turn.number, *NEVER_ANSWERED)
         return turn
@@ -291,6 +309,19 @@ class StoredConversation:
                 self._missing_document, text = error, ""
             documents.append(Document(attachment.name, text, attachment.pinned))
         return tuple(documents)
+
+    def _retrieved(self, answer: records.Message) -> tuple[RetrievedPart, ...] | None:
+        parts = []
+        for attachment in answer.attachments:
+            if (why := attachment.retrieval) is None:
+                return None
+            try:
+                text = self._store.text(attachment)
+            except StoreError:  # retrieved again with the next question
+                return None
+            document = Document(attachment.name, text, attachment.pinned, attachment.line)
+            parts.append(RetrievedPart(document, why.tokens, why.reason, why.words))
+        return tuple(parts) or None
 
     def check_documents(self) -> None:
         """Raise StoreError if a document is missing and was not attached again."""
@@ -306,14 +337,20 @@ class StoredConversation:
             raise self._missing_document
 
 
-def _attach(store: Store, document: Document) -> records.Attachment:
-    try:
-        data = document.text.encode()
-    except UnicodeEncodeError:
-        raise QuestionError(
-            f"The document '{document.name}' is not valid Unicode", "attach it as a file"
-        ) from None
-    return replace(store.attach(document.name, io.BytesIO(data)), pinned=document.pinned)
+def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachment]:
+    contents = []
+    for document in documents:
+        try:
+            contents.append((document.name, io.BytesIO(document.text.encode())))
+        except UnicodeEncodeError:
+            raise QuestionError(
+                f"The document '{document.name}' is not valid Unicode", "attach it as a file"
+            ) from None
+    stored = store.attach_all(contents)
+    return [
+        replace(attachment, pinned=document.pinned)
+        for attachment, document in zip(stored, documents, strict=True)
+    ]
 
 
 def _answered_turn(answer: records.Message, question: Question, models: ModelPair) -> Turn:

@@ -17,6 +17,7 @@ from app.protocol.events import (
     FellBackToDense,
     Finished,
     ImportanceMap,
+    Retrieved,
     Selected,
     Token,
 )
@@ -68,6 +69,8 @@ class StoredTurn:
         `saved` reports the end."""
         self.turn.apply(event)
         match event:
+            case Retrieved():
+                self._reply.retrieve(event.parts)
             case ImportanceMap():
                 self._importance = event.buckets
             case Selected():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 
 from app.chat.heatmap import heat_row, span_row
 from app.protocol import wording
@@ -21,11 +22,13 @@ from app.protocol.events import (
     PhaseProgress,
     Planned,
     PressureChanged,
+    Retrieved,
     Selected,
     SnapshotRestored,
     Token,
     Unloaded,
 )
+from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
@@ -76,6 +79,8 @@ class Report:
                 self._importance = event
             case Selected():
                 self._selected = event
+            case Retrieved():
+                self._show_retrieved(event)
             case FellBackToDense():
                 self._selected = None
                 self._note(event.reason)
@@ -129,14 +134,27 @@ class Report:
             for label, text in wording.reading_details(statistics, read_on):
                 self._note(f"  {label:<12}{text}")
 
+    def _show_retrieved(self, event: Retrieved) -> None:
+        """Which files the model gets. Spans count the documents that are in the prompt."""
+        parts = tuple(part.document for part in event.parts)
+        question = max(i for i, each in enumerate(self._messages) if each.role is Role.USER)
+        self._messages = tuple(
+            replace(each, retrieved=parts) if i == question else each
+            for i, each in enumerate(self._messages)
+        )
+        names = dict.fromkeys(document.name for document in parts)
+        listed = "".join(f"\n  {name}" for name in names)
+        self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
+
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:
             return
         reading = None if self._planned is None else self._planned.reading
-        counted = event.total and event.phase in (Phase.SCORE, Phase.PREFILL)
+        units = {Phase.SCORE: "tokens", Phase.PREFILL: "tokens", Phase.RETRIEVE: "files"}
+        counted = event.total and event.phase in units
         parts = [
             wording.activity(event.phase, reading),
-            f"{progress(event.done, event.total)} tokens" if counted else "",
+            f"{progress(event.done, event.total)} {units[event.phase]}" if counted else "",
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",
         ]
@@ -182,7 +200,7 @@ class Report:
         for number, span in enumerate(selected.spans):
             text = ""
             if found := texts.get(number):
-                document = self._messages[found.message].documents[found.document]
+                document = self._messages[found.message].in_prompt[found.document]
                 text = f"{document.name}: {_excerpt(document.text[found.start : found.end])}"
             score = "" if span.score is None else f" {span.score:.1f}x"
             lines.append(

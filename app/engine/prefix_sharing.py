@@ -65,7 +65,7 @@ class PrefixSharing:
                 continue
             document = prompt.ids[segment.start : segment.end]
             if len(document) >= FEWEST and any(_has_most(ids, document) for ids in others):
-                names.append(messages[segment.message].documents[segment.document].name)
+                names.append(messages[segment.message].in_prompt[segment.document].name)
         if not names:
             return ""
         what = f"{names[0]} was" if len(names) == 1 else f"{len(names)} documents were"

@@ -12,7 +12,7 @@ from app.protocol.cost_model import AttentionWork, CostTerm, Timing
 from app.protocol.events import Event, Finished, PhaseProgress
 from app.protocol.stats import FinishReason, Phase, merge_statistics
 
-_WAITING = (Phase.WAIT, Phase.RESTORE)
+_WAITING = (Phase.WAIT, Phase.RESTORE, Phase.RETRIEVE)
 """Say nothing about the pair's speed."""
 _PRIOR_WEIGHT = 0.25
 """Share of a phase after which its prediction and its measured speed count the same."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -142,6 +142,8 @@ class Prompts(Protocol):
         self, messages: tuple[Message, ...], check: Check = ..., thinking: bool = ...
     ) -> Prompt: ...
 
+    def count(self, documents: Sequence[Document], check: Check = ...) -> list[int]: ...
+
 
 class PromptBuilder:
     """Builds prompts for one tokenizer (an mlx-lm `TokenizerWrapper` over a fast tokenizer)."""
@@ -202,7 +204,7 @@ class PromptBuilder:
                 texts.append(PromptText(*place, at, starts, part.text))
             if part.message is not None and part.document is not None:
                 offsets[part.message, part.document] = starts
-                document = messages[part.message].documents[part.document]
+                document = messages[part.message].in_prompt[part.document]
                 pins = _pinned_tokens(document, starts)
                 user_pins += [(at + first, at + last) for first, last in pins]
             at += len(tokens)
@@ -217,6 +219,18 @@ class PromptBuilder:
         return Prompt(
             joined, tuple(segments), offsets, tuple(user_pins), answer_prefix_len, tuple(texts)
         )
+
+    def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
+        """The tokens that each document takes in a prompt, with the lines around it. Raises
+        PromptError."""
+        message = Message(Role.USER, "", tuple(documents))
+        parts = [part for part in _content_parts(message, 0, True) if part.text]
+        sizes = [len(ids) for ids, _ in self._encode(parts, check)]
+        counts, number = [0] * len(documents), 0
+        for part, size in zip(parts, sizes, strict=True):
+            counts[number] += size
+            number += part.text == DOCUMENT_FOOTER
+        return counts
 
     def _encode(self, parts: list[_PromptPart], check: Check) -> list[_Tokens]:
         known = [self._known_tokens(part) for part in parts]
@@ -371,7 +385,7 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
         else:
             yield _PromptPart(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
         return
-    for number, document in enumerate(message.documents):
+    for number, document in enumerate(message.in_prompt):
         yield _PromptPart(SegmentKind.TEMPLATE, document_header(document), index)
         yield _PromptPart(SegmentKind.DOCUMENT, document.text, index, number)
         yield _PromptPart(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
@@ -382,7 +396,7 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
 def _plain_parts(message: Message) -> Iterator[_PromptPart]:
     """Of a text that is not a message: all but its end may be skipped."""
     yield _PromptPart(SegmentKind.TEMPLATE, "", special=True, first=True)
-    for number, document in enumerate(message.documents):
+    for number, document in enumerate(message.in_prompt):
         yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number)
     yield _PromptPart(SegmentKind.QUESTION, message.text, 0)
 
@@ -399,4 +413,5 @@ def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tu
 def document_header(document: Document) -> str:
     """The line before a document's text."""
     name = re.sub(r'[\r\n"<>]', " ", document.name)
-    return f'<document name="{name}">\n'
+    line = f' line="{document.line}"' if document.line > 1 else ""
+    return f'<document name="{name}"{line}>\n'

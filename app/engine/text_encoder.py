@@ -104,8 +104,11 @@ class TextEncoder:
         ]
         return sum(words) / max(len(words), 1)
 
-    def encode_texts(self, texts: Sequence[str], on_pieces: OnPieces) -> list[Pieces]:
-        """Each text in pieces. Those of the last call are not encoded again."""
+    def encode_texts(
+        self, texts: Sequence[str], on_pieces: OnPieces, remember: bool = True
+    ) -> list[Pieces]:
+        """Each text in pieces. Those of the last call that was to `remember` them are not encoded
+        again."""
         cut = {text: self._cut(text) for text in texts if text not in self._known}
         total, done = sum(len(pieces) for pieces, _ in cut.values()), 0
         found = {text: self._known[text] for text in texts if text in self._known}
@@ -116,7 +119,8 @@ class TextEncoder:
                 done += len(vectors[-1])
                 on_pieces(done, total)
             found[text] = Pieces(np.concatenate(vectors), borders)
-        self._known = found
+        if remember:
+            self._known = found
         return [found[text] for text in texts]
 
     def _cut(self, text: str) -> tuple[list[list[int]], NDArray[np.int64]]:

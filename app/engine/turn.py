@@ -5,6 +5,8 @@ Any failure on the sparse path reads densely instead, and the turn says so.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import mlx.core as mx
@@ -24,6 +26,7 @@ from app.engine.progress import Cancelled, Interrupted, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.quotation import quote
+from app.engine.retrieval import Retriever
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
@@ -34,6 +37,7 @@ from app.protocol.events import (
     Finished,
     PhaseProgress,
     Planned,
+    Retrieved,
     Token,
 )
 from app.protocol.options import AUTO_KEEP, Mode
@@ -117,10 +121,7 @@ class Turn:
     # --------------------------------------------------------------------------- the steps
 
     def _answer(self) -> FinishReason:
-        with self._clock.timed(Phase.TOKENISE):
-            prompt = self._pair.prompts.build(
-                self._ask.messages, self._clock.check_cancel, self._ask.sampling.thinking
-            )
+        prompt = self._build_prompt()
         self._clock.check_cancel()
         if (found := self._cache.drop_damaged()) is not None:
             self._emit(EngineWarning(found, self._ask.conversation))
@@ -161,6 +162,27 @@ class Turn:
         target.append(np.concatenate([prompt.ids, written])[len(target) :])
         target.eval()
         return ended
+
+    def _build_prompt(self) -> Prompt:
+        """The prompt. Where not all documents fit, those that fit the question are chosen first."""
+        ask, clock, started_at = self._ask, self._clock, time.perf_counter()
+        context, thinking = self._pair.target.info.context_length, ask.sampling.thinking
+        retriever = Retriever(self._pair.prompts, context, thinking, clock.check_cancel)
+        report: Callable[[int], None] | None = None
+
+        def on_files(done: int, total: int) -> None:
+            nonlocal report
+            report = report or clock.report(Phase.RETRIEVE, total)
+            report(done)
+
+        found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_files)
+        chosen = found.parts is not None
+        clock.add(Phase.RETRIEVE if chosen else Phase.TOKENISE, time.perf_counter() - started_at)
+        self._ask = replace(ask, messages=found.messages)
+        if found.parts is not None:
+            event = Retrieved(ask.turn, found.parts, found.ranked, found.total_files, found.room)
+            self._emit(event)
+        return found.prompt
 
     def _mid_answer_recall(
         self, prompt: Prompt, plan: Plan, quotation: str | None
@@ -230,9 +252,9 @@ class Turn:
         total = len(prompt.ids)
         if total >= context:
             raise TurnError(
-                f"The prompt is {total:,} tokens long, and {self._pair.target.info.name} takes at"
-                f" most {context:,}",
-                "attach less, or choose a model with a longer context",
+                f"Question and conversation are {total:,} tokens long, and"
+                f" {self._pair.target.info.name} takes at most {context:,}",
+                "start a new conversation, or choose a model with a longer context",
                 total - context + 1,
             )
         return min(requested, context - total)

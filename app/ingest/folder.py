@@ -25,8 +25,6 @@ from app.ingest.walk import FoundFile, Walk
 from app.protocol.prompt import Document
 from app.util.formatting import size as format_size
 
-_HEADER = "===== {} =====\n"
-
 
 def read_folder(path: str, max_bytes: int, limits: Limits, budget: ReadBudget) -> ReadResult:
     """The files below a folder, at most `max_bytes` of them. What cannot be read is skipped and
@@ -41,7 +39,7 @@ def read_folder(path: str, max_bytes: int, limits: Limits, budget: ReadBudget) -
         raise _no_files(path, reader)
     return ReadResult(
         reader.name,
-        tuple(_bundled(reader.texts, limits.documents - 1)),
+        tuple(reader.texts),
         tuple(reader.files),
         tuple(reader.skipped),
         _overview(reader, limits),
@@ -111,21 +109,6 @@ def _overview(reader: _FolderReader, limits: Limits) -> Document:
         head += " It contains more files, which were skipped."
     drawn = tree(reader.name, files, limits.tree_lines)
     return Document(f"{reader.name}/", f"A folder; {head}\n\n{drawn}")
-
-
-def _bundled(texts: list[Document], max_documents: int) -> list[Document]:
-    """`texts`, with neighbours joined where there are more than `max_documents`."""
-    if len(texts) <= max_documents:
-        return texts
-    size = -(-len(texts) // max_documents)
-    return [_joined(texts[at : at + size]) for at in range(0, len(texts), size)]
-
-
-def _joined(texts: list[Document]) -> Document:
-    if len(texts) == 1:
-        return texts[0]
-    parts = [_HEADER.format(each.name) + each.text.rstrip("\n") + "\n" for each in texts]
-    return Document(f"{texts[0].name} to {texts[-1].name}", "\n".join(parts))
 
 
 def _no_files(path: str, reader: _FolderReader) -> IngestError:

@@ -25,8 +25,6 @@ class Limits:
     """Levels of folders."""
     path_bytes: int = 1_024
     """Bytes of a path below the folder."""
-    documents: int = 200
-    """Documents for one folder. With more files than that, neighbours share one."""
     tree_lines: int = 300
     """Lines of a folder's tree."""
     seconds: float = 60.0

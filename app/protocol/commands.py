@@ -17,7 +17,7 @@ from app.protocol.options import (
     Tuning,
     expected_keep,
 )
-from app.protocol.prompt import Message, Role
+from app.protocol.prompt import NO_CHOICE, FileChoice, Message, Role
 
 
 def _last_part(path: str) -> str:
@@ -65,6 +65,10 @@ class Ask:
     `skip_memory_check` the turn runs even if it is predicted not to fit. With `read_again` the
     target uses nothing that it cached before; the draft does. With `on_disk` False the
     conversation's cache stays in memory only.
+
+    Where the documents of all messages do not fit into the context, the engine chooses those that
+    fit the question, as `files` allows, and says so with `Retrieved`; unless the last question has
+    its `retrieved` already.
     """
 
     turn: int
@@ -79,6 +83,7 @@ class Ask:
     read_again: bool = False
     within_seconds: float = 0.0
     on_disk: bool = True
+    files: FileChoice = NO_CHOICE
 
     @property
     def expected_keep(self) -> float:

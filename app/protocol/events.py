@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats, PressureLevel
-from app.protocol.prompt import Segment, Span, SpanReason, SpanText
+from app.protocol.prompt import RetrievedPart, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
 
@@ -51,6 +51,29 @@ class PhaseProgress:
     @property
     def finished(self) -> bool:
         return self.done >= self.total
+
+
+@dataclass(frozen=True, slots=True)
+class RankedFile:
+    """A file and how well it fits the question, relative to the best one, 0..1."""
+
+    name: str
+    score: float
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """The documents of the conversation do not all fit into the context, so `parts` of them were
+    put before this question, in the order of the files; earlier questions' stay where they are, as
+    far as they fit. `ranked` are the best files that were not, of `total_files`, and `room` is how
+    many tokens there was room for."""
+
+    turn: int
+    parts: tuple[RetrievedPart, ...]
+    ranked: tuple[RankedFile, ...]
+    total_files: int
+    room: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +316,7 @@ class Closed:
 Event = (
     Loaded
     | PhaseProgress
+    | Retrieved
     | Planned
     | ImportanceMap
     | Selected

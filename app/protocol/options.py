@@ -27,6 +27,13 @@ def expected_keep(keep_ratio: float) -> float:
     return DEFAULT_KEEP_RATIO if keep_ratio == AUTO_KEEP else keep_ratio
 
 
+RETRIEVAL_SHARE = 0.5
+"""Of what is left of the context: what is put before the model for a question, where not all
+documents fit."""
+LEAST_SHARE = 0.125
+"""Of the context for documents: if a question would get less, earlier ones lose theirs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Keys per block, and the blocks that a block of queries attends to: the first `sinks`, the

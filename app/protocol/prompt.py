@@ -15,18 +15,23 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Document:
     """An attachment's text, as the model gets it. `pinned` characters `(start, end)` are always
-    read."""
+    read. A part of a file has the file's name, and `line` is the number of its first line there."""
 
     name: str
     text: str
     pinned: tuple[tuple[int, int], ...] = ()
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message; a `plain` one, which is then the only one, is no message but a text to continue,
     without the chat template. `token_ids` of an assistant message are the generated ones, and
-    `thinking` its text between thinking tags: sent only where the chat template asks for it."""
+    `thinking` its text between thinking tags: sent only where the chat template asks for it.
+
+    `documents` came with the message. Where those of the conversation do not all fit into the
+    context, `retrieved` are what was put before this question instead: files, or parts of them, of
+    any message up to this one."""
 
     role: Role
     text: str
@@ -34,6 +39,48 @@ class Message:
     token_ids: tuple[int, ...] | None = None
     thinking: str = ""
     plain: bool = field(default=False, repr=False)
+    retrieved: tuple[Document, ...] | None = None
+
+    @property
+    def in_prompt(self) -> tuple[Document, ...]:
+        """The documents that the model gets with this message."""
+        return self.documents if self.retrieved is None else self.retrieved
+
+
+class RetrievalReason(StrEnum):
+    """Why a file was put before the model."""
+
+    WORDS = "words"
+    """It has the question's words."""
+    MEANING = "meaning"
+    """A passage of it means what the question does."""
+    NAME = "name"
+    """The question names it."""
+    CHOSEN = "chosen"
+    """The user wants it to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievedPart:
+    """A file, or a part of one, that was put before the model. `words` are those of the question
+    that it has, the rarest first."""
+
+    document: Document
+    tokens: int
+    reason: RetrievalReason
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileChoice:
+    """Names of files that the user wants the model to get with each question of a conversation, or
+    never, where not all fit."""
+
+    always: frozenset[str] = frozenset()
+    never: frozenset[str] = frozenset()
+
+
+NO_CHOICE = FileChoice()
 
 
 class SegmentKind(StrEnum):

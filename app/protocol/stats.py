@@ -26,6 +26,8 @@ class Phase(StrEnum):
     """Something else finishes first: idle work, another turn, loading a model."""
     RESTORE = "restore"
     """The conversation's cache is loaded from its snapshot."""
+    RETRIEVE = "retrieve"
+    """Files are chosen for the question, because not all of them fit into the context."""
     TOKENISE = "tokenise"
     LOAD = "load"
     """An unloaded model is loaded again."""

@@ -12,7 +12,7 @@ import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from uuid import uuid4
@@ -20,7 +20,8 @@ from uuid import uuid4
 from app.sessions.database import folder_error
 from app.sessions.errors import StoreError
 from app.sessions.records import Attachment
-from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.util.atomic_files import make_folder
+from app.util.durable import sync_path
 
 CHUNK_BYTES = 1 << 20
 """Bytes that are in memory at a time."""
@@ -40,22 +41,37 @@ class Attachments:
         self._folder = folder
         self.limit = limit
 
-    def add(self, name: str, source: Source) -> Attachment:
-        """Store a document, durably. Raises StoreError if it is too large or the disk is full.
+    def add(self, documents: Sequence[tuple[str, Source]]) -> tuple[Attachment, ...]:
+        """Store documents, given by name and content, durably. Raises StoreError if one is too
+        large or the disk is full.
 
-        An existing file is written again: this repairs a damaged one.
+        An existing file is written again: this repairs a damaged one. The disk's own cache is
+        flushed once for all of them: a folder has thousands.
         """
+        written: list[Attachment] = []
+        folders: dict[Path, None] = {}
         try:
             make_folder(self._folder)
-            aside = self._folder / f"unfinished-{uuid4().hex}"
-            with temp_file(aside) as file:
-                sha256, size = self._compress(name, source, file)
-            path = self._path(sha256)
-            make_folder(path.parent)
-            replace_durably(aside, path)
+            for name, source in documents:
+                aside = self._folder / f"unfinished-{uuid4().hex}"
+                try:
+                    with aside.open("xb") as file:
+                        sha256, size = self._compress(name, source, file)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    path = self._path(sha256)
+                    make_folder(path.parent)
+                    os.replace(aside, path)
+                except BaseException:
+                    aside.unlink(missing_ok=True)
+                    raise
+                folders[path.parent] = None
+                written.append(Attachment(sha256, name, size))
+            for folder in folders:
+                sync_path(folder)
         except OSError as error:
             raise folder_error(self._folder, error) from error
-        return Attachment(sha256, name, size)
+        return tuple(written)
 
     def _compress(self, name: str, source: Source, file: BinaryIO) -> tuple[str, int]:
         digest, size = hashlib.sha256(), 0

@@ -70,7 +70,8 @@ def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
     documents = dict(
         connection.execute(
             "SELECT m.conversation, sum(a.size) FROM attachments a JOIN messages m"
-            " ON m.id = a.message WHERE m.trashed_at IS NULL GROUP BY m.conversation"
+            " ON m.id = a.message WHERE m.role = 'user' AND m.trashed_at IS NULL"
+            " GROUP BY m.conversation"
         ).fetchall()
     )
     return {id: ConversationSize(count, documents.get(id, 0)) for id, count in questions}

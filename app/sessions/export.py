@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
@@ -58,21 +59,22 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
     )
     for number, message in enumerate(branch):
         out.write(html.message(heading(message), message, remarks(message)))
-        for attachment, read in _documents_read(store, message, branch[:number]):
+        for attachment, read in _documents_read(store, message, branch[: number + 1]):
             out.write(html.document(attachment.name, store.text(attachment), read))
     out.write(html.FOOT)
 
 
 def _documents_read(
-    store: Store, answer: Message, before: tuple[Message, ...]
+    store: Store, answer: Message, branch: tuple[Message, ...]
 ) -> Iterator[tuple[Attachment, list[tuple[int, int]] | None]]:
-    """The documents before an answer, each with the character ranges that were read; None is all.
-    Empty if that is unknown."""
+    """The documents in the prompt of an answer, the last of `branch`, each with the character
+    ranges that were read; None is all. Empty if that is unknown."""
     read_map = store.read_map(answer.id)
     if read_map is None or answer.stats is None:
         return
-    for message in before:
-        for index, attachment in enumerate(message.attachments):
+    for message, after in pairwise(branch):
+        retrieved = after.attachments if after.role is Role.ASSISTANT else ()
+        for index, attachment in enumerate(retrieved or message.attachments):
             ranges = sorted(
                 (text.start, text.end)
                 for text in read_map.texts

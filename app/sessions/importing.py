@@ -27,7 +27,11 @@ from app.sessions.records import (
     State,
     Tree,
 )
-from app.sessions.serialization import overrides_from_dict, stats_from_dict
+from app.sessions.serialization import (
+    overrides_from_dict,
+    retrieval_from_dict,
+    stats_from_dict,
+)
 from app.sessions.store import Store
 
 T = TypeVar("T")
@@ -181,7 +185,9 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
 def _attachment(plain: dict[str, Any]) -> Attachment:
     pins = [_list(pin) for pin in _list(plain.get("pinned", []))]
     pinned = tuple((_number(start, 2**53), _number(end, 2**53)) for start, end in pins)
-    return _record(Attachment, plain | {"pinned": pinned})
+    retrieval = retrieval_from_dict(plain.get("retrieval"))
+    line = plain.get("line", 1)
+    return _record(Attachment, plain | {"pinned": pinned, "line": line, "retrieval": retrieval})
 
 
 def _stats(plain: dict[str, Any]) -> AnswerStats | None:

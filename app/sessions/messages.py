@@ -16,11 +16,13 @@ from app.sessions.serialization import (
     pack_ids,
     pack_map,
     pack_pins,
+    pack_retrieval,
     pack_stats,
     pack_time,
     unpack_ids,
     unpack_map,
     unpack_pins,
+    unpack_retrieval,
     unpack_stats,
     unpack_time,
 )
@@ -137,15 +139,26 @@ def add(
         (id, conversation, parent, role, state, pack_time(now), *written),
     ).lastrowid
     assert id is not None
+    add_attachments(connection, id, attachments)
+    return id
+
+
+def add_attachments(
+    connection: sqlite3.Connection, message: int, attachments: Iterable[Attachment]
+) -> None:
+    """Attach these to a message, in place of any that it had."""
+    connection.execute("DELETE FROM attachments WHERE message = ?", (message,))
     connection.executemany(
-        "INSERT INTO attachments (message, position, sha256, name, size, pinned)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO attachments (message, position, sha256, name, size, pinned, line, retrieval)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (id, index, a.sha256, a.name, a.size, pack_pins(a.pinned))
+            (
+                *(message, index, a.sha256, a.name, a.size),
+                *(pack_pins(a.pinned), a.line, pack_retrieval(a.retrieval)),
+            )
             for index, a in enumerate(attachments)
         ],
     )
-    return id
 
 
 def pin(
@@ -283,15 +296,16 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
     rows = cursor.fetchall()
     attached: dict[int, list[Attachment]] = {row[0]: [] for row in rows}
     # As one JSON value, because the number of parameters is limited.
-    for id, sha256, name, size, packed in connection.execute(
-        "SELECT message, sha256, name, size, pinned FROM attachments"
+    for id, sha256, name, size, packed, line, retrieval in connection.execute(
+        "SELECT message, sha256, name, size, pinned, line, retrieval FROM attachments"
         " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
         (json.dumps([*attached]),),
     ):
         pinned: tuple[tuple[int, int], ...] = ()
         with contextlib.suppress(ValueError, TypeError):  # damaged pins must not hide the document
             pinned = unpack_pins(packed)
-        attached[id].append(Attachment(sha256, name, size, pinned))
+        why = unpack_retrieval(retrieval)
+        attached[id].append(Attachment(sha256, name, size, pinned, line, why))
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
     except (ValueError, TypeError, OverflowError) as error:

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from app.protocol.options import EMBEDDED
-from app.protocol.prompt import Role, Span, SpanText
+from app.protocol.prompt import RetrievalReason, Role, Span, SpanText
 from app.protocol.stats import Statistics
 
 
@@ -23,14 +23,26 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Retrieval:
+    """Why a part was retrieved, as in `RetrievedPart`."""
+
+    reason: RetrievalReason
+    tokens: int
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
-    """A document of a message. `size` is the original's, in bytes; `pinned` are the characters
-    `(start, end)` of its text that are always to be read."""
+    """A document of a question, or of an answer: a file, or a part of one from `line` on, that was
+    retrieved for it. `size` is the original's, in bytes; `pinned` are the characters `(start, end)`
+    of its text that are always to be read."""
 
     sha256: str
     name: str
     size: int
     pinned: tuple[tuple[int, int], ...] = ()
+    line: int = 1
+    retrieval: Retrieval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +124,9 @@ class Overrides:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
+    always_read: tuple[str, ...] | None = None
+    """Names of files that the model gets with each question, where not all fit."""
+    never_read: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
+from app.protocol.prompt import RetrievedPart
 from app.sessions import conversations, messages
+from app.sessions.attachments import Source
 from app.sessions.errors import StoreError
-from app.sessions.records import AnswerStats, Message, ReadMap, State
+from app.sessions.records import AnswerStats, Attachment, Message, ReadMap, Retrieval, State
 from app.sessions.writer import Writer
 
 FLUSH_SECONDS = 0.5
@@ -20,17 +24,34 @@ FLUSH_SECONDS = 0.5
 _End = tuple[State, AnswerStats | None, ReadMap | None, str | None, int | None, bool]
 
 
+Attach = Callable[[Sequence[tuple[str, Source]]], tuple[Attachment, ...]]
+"""Stores documents, given by name and content."""
+
+
+def _attachment(file: Attachment, part: RetrievedPart) -> Attachment:
+    why = Retrieval(part.reason, part.tokens, part.words)
+    return replace(file, pinned=part.document.pinned, line=part.document.line, retrieval=why)
+
+
 class ReplyWriter:
     """One answer, from its first token to its end. `append` never waits for the disk: the writer
     thread commits the text within a second, whether or not more is appended."""
 
-    def __init__(self, writer: Writer, message: int, before: Message | None = None) -> None:
-        """`before` is the message as it was before it is continued."""
+    def __init__(
+        self,
+        writer: Writer,
+        message: int,
+        before: Message | None = None,
+        attach: Attach | None = None,
+    ) -> None:
+        """`before` is the message as it was before it is continued; `attach` stores documents."""
         self.message = message
         """The message id."""
         self.problem: StoreError | None = None
         """Why the last commit failed; it is tried again, and nothing is lost."""
-        self._writer = writer
+        self._writer, self._attach = writer, attach
+        self._retrieved: Sequence[RetrievedPart] | None = None
+        """Still to be stored."""
         self._lock = threading.Lock()
         self._text = [before.text] if before else []
         self._thinking = [before.thinking] if before else []
@@ -52,6 +73,12 @@ class ReplyWriter:
             self._text.append(text)
             self._thinking.append(thinking)
             self._token_ids.extend(token_ids)
+        self._flush_later()
+
+    def retrieve(self, parts: Sequence[RetrievedPart]) -> None:
+        """Store what was retrieved for this answer, as its attachments."""
+        with self._lock:
+            self._retrieved = parts
         self._flush_later()
 
     def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
@@ -120,8 +147,19 @@ class ReplyWriter:
             self._thinking = ["".join(self._thinking)]
             text, thinking = self._text[0], self._thinking[0]
             token_ids = tuple(self._token_ids)
-            self._flush_scheduled = False
+            self._flush_scheduled, retrieved = False, self._retrieved
         messages.write_reply(connection, self.message, text, thinking, token_ids)
+        if retrieved is not None and self._attach is not None:
+            texts = [
+                (each.document.name, io.BytesIO(each.document.text.encode(errors="replace")))
+                for each in retrieved
+            ]
+            stored = [
+                _attachment(file, part)
+                for file, part in zip(self._attach(texts), retrieved, strict=True)
+            ]
+            messages.add_attachments(connection, self.message, stored)
+            self._retrieved = None
 
     def _flush_later(self) -> None:
         with self._lock:

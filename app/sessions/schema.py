@@ -131,6 +131,11 @@ ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 """,
     "7 confidence": "ALTER TABLE runs ADD COLUMN confidence REAL;",
     "8 unsure": "ALTER TABLE runs ADD COLUMN unsure INTEGER NOT NULL DEFAULT 0;",
+    # An answer's attachments are the files, or parts of files, that were retrieved for it.
+    "9 retrieved parts": """
+ALTER TABLE attachments ADD COLUMN line INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE attachments ADD COLUMN retrieval TEXT NOT NULL DEFAULT '';
+""",
 }
 
 

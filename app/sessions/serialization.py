@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.protocol.options import Mode
-from app.protocol.prompt import Span, SpanReason, SpanText
+from app.protocol.prompt import RetrievalReason, Span, SpanReason, SpanText
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.errors import StoreError
-from app.sessions.records import AnswerStats, Overrides, ReadMap
+from app.sessions.records import AnswerStats, Overrides, ReadMap, Retrieval
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _STORED_AS = {"keep_ratio": "keep", "read_tokens": "kept_tokens"}
@@ -62,6 +62,31 @@ def unpack_pins(packed: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(start), int(end)) for start, end in json.loads(packed))
 
 
+def retrieval_to_dict(retrieval: Retrieval | None) -> dict[str, Any] | None:
+    return None if retrieval is None else asdict(retrieval)
+
+
+def retrieval_from_dict(plain: Any) -> Retrieval | None:
+    """Raises ValueError, TypeError, KeyError or AttributeError."""
+    if plain is None:
+        return None
+    words, tokens = _names(plain["words"]), plain["tokens"]
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
+        raise TypeError("tokens is no count")
+    return Retrieval(RetrievalReason(plain["reason"]), tokens, words)
+
+
+def pack_retrieval(retrieval: Retrieval | None) -> str:
+    return "" if retrieval is None else json.dumps(retrieval_to_dict(retrieval))
+
+
+def unpack_retrieval(packed: str) -> Retrieval | None:
+    """None for a damaged one, which must not hide the document."""
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        return retrieval_from_dict(json.loads(packed)) if packed else None
+    return None
+
+
 def overrides_to_dict(choices: Overrides) -> dict[str, Any]:
     """The overrides that are set, by name."""
     return {name: value for name, value in asdict(choices).items() if value is not None}
@@ -77,7 +102,16 @@ def overrides_from_dict(plain: Any) -> Overrides:
         if isinstance(value, bool) or not isinstance(value, (int, kind) if kind is float else kind):
             raise TypeError(f"{name} is no {kind.__name__}")
         made[name] = kind(value)
+    for name in ("always_read", "never_read"):
+        if (names := plain.get(name)) is not None:
+            made[name] = _names(names)
     return Overrides(**made)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+        raise TypeError("these are no names")
+    return tuple(value)
 
 
 def unpack_overrides(packed: str) -> Overrides:

@@ -204,7 +204,7 @@ def locked_by_another(store: Store) -> Iterator[None]:
 @contextmanager
 def sync_fails(store: Store) -> Iterator[None]:
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with mock.patch.object(atomic_files, "sync", side_effect=error):
+    with mock.patch.object(os, "fsync", side_effect=error):
         yield
 
 

@@ -301,12 +301,13 @@ class ChatRepository:
         return pending
 
     def _save_draft(self, id: int | None, draft: Draft) -> None:
-        store, attached = self._open_store, {}
-        for document in documents_of(draft.attached):
+        store, new = self._open_store, {}
+        known = {d: self._stored_attachments.get(d) for d in documents_of(draft.attached)}
+        for document in (document for document, stored in known.items() if stored is None):
             with suppress(UnicodeEncodeError):
-                attached[document] = self._stored_attachments.get(document) or store.attach(
-                    document.name, BytesIO(document.text.encode())
-                )
+                new[document] = document.name, BytesIO(document.text.encode())
+        known |= zip(new, store.attach_all([*new.values()]), strict=True)
+        attached = {document: stored for document, stored in known.items() if stored is not None}
         store.save_draft(to_record(draft, id, tuple(attached.values())))
         self._stored_attachments = attached
         self._last_draft = id, draft
