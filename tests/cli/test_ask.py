@@ -166,7 +166,7 @@ REFUSALS = {
     "no such model": (["--target", "no/model"], "no/model"),
     "folder without a model": (["--target", "{room}/empty"], "no model"),
     "truncated weights": (["--target", "{truncated}"], "truncated"),
-    "longer than the context": (["--target", "{short}"], "at most 300"),
+    "longer than the context": (["--target", "{short}", "How? " * 70], "at most 300"),
     "unknown architecture": (["--target", "{unknown}"], "could not be loaded"),
 }
 
