@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from app.chat.shared_engine import SharedEngine
 from app.cli.serve import (
     TOKEN_FILE,
-    check_packages,
     listening_socket,
     token_counter,
     uvicorn_server,
@@ -56,7 +55,6 @@ class InnerServer:
         return self._start()
 
     def _start(self) -> str:
-        check_packages()
         if self._engine.pair is None:
             raise UserError("No models are loaded yet", "try again in a moment")
         from app.serve.access import Access, read_token

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ CONNECTIONS = BACKLOG = 256
 
 def serve(options: argparse.Namespace) -> int:
     """Load the pair, and answer requests until interrupted."""
-    check_packages()
     from app.serve.access import Access, is_local, read_token
     from app.serve.api import Server, make_app
     from app.serve.requests import Defaults
@@ -67,15 +65,6 @@ def serve(options: argparse.Namespace) -> int:
             _log_to_stderr()
             uvicorn_server(app, server.queue).run(sockets=[listening])
     return 0
-
-
-def check_packages() -> None:
-    """Raises UserError without those of the server."""
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        pip = f"{sys.executable} -m pip install"
-        raise UserError(
-            "The server's packages are not installed", f"`{pip} 'specchat[serve]'` does it"
-        )
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

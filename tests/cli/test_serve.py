@@ -23,14 +23,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_without_its_packages_it_says_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    assert run(["serve"]) == 2
-    assert f"`{sys.executable} -m pip install 'specchat[serve]'` does it" in capsys.readouterr().err
-
-
 def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--host", "0.0.0.0"]) == 2
     assert "add --allow-others if that is what you want" in capsys.readouterr().err
