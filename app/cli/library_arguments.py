@@ -143,7 +143,7 @@ def add_models(command: argparse.ArgumentParser) -> None:
         " quantised ones, others stay); 32 dequantises all, which is fast on a CPU",
     )
     adding.add_argument("--as", dest="as_name", metavar="NAME", help="install it as local/NAME")
-    pairing = action("pair", "list the drafts for a target, and the speedup of each")
+    pairing = action("pair", "list the drafts for a target, what each adds, and its speedup")
     pairing.add_argument(
         "--measure", action="store_true", help="measure installed pairs instead of predicting"
     )
@@ -156,7 +156,10 @@ def add_models(command: argparse.ArgumentParser) -> None:
     fitting = action("fit", "estimate the memory that a model needs, installed or not")
     inherited = argparse.SUPPRESS
     fitting.add_argument(
-        "--draft", metavar="D", default=inherited, help="use this draft instead of the best one"
+        "--draft",
+        metavar="D",
+        default=inherited,
+        help="use this draft model instead of the built-in draft",
     )
     fitting.add_argument("--length", metavar="N", help="prompt tokens, such as 64k")
     fitting.add_argument(

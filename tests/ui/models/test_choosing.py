@@ -71,7 +71,7 @@ async def do(pilot: Pilot[None], words: str) -> None:
     await pilot.press("enter")
 
 
-async def choose(pilot: Pilot[None], name: str, words: str = "Use with") -> None:
+async def choose(pilot: Pilot[None], name: str, words: str = "Use with small-4bit") -> None:
     """Up to the dialog that says what it takes."""
     await open_dialog(pilot, name)
     await do(pilot, words)
