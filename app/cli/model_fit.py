@@ -66,7 +66,7 @@ def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
 
 def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     """The drafts for a target: the built-in one, and draft models, the best one first."""
-    keep, machine, entries = _keep(options.keep), _machine(options.memory), _entries()
+    keep, machine, entries = options.keep, _machine(options.memory), _entries()
     target = find_model(options.name, cache, entries, _look)
     own = embedded_pair(cache, machine).default_draft if target.name == EMBEDDED else None
     found = [own] if own is not None else _candidates(target, cache, entries, machine)
@@ -118,7 +118,7 @@ def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     draft: ModelDetails | None = None
     if named != BUILT_IN:
         draft = find_model(named, cache, entries, _look, draft=True)
-    tokens = _length(options.length) if options.length else None
+    tokens = None if options.length is None else _length(options.length)
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
     found = estimate(sized, draft.size if draft else None, machine, tokens)
@@ -253,19 +253,13 @@ def _look(repository: str) -> HubModel:
 
 def _machine(memory: str | None) -> Machine:
     """A Mac with `memory`, or this machine."""
-    if memory:
+    if memory is not None:
         return mac_with(parse_memory(memory))
     import psutil
 
     from app.engine.memory_probes import ceiling
 
     return Machine(psutil.virtual_memory().total, ceiling())
-
-
-def _keep(keep: float) -> float:
-    if not 0 < keep <= 1:
-        raise UserError(f"{keep} is not a valid keep", "use a fraction above 0 and up to 1")
-    return keep
 
 
 def _length(text: str) -> int:

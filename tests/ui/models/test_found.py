@@ -86,7 +86,7 @@ async def test_an_mlx_model_is_loaded_from_its_folder(app: Make, home: Path) -> 
     draft = mlx(home, "people/little", 2)
     engine = FakeEngine()
     async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "large", "with little")
+        await open_models(pilot, "large")
         await choose(pilot, "large", "Use with little")
         await do(pilot, "Load now")
         await until(pilot, lambda: len(loads(engine)) == 2, "the pair")

@@ -62,6 +62,7 @@ complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_s
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from search' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -s o -l output -r -F
+complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -l force -d 'replace FILE if it exists'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from export' -l format -x -a 'md json html' -d 'md and html for reading, json for importing; by default FILE\'s ending, or md'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from import' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and __fish_seen_subcommand_from import' -F
@@ -175,7 +176,7 @@ complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subc
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l target -r -F -d 'real models instead of a shape: a folder or repository'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l draft -r -F -d 'the draft'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l shape -x -d 'shape of random models (default small)'
-complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l scale -x -d 'fraction of the layers, 0 to 1, to save memory'
+complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l scale -x -d 'fraction of the layers, up to 1, to save memory'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l bits -x -a '4 8' -d 'quantise the weights'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l length -x -d 'prompt tokens (default 1k,4k,16k)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from ttft' -l keep -x -d 'fractions of the prompt to select (default 0.05,0.1,0.2,0.5,1.0)'
@@ -197,7 +198,7 @@ complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subc
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from decode' -l json -d 'print the results as JSON'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -l target -r -F -d 'the model that answers (default embedded)'
-complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -l tokens -x -d 'the most of an answer (default 128)'
+complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -l tokens -x -d 'maximum tokens of an answer (default 128)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -l shape -x -d 'shape of random models (default small,windowed)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -l length -x -d 'prompt tokens (default 4k)'
 complete -c specchat -n '__fish_seen_subcommand_from bench; and __fish_seen_subcommand_from copying' -l runs -x -d 'number of runs, of which the median is reported (default 5)'
