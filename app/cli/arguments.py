@@ -15,14 +15,11 @@ from app.cli.library_arguments import (
     add_serve,
     add_worker,
 )
-from app.cli.parsing import number, parse_keep, whole
+from app.cli.parsing import ANSWER, MAX_ANSWER, RUNS, number, parse_keep, whole
 from app.errors import UserError
 from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
-MAX_TOKENS = 131_072
-ANSWER = whole("number of tokens", 1, MAX_TOKENS)
-RUNS = whole("number of runs", 1, 10_000)
 _REAL = "real models instead of a shape: a folder or repository"
 
 
@@ -323,7 +320,7 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     )
     ask.add_argument(
         "--thinking-budget",
-        type=whole("thinking budget", 0, MAX_TOKENS),
+        type=whole("thinking budget", 0, MAX_ANSWER),
         metavar="N",
         help="the longest thinking, in tokens (0: no limit of its own)",
     )
@@ -334,12 +331,6 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         "--skip-memory-check",
         action="store_true",
         help="try even if the memory estimate says that it does not fit",
-    )
-    ask.add_argument(  # the old name
-        "--despite-memory",
-        dest="skip_memory_check",
-        action="store_true",
-        help=argparse.SUPPRESS,
     )
     ask.add_argument("--json", action="store_true", help="print the events as JSON lines")
     ask.add_argument("--map", action="store_true", help="print a map of what was read")

@@ -50,6 +50,11 @@ def number(what: str, low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
+MAX_ANSWER = 131_072
+ANSWER = whole("number of tokens", 1, MAX_ANSWER)
+RUNS = whole("number of runs", 1, 10_000)
+
+
 def parse_keep(text: str) -> float:
     """A fraction from 0 to 1, or `auto`."""
     return AUTO_KEEP if text == "auto" else parse_fraction(text, "keep")

@@ -39,14 +39,6 @@ def test_a_commands_own_models_win() -> None:
     assert (options.target, options.draft, options.kv_bits) == ("U", None, "4")
 
 
-OLD_FLAGS = {"ask --despite-memory q": "ask --skip-memory-check q"}
-
-
-@pytest.mark.parametrize("old", OLD_FLAGS)
-def test_old_flags_still_work(old: str) -> None:
-    assert parser().parse_args(old.split()) == parser().parse_args(OLD_FLAGS[old].split())
-
-
 WRITTEN = {"--length", "--keep", "--memory", "--tune", "--ablate"}
 """Options whose numbers are read by the command, because they are lists or have units."""
 WRONG = ("", "x", "-1", "nan", "-inf", "1e999", "9" * 30, "0x10", "\uff17 \x1b[2J")
