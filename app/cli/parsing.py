@@ -50,7 +50,7 @@ def number(what: str, low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
-MAX_ANSWER = 131_072
+MAX_ANSWER = 1 << 20
 ANSWER = whole("number of tokens", 1, MAX_ANSWER)
 RUNS = whole("number of runs", 1, 10_000)
 
