@@ -123,7 +123,7 @@ def _command(options: argparse.Namespace) -> str:
         parts += ["--target", options.target or EMBEDDED]
         parts += ["--draft", options.draft] if options.draft else []
     for name in ("length", "keep", "scoring", "n", "seed"):
-        parts += [f"--{name}", getattr(options, name)]
+        parts += [f"--{name}", str(getattr(options, name))]
     parts += ["--kv-bits", options.kv_bits] if options.kv_bits else []
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
