@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.arguments import parser
+from app.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -67,14 +68,12 @@ def called(program: str, page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_the_parser_takes_every_command_line(
-    page: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parser_takes_every_command_line(page: Path) -> None:
     for words in called("specchat", page):
         try:
             options = parser().parse_args(words)
-        except SystemExit:
-            said = capsys.readouterr().err
+        except UserError as error:
+            said = error.problem
             # In a sentence a command, or an option of it, may be named alone.
             if re.search(r"are required: [A-Z]|expected one argument", said):
                 continue

@@ -123,7 +123,7 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
     for name, version in re.findall(r"^([a-z0-9-]+)==(\S+)", LOCK, re.M):
         locked.setdefault(name, []).append(version)
     extras = PROJECT["optional-dependencies"]
-    for line in [*PROJECT["dependencies"], *extras["dev"], *extras["cuda"], *extras["pdf"]]:
+    for line in [*PROJECT["dependencies"], *extras["dev"], *extras["cuda"]]:
         requirement = Requirement(line)
         versions = locked.get(canonicalize_name(requirement.name), [])
         assert versions, f"{requirement.name} is not in requirements.lock"

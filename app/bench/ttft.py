@@ -111,7 +111,7 @@ def _with_peak(measure: Callable[[], T]) -> tuple[T, int]:
 def about(result: Result) -> str:
     options = result.options
     if target := options.get("target"):
-        models = f"{target} with {options.get('draft') or 'the recommended draft'}"
+        models = f"{target} with {options.get('draft') or 'its own draft'}"
     else:
         bits = f" in {options['bits']} bits" if options.get("bits") else ""
         models = (

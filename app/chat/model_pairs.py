@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
-from app.models.check import check_model
+from app.models.check import check_files, check_model
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.resolve import resolve_model
@@ -29,26 +29,55 @@ def resolve_pair(
     kv_bits: int | None = None,
     hosts: Hosts | None = None,
 ) -> Load:
-    """The command that loads this pair, from `cache` or the default one. Without a draft it is the
-    built-in one, but the embedded target has its own. With `kv_bits`, the target's KV cache is
-    quantised; with `hosts`, it is spread over them, where it has the same name. Raises ModelError,
-    in one sentence."""
+    """The command that loads this pair, from `cache` or the default one, its files checked. Without
+    a draft it is the built-in one, but the embedded target has its own. With `kv_bits`, the
+    target's KV cache is quantised; with `hosts`, it is spread over them, where it has the same
+    name. Raises ModelError, in one sentence."""
+    return check_pair(find_pair(target, draft, cache, kv_bits, hosts))
+
+
+def find_pair(
+    target: str = EMBEDDED,
+    draft: str | None = None,
+    cache: ModelCache | None = None,
+    kv_bits: int | None = None,
+    hosts: Hosts | None = None,
+) -> Load:
+    """As `resolve_pair`, but quick: of the files only those of a few kilobytes are read, so the
+    pair is not `checked`."""
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
     if draft == BUILT_IN:
         draft = None
     target_folder = resolve_model(target, cache=cache)
-    check_model(target_folder)
+    check_files(target_folder)
     quotes = target == EMBEDDED
     spread = None if hosts is None else replace(hosts, model=target)
-    if draft is None:
-        shown = _short_name(target), ""
-        return Load(str(target_folder), None, shown, kv_bits, False, quotes, spread)
-    draft_folder = resolve_model(draft, draft=True, cache=cache)
-    check_model(draft_folder)
-    foreign = not same_tokenizer(target_folder, draft_folder)
-    shown = (_short_name(target), "its draft" if draft == target else _short_name(draft))
-    return Load(str(target_folder), str(draft_folder), shown, kv_bits, foreign, quotes, spread)
+    draft_folder, shown_draft = None, ""
+    if draft is not None:
+        draft_folder = resolve_model(draft, draft=True, cache=cache)
+        check_files(draft_folder)
+        shown_draft = "its draft" if draft == target else _short_name(draft)
+    return Load(
+        str(target_folder),
+        None if draft_folder is None else str(draft_folder),
+        (_short_name(target), shown_draft),
+        kv_bits,
+        only_quotes=quotes,
+        hosts=spread,
+        checked=False,
+    )
+
+
+def check_pair(load: Load) -> Load:
+    """The same pair, checked. Parses both tokenizers, about half a second each. ModelError."""
+    target = Path(load.target)
+    check_model(target)
+    if load.draft is None:
+        return replace(load, checked=True)
+    draft = Path(load.draft)
+    check_model(draft)
+    return replace(load, foreign_draft=not same_tokenizer(target, draft), checked=True)
 
 
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:

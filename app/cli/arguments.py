@@ -15,18 +15,21 @@ from app.cli.library_arguments import (
     add_serve,
     add_worker,
 )
-from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Scoring
-from app.util.sanitize import sanitize_line
+from app.cli.parsing import ANSWER, MAX_ANSWER, RUNS, number, parse_keep, whole
+from app.errors import UserError
+from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
 _REAL = "real models instead of a shape: a folder or repository"
 
 
 class Parser(argparse.ArgumentParser):
-    """Its error messages quote arguments with control characters made visible."""
+    """Its errors are one sentence, as all others of the command line."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(sanitize_line(message))
+        raise UserError(
+            message[:1].upper() + message[1:], f"`{self.prog} --help` lists what there is"
+        )
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,7 +93,10 @@ def parser() -> argparse.ArgumentParser:
         help="accuracy of the predicted time to the first word, and what auto mode chooses",
     )
     planner.add_argument(
-        "--turns", type=int, default=100, help="number of turns (default %(default)s)"
+        "--turns",
+        type=whole("number of turns", 1, 10_000),
+        default=100,
+        help="number of turns (default %(default)s)",
     )
     feel = measures.add_parser("ui", help="latency of drawing, starting and pasting in the app")
     feel.add_argument(
@@ -100,12 +106,18 @@ def parser() -> argparse.ArgumentParser:
         "decode", help="tokens per second of answers, compared with mlx-lm"
     )
     decode.add_argument(
-        "--tokens", type=int, default=32, help="tokens of an answer (default %(default)s)"
+        "--tokens",
+        type=ANSWER,
+        default=32,
+        help="tokens of an answer (default %(default)s)",
     )
     copying = measures.add_parser("copying", help="speed of answers that copy")
     copying.add_argument("--target", metavar="T", help="the model that answers (default embedded)")
     copying.add_argument(
-        "--tokens", type=int, default=128, help="the most of an answer (default %(default)s)"
+        "--tokens",
+        type=ANSWER,
+        default=128,
+        help="maximum tokens of an answer (default %(default)s)",
     )
     copying.add_argument(
         "--shape", default="small,windowed", help="shape of random models (default %(default)s)"
@@ -116,7 +128,10 @@ def parser() -> argparse.ArgumentParser:
     _add_lengths(memory, "small", "4k,8k,16k")
     snapshot = measures.add_parser("snapshot", help="time to save and load a conversation's cache")
     snapshot.add_argument(
-        "--megabytes", type=int, default=300, help="size of the cache (default %(default)s)"
+        "--megabytes",
+        type=whole("number of megabytes", 1, 1_000_000),
+        default=300,
+        help="size of the cache (default %(default)s)",
     )
     draft = measures.add_parser("draft", help="speedup of the draft's block-sparse attention")
     draft.add_argument(
@@ -156,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
     for measure in every:
         measure.add_argument(
             "--runs",
-            type=int,
+            type=RUNS,
             default=5,
             help="number of runs, of which the median is reported (default %(default)s)",
         )
@@ -209,7 +224,12 @@ def _add_ttft(ttft: argparse.ArgumentParser) -> None:
     say("--target", metavar="T", default=argparse.SUPPRESS, help=_REAL)
     say("--draft", metavar="D", default=argparse.SUPPRESS, help="the draft")
     say("--shape", default="small", help="shape of random models (default %(default)s)")
-    say("--scale", type=float, default=1.0, help="fraction of the layers, 0 to 1, to save memory")
+    say(
+        "--scale",
+        type=number("fraction of the layers", 0.01, 1),
+        default=1.0,
+        help="fraction of the layers, up to 1, to save memory",
+    )
     say("--bits", type=int, choices=(4, 8), help="quantise the weights")
     say("--length", default="1k,4k,16k", help="prompt tokens (default %(default)s)")
     say(
@@ -249,7 +269,7 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     how = ask.add_mutually_exclusive_group()
     how.add_argument(
         "--keep",
-        type=keep,
+        type=parse_keep,
         help=f"read this fraction, 0 to 1, such as {DEFAULT_KEEP_RATIO}, or auto",
     )
     how.add_argument("--full", action="store_true", help="read the whole prompt")
@@ -261,26 +281,36 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
         " in a `new` one",
     )
     add_model_options(ask)
-    ask.add_argument("--max-tokens", type=int, metavar="N", help="the maximum length of the answer")
-    ask.add_argument("--temp", type=float, metavar="T", help="sampling temperature; 0 is greedy")
     ask.add_argument(
-        "--top-p", type=float, metavar="P", help="sample only from the most likely tokens"
+        "--max-tokens", type=ANSWER, metavar="N", help="the maximum length of the answer"
+    )
+    ask.add_argument(
+        "--temp",
+        type=number("temperature", 0, 100),
+        metavar="T",
+        help="sampling temperature; 0 is greedy",
+    )
+    ask.add_argument(
+        "--top-p",
+        type=number("top-p", 0.0001, 1),
+        metavar="P",
+        help="sample only from the most likely tokens",
     )
     ask.add_argument(
         "--top-k",
-        type=int,
+        type=whole("top-k", 0, 1_000_000),
         metavar="K",
         help="sample only from this many of the most likely tokens",
     )
     ask.add_argument(
         "--min-p",
-        type=float,
+        type=number("min-p", 0, 1),
         metavar="P",
         help="sample only from tokens at least this share as likely as the likeliest",
     )
     ask.add_argument(
         "--repetition-penalty",
-        type=float,
+        type=number("repetition penalty", 0.5, 2),
         metavar="R",
         help="above 1, what the last 64 tokens said becomes less likely",
     )
@@ -291,21 +321,17 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     )
     ask.add_argument(
         "--thinking-budget",
-        type=int,
+        type=whole("thinking budget", 0, MAX_ANSWER),
         metavar="N",
         help="maximum thinking tokens (0: unlimited)",
     )
-    ask.add_argument("--seed", type=int, metavar="S", help="seed for sampling")
+    ask.add_argument(
+        "--seed", type=whole("seed", 0, 2**64 - 1), metavar="S", help="seed for sampling"
+    )
     ask.add_argument(
         "--skip-memory-check",
         action="store_true",
         help="try even if the memory estimate says that it does not fit",
-    )
-    ask.add_argument(  # the old name
-        "--despite-memory",
-        dest="skip_memory_check",
-        action="store_true",
-        help=argparse.SUPPRESS,
     )
     ask.add_argument(
         "-v",
@@ -317,11 +343,6 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--map", action="store_true", help="print a map of what was read")
 
 
-def keep(text: str) -> float:
-    """Raises ValueError, as argparse expects."""
-    return AUTO_KEEP if text == "auto" else float(text)
-
-
 def _add_doctor(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--stress",
@@ -330,7 +351,7 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
     )
     command.description = "All other options are for --stress."
     command.add_argument(
-        "--runs", type=int, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
+        "--runs", type=RUNS, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
     )
     command.add_argument("--length", metavar="N", help=f"prompt tokens (default {STRESS_LENGTH})")
     add_model_options(command, kv_bits=False, hosts=False)
@@ -365,8 +386,18 @@ def _add_eval(command: argparse.ArgumentParser) -> None:
         help=f"scoring methods, of {','.join(Scoring)} (default {Scoring.JOINED}; with the"
         f" embedded draft {Scoring.BOTH}, without a draft {Scoring.BUILT_IN})",
     )
-    say("--n", default="50", help="items per suite and length (default %(default)s)")
-    say("--seed", default="0", help="seed for generating the items (default %(default)s)")
+    say(
+        "--n",
+        type=whole("number of items", 1, 1_000_000),
+        default=50,
+        help="items per suite and length (default %(default)s)",
+    )
+    say(
+        "--seed",
+        type=whole("seed", 0, 999_999_999),
+        default=0,
+        help="seed for generating the items (default %(default)s)",
+    )
     say(
         "--held-out",
         action="store_true",

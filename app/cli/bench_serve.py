@@ -22,7 +22,7 @@ from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Ro
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
 from app.chat.shared_engine import SharedEngine
-from app.cli.serve import check_packages, listening_socket, token_counter, uvicorn_server
+from app.cli.serve import listening_socket, token_counter, uvicorn_server
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy, Close
 from app.protocol.events import Event, Finished, Loaded, Token
@@ -72,7 +72,6 @@ class _Both:
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
     from pathlib import Path
 
-    check_packages()
     from app.serve.access import Access
     from app.serve.api import Server, make_app
     from app.serve.requests import Defaults

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ READY = "Then ask."
 PREFILLING = " · full"
 GOALS = {
     "first paint": 500,
+    "importing Textual alone, measured alternately": 500,
     "1 MB paste to chip": 300,
     "key to paint while prefilling, median": 50,
     "key to paint while prefilling, p95": 50,
@@ -52,7 +54,8 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
         environment = {**os.environ, "TERM": "xterm-256color", **own_folders(Path(folder))}
         # As on a user's machine, Python writes compiled modules; the warm-up run does that.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        paints = progress.repeat("first paint", partial(_first_paint, environment))
+        imports: list[float] = []
+        paints = progress.repeat("first paint", partial(_first_paint, environment, imports))
         stalls = Path(folder) / "stalls.json"
         with Terminal(_program("bench", "ui", "--probed", str(stalls)), environment) as terminal:
             terminal.wait_for(READY)
@@ -62,7 +65,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
         late = json.loads(stalls.read_text())
     frames = asyncio.run(span_frames())
     key_times = [median(keys), percentile(keys, 95)]
-    measured = [paints, pastes, *([each] for each in key_times)]
+    measured = [paints, imports[1:], pastes, *([each] for each in key_times)]
     measured += [[percentile(late, 99)], [percentile(frames, 95)]]
     for (name, goal), seconds in zip(GOALS.items(), measured, strict=True):
         yield Row({"what": name, "goal": goal}, [{"ms": 1000 * each} for each in seconds])
@@ -76,7 +79,12 @@ def _program(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "app", *words]
 
 
-def _first_paint(environment: dict[str, str]) -> float:
+def _first_paint(environment: dict[str, str], imports: list[float]) -> float:
+    """Before it, appends to `imports` how long a process takes that only imports Textual."""
+    started = time.perf_counter()
+    only = [sys.executable, "-P", "-c", "import textual.app"]
+    subprocess.run(only, env=environment, check=True)
+    imports.append(time.perf_counter() - started)
     with Terminal(_program(), environment) as terminal:
         return terminal.wait_for(READY) - terminal.started
 

@@ -92,7 +92,12 @@ def _export(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if options.output in (None, STDIN):
         return _write(store, found.id, options.format or "md")
-    export.to_file(store, found.id, Path(options.output), options.format)
+    path = Path(options.output)
+    if not options.force and path.is_file():
+        raise UserError(
+            f"{options.output!r} already exists", "choose another name, or replace it with --force"
+        )
+    export.to_file(store, found.id, path, options.format)
 
 
 def _write(store: Store, conversation: int, form: str) -> None:

@@ -6,6 +6,7 @@ Also for a model that a Python package carries as such a file.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from threading import Event
@@ -29,15 +30,15 @@ class ProgressDisplay(Protocol):
 
 def looks_like_gguf(name: str) -> bool:
     """Whether this names a GGUF file, or what should be one."""
-    path = Path(name).expanduser()
-    return path.is_file() or ".gguf" in path.name.lower()
+    path = Path(os.path.expanduser(name))
+    return "\0" not in name and (path.is_file() or ".gguf" in path.name.lower())
 
 
 def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: ProgressDisplay) -> int:
     """Convert the file, or the parts, in `options.name`. Raises ModelError."""
     from app.models.gguf import convert  # slow: it loads numpy
 
-    paths = [Path(name).expanduser().absolute() for name in options.name]
+    paths = [Path(os.path.expanduser(name)).absolute() for name in options.name]
     stop = Event()
     try:
         with cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
-from app.cli.parsing import parse_fraction, parse_list, parse_prompt_length
+from app.cli.parsing import parse_fraction, parse_keep, parse_list, parse_prompt_length, whole
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
 from app.eval.figure import results_figure
@@ -47,7 +46,7 @@ from app.eval.suites import (
 from app.eval.tokens import FolderTokens, Tokens
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Scoring, Tuning
+from app.protocol.options import BackgroundPolicy, Scoring, Tuning
 from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
 
@@ -124,7 +123,7 @@ def _command(options: argparse.Namespace) -> str:
         parts += ["--target", options.target or EMBEDDED]
         parts += ["--draft", options.draft] if options.draft else []
     for name in ("length", "keep", "scoring", "n", "seed"):
-        parts += [f"--{name}", getattr(options, name)]
+        parts += [f"--{name}", str(getattr(options, name))]
     parts += ["--kv-bits", options.kv_bits] if options.kv_bits else []
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
@@ -155,7 +154,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         known = _names(name for name in SUITES if name in NEED_FILES)
         raise UserError("No chosen suite asks about files", f"leave --file out, or add {known}")
     lengths = parse_list(options.length, parse_prompt_length)
-    keeps = parse_list(options.keep, _keep)
+    keeps = parse_list(options.keep, parse_keep)
     scorings = parse_list(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
     if options.sparse_only and (options.auto or PERPLEXITY in suites):
         what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
@@ -163,8 +162,6 @@ def _settings(options: argparse.Namespace) -> Settings:
             f"{what} is compared with a full prefill, which --sparse-only skips",
             "give one of the two",
         )
-    n = _whole(options.n, "number of items", 1)
-    seed = _whole(options.seed, "seed", 0)
     tunings = _tunings(options.tune, options.ablate)
     inputs = read_inputs(options.files).results
     texts = {document.text: document for result in inputs for document in result.texts}
@@ -175,8 +172,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         tuple(sorted(lengths)),
         tuple(sorted(keeps)),
         tuple(sorted(scorings, key=order.index)),
-        n,
-        seed,
+        options.n,
+        options.seed,
         options.held_out,
         options.auto,
         tunings,
@@ -209,16 +206,6 @@ class YesNo(StrEnum):
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-
-
-def _keep(text: str) -> float:
-    return AUTO_KEEP if text == "auto" else parse_fraction(text, "keep")
-
-
-def _whole(text: str, what: str, minimum: int) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < minimum:
-        raise UserError(f"{text!r} is not a valid {what}", f"give a whole number from {minimum} on")
-    return int(text)
 
 
 def _choice(text: str, kind: type[E], what: str) -> E:
@@ -265,7 +252,8 @@ def _tuned(name: str, text: str, default: object) -> object:
         return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
         return parse_fraction(text, name)
-    value = _whole(text, name, 1 if name in ("lookahead", "pool", "chunk") else 0)
+    least = 1 if name in ("lookahead", "pool", "chunk") else 0
+    value = whole(name, least, 999_999_999)(text)
     if name == "pool" and value % 2 == 0:
         raise UserError(f"{text!r} is not a valid {name}", "give an odd number")
     return value

@@ -1,4 +1,6 @@
-"""`/serve` in the app: the server of `specchat serve`, beside the screen."""
+"""`/serve` in the app: the server of `specchat serve`, beside the screen.
+
+Its packages are imported when it starts: the app's first frame does not wait for them."""
 
 from __future__ import annotations
 
@@ -10,13 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.shared_engine import SharedEngine
-from app.cli.serve import (
-    TOKEN_FILE,
-    check_packages,
-    listening_socket,
-    token_counter,
-    uvicorn_server,
-)
 from app.errors import UserError
 from app.paths import config_path, display_path
 from app.protocol.commands import Ask
@@ -56,9 +51,9 @@ class InnerServer:
         return self._start()
 
     def _start(self) -> str:
-        check_packages()
         if self._engine.pair is None:
             raise UserError("No models are loaded yet", "try again in a moment")
+        from app.cli.serve import TOKEN_FILE, listening_socket, uvicorn_server
         from app.serve.access import Access, read_token
         from app.serve.api import Server, make_app
         from app.serve.requests import Defaults
@@ -100,6 +95,8 @@ class InnerServer:
         """Another pair answers from now on."""
         running, pair = self._running, self._engine.pair
         if running is not None and pair is not None:
+            from app.cli.serve import token_counter
+
             (_, server, _), (load, loaded) = running, pair
             count = token_counter(Path(load.target))
             server.use_pair(loaded.target.name, count, load.only_quotes)

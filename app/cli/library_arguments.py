@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import argparse
 
-from app.protocol.hosts import WORKER_PORT
+from app.cli.parsing import number, whole
+from app.protocol.hosts import MAX_PORT, WORKER_PORT
 
 
 def add_model_options(
@@ -79,6 +80,7 @@ def add_conversations(command: argparse.ArgumentParser) -> None:
     search.add_argument("words", nargs="+", metavar="WORD")
     export = action("export", "write one to a file or to standard output")
     export.add_argument("-o", "--output", metavar="FILE")
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
     export.add_argument(
         "--format",
         choices=("md", "json", "html"),
@@ -143,20 +145,23 @@ def add_models(command: argparse.ArgumentParser) -> None:
         " quantised ones, others stay); 32 dequantises all, which is fast on a CPU",
     )
     adding.add_argument("--as", dest="as_name", metavar="NAME", help="install it as local/NAME")
-    pairing = action("pair", "list the drafts for a target, and the speedup of each")
+    pairing = action("pair", "list the drafts for a target, what each adds, and its speedup")
     pairing.add_argument(
         "--measure", action="store_true", help="measure installed pairs instead of predicting"
     )
     pairing.add_argument(
         "--keep",
-        type=float,
+        type=number("keep", 0.01, 1),
         default=0.2,
         help="fraction of the prompt to select (default %(default)s)",
     )
     fitting = action("fit", "estimate the memory that a model needs, installed or not")
     inherited = argparse.SUPPRESS
     fitting.add_argument(
-        "--draft", metavar="D", default=inherited, help="use this draft instead of the best one"
+        "--draft",
+        metavar="D",
+        default=inherited,
+        help="use this draft model instead of the built-in draft",
     )
     fitting.add_argument("--length", metavar="N", help="prompt tokens, such as 64k")
     fitting.add_argument(
@@ -192,7 +197,10 @@ def add_serve(command: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="the address to listen on (default %(default)s)"
     )
     command.add_argument(
-        "--port", type=int, default=8321, help="the port to listen on (default %(default)s)"
+        "--port",
+        type=whole("port", 1, MAX_PORT),
+        default=8321,
+        help="the port to listen on (default %(default)s)",
     )
     command.add_argument(
         "--allow-others", action="store_true", help="allow a --host that other machines can reach"
@@ -213,7 +221,7 @@ def add_worker(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--port",
-        type=int,
+        type=whole("port", 0, MAX_PORT),
         default=WORKER_PORT,
         help="the port to listen on; 0: one that is free (default %(default)s)",
     )

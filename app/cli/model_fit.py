@@ -24,7 +24,7 @@ from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as estimate
 from app.models.hub_info import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
-from app.models.overview import ModelOverview, overview
+from app.models.overview import embedded_pair
 from app.models.text import breakdown_rows, facts, memory_heading, verdict_sentences
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
@@ -65,56 +65,60 @@ def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
 
 
 def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
-    """The drafts for a target, the best one first."""
-    keep, machine, entries = _keep(options.keep), _machine(options.memory), _entries()
+    """The drafts for a target: the built-in one, and draft models, the best one first."""
+    keep, machine, entries = options.keep, _machine(options.memory), _entries()
     target = find_model(options.name, cache, entries, _look)
-    found = _candidates(target, cache, entries, machine)
-    if not found:
-        raise UserError(
-            f"No other draft is known for {target.name}: no smaller model with its tokenizer is"
-            " installed or in the catalogue",
-            "use the built-in draft, which is the default, or name any model with --draft",
-        )
+    own = embedded_pair(cache, machine).default_draft if target.name == EMBEDDED else None
+    found = [own] if own is not None else _candidates(target, cache, entries, machine)
     if options.measure:
         clock = _measure_pairs(target, found, cache)
         found = _candidates(target, cache, entries, machine, clock)
-    best = draft_selection.best_draft(found)
     yield f"{target.name} · {', '.join(facts(target))}"
+    yield _row(
+        f"{speedup.speedup(0.0, keep):.1f}x",
+        "the built-in draft",
+        "r 0.00",
+        "nothing to download",
+        estimate(target.size, None, machine).verdict,
+        *(["the default"] if own is None else []),
+    )
     for candidate in found:
+        draft = candidate.draft
         yield _row(
             f"{candidate.speedup(keep):.1f}x",
-            candidate.draft.name,
+            draft.name,
             f"r {candidate.cost_ratio:.2f}" + (" measured" if candidate.measured else ""),
-            size(candidate.draft.size.weight_bytes),
-            "installed" if candidate.draft.installed else "to download",
+            "installed" if draft.installed else f"{size(draft.download)} to download",
             f"the pair {candidate.fit.verdict}",
-            *(["recommended"] if candidate is best else []),
+            *(["the default"] if candidate is own else []),
         )
+        yield _row("", candidate.benefit)
         for note in candidate.notes:
             yield _row("", note)
+    if not found:
+        yield (
+            "No draft model is known: no smaller model with this tokenizer is installed or in the"
+            " catalogue. --draft takes any model."
+        )
     yield (
         f"Speedup of the first word at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
         " where r is the cost per token of the draft relative to the target."
     )
-    if not all(model.installed for model in (target, *(each.draft for each in found))):
+    if not all(model.installed for model in (target, *(each.draft for each in found))) and found:
         yield "Tokenizers are compared once both models are installed; until then by family."
     if target.entry is not None and target.entry.measured:
         yield f"Published measurements: {target.entry.measured}."
-    if best is None:
-        yield "None of them is fast enough: the built-in draft is used."
 
 
 def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     """The memory estimate for a model and its draft, item by item."""
     machine, entries = _machine(options.memory), _entries()
     target = find_model(options.name, cache, entries, _look)
-    named = options.draft or (EMBEDDED if options.name == EMBEDDED else None)
+    named = options.draft or (EMBEDDED if options.name == EMBEDDED else BUILT_IN)
     draft: ModelDetails | None = None
-    if named and named != BUILT_IN:
+    if named != BUILT_IN:
         draft = find_model(named, cache, entries, _look, draft=True)
-    elif not named:
-        draft = _best_draft(target, cache, entries, machine)
-    tokens = _length(options.length) if options.length else None
+    tokens = None if options.length is None else _length(options.length)
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
     found = estimate(sized, draft.size if draft else None, machine, tokens)
@@ -126,55 +130,45 @@ def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
 def in_short(cache: ModelCache, name: str) -> list[str]:
     """A model's verdict on this machine, for `show`."""
     try:
-        entries = _entries()
-        target, machine = find_model(name, cache, entries), _machine(None)
-        draft = _best_draft(target, cache, entries, machine)
+        target = find_model(name, cache, _entries())
     except ModelError as error:
         return [str(error)]
-    found = estimate(target.size, draft.size if draft else None, machine)
-    with_draft = f" with {draft.name}" if draft else ""
+    verdict = estimate(target.size, None, _machine(None)).verdict
     return [
         ", ".join(facts(target)),
-        f"{found.verdict[0].upper()}{found.verdict[1:]}{with_draft}:"
-        f" `specchat models fit {name}` shows the estimate.",
+        f"{verdict[0].upper()}{verdict[1:]}: `specchat models fit {name}` shows the estimate.",
     ]
 
 
 def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
-    """All installed and catalogued models, with what fits and the best draft."""
-    machine, entries = _machine(options.memory), _entries()
-    measured = partial(speedup.measured_ratio, _answer_stats())
-    rows = overview(known_models(cache, entries), machine, measured)
-    rows.sort(key=lambda row: (not row.model.installed, row.fit.max_tokens == 0))
+    """All installed and catalogued models, with what fits."""
+    machine = _machine(options.memory)
+    rows = [
+        (model, estimate(model.size, None, machine)) for model in known_models(cache, _entries())
+    ]
+    rows.sort(key=lambda row: (not row[0].installed, row[1].max_tokens == 0))
     if options.json:
-        return [json.dumps([_as_json(row) for row in rows], indent=2)]
+        return [json.dumps([_as_json(*row) for row in rows], indent=2)]
     lines = [memory_heading(machine)]
-    for row in rows:
-        target, best = row.model, row.best_draft
-        state = "installed" if target.installed else "to download"
-        parts = [target.name, state, row.fit.verdict]
-        if best is not None:
-            parts += [f"with {best.draft.name}", f"{best.speedup():.1f}x faster"]
-        elif row.fit.max_tokens:
-            parts += ["with the built-in draft", f"{speedup.built_in_speedup():.1f}x faster"]
-        lines.append(_row(size(target.size.weight_bytes), *parts))
+    for model, found in rows:
+        state = "installed" if model.installed else "to download"
+        lines.append(_row(size(model.size.weight_bytes), model.name, state, found.verdict))
     return [
         *lines,
-        f"Faster: time to the first word at keep {DEFAULT_KEEP_RATIO:.0%}, predicted or measured.",
+        f"With the built-in draft, the first word comes {speedup.built_in_speedup():.1f}x as fast"
+        f" at keep {DEFAULT_KEEP_RATIO:.0%}. `specchat models pair NAME` lists draft models.",
     ]
 
 
-def _as_json(row: ModelOverview) -> dict[str, object]:
-    target, best = row.model, row.best_draft
+def _as_json(model: ModelDetails, found: Fit) -> dict[str, object]:
     return {
-        "name": target.name,
-        "installed": target.installed,
-        "here": target.installed,  # the old name
-        "weights": target.size.weight_bytes,
-        "fits": row.fit.max_tokens,
-        "fits_sparse": row.fit.max_sparse_tokens,
-        "draft": best.draft.name if best else BUILT_IN,
-        "speedup": round(best.speedup() if best else speedup.built_in_speedup(), 2),
+        "name": model.name,
+        "installed": model.installed,
+        "weights": model.size.weight_bytes,
+        "fits": found.max_tokens,
+        "fits_sparse": found.max_sparse_tokens,
+        "draft": BUILT_IN,
+        "speedup": round(speedup.built_in_speedup(), 2),
     }
 
 
@@ -239,13 +233,6 @@ def _measure_pairs(
     return measured
 
 
-def _best_draft(
-    target: ModelDetails, cache: ModelCache, entries: tuple[catalogue.Entry, ...], machine: Machine
-) -> ModelDetails | None:
-    best = draft_selection.best_draft(_candidates(target, cache, entries, machine))
-    return best.draft if best else None
-
-
 def _answer_stats() -> Sequence[AnswerStats]:
     """Statistics of the stored answers; none when there are no conversations."""
     if not Paths(data_path()).database.exists():
@@ -266,19 +253,13 @@ def _look(repository: str) -> HubModel:
 
 def _machine(memory: str | None) -> Machine:
     """A Mac with `memory`, or this machine."""
-    if memory:
+    if memory is not None:
         return mac_with(parse_memory(memory))
     import psutil
 
     from app.engine.memory_probes import ceiling
 
     return Machine(psutil.virtual_memory().total, ceiling())
-
-
-def _keep(keep: float) -> float:
-    if not 0 < keep <= 1:
-        raise UserError(f"{keep} is not a valid keep", "use a fraction above 0 and up to 1")
-    return keep
 
 
 def _length(text: str) -> int:

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -35,6 +36,7 @@ from app.models.found import (
     missing_places,
     user_places,
 )
+from app.models.gguf.file import parts_of
 from app.models.gguf.summary import summarise
 from app.models.packaged import find_packaged
 from app.models.progress import Progress
@@ -55,7 +57,7 @@ def models(options: argparse.Namespace) -> int:
 def _list(cache: ModelCache, options: argparse.Namespace) -> int:
     if options.trash:
         return _list_trash(cache, options)
-    if options.memory:
+    if options.memory is not None:
         return _say(*model_fit.listing(cache, options))
     installed, downloads, found = cache.installed(), unfinished(cache), _found()
     if options.json:
@@ -127,6 +129,10 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
     if found is None and not downloads:
         if (elsewhere := _find_elsewhere(name)) is not None:
             return _show_elsewhere(elsewhere)
+        if looks_like_gguf(name):
+            return _show_file(Path(os.path.expanduser(name)).absolute())
+        if os.path.isdir(os.path.expanduser(name)):
+            return _say(name, *model_fit.in_short(cache, name))
         raise trash.not_installed(check_repository(name))
     if found is not None:
         verified = cache.verified(name, found.commit) is not None
@@ -159,9 +165,23 @@ def _find_elsewhere(name: str) -> FoundModel | None:
 def _show_elsewhere(model: FoundModel) -> int:
     _say(_found_line(model).strip(), "specchat never changes or deletes it.")
     if model.kind is Kind.GGUF and model.fault is None:
-        summary = summarise(model.path)
-        _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
-        _tell(f"`specchat models add {shell_path(model.path)}` converts it.")
+        _show_gguf(model.path)
+    return 0
+
+
+def _show_gguf(path: Path) -> None:
+    """What its header says, and how to use it. GgufError when it cannot be read."""
+    summary = summarise(path)
+    _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
+    _tell(f"`specchat models add {shell_path(path)}` converts it.")
+
+
+def _show_file(path: Path) -> int:
+    """A GGUF file that is in none of the folders that are searched."""
+    summarise(path)  # before anything is printed
+    length = size(sum(part.stat().st_size for part in parts_of(path)))
+    _say(_line(length, path.stem, display_path(path), "GGUF").strip())
+    _show_gguf(path)
     return 0
 
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import gc
-import logging
 import sys
-from contextlib import suppress
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app import crash
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
-from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
 
 if TYPE_CHECKING:
     from app.models.library import Library
     from app.protocol.commands import Load
     from app.protocol.hosts import Hosts
     from app.settings.definitions import Settings
-
-LOG = "specchat.log"
-MAX_LOG_BYTES = 500_000
-"""The limit of one file; there is one older file."""
 
 
 def run_app(
@@ -50,7 +40,10 @@ def _open(
     watched_by: Supervisor,
 ) -> int:
     gc.disable()  # imports create no garbage
+    from app import crash
+    from app.cli.log_file import log_to
     from app.models.embedded import EMBEDDED
+    from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
     from app.settings.definitions import KvBits
     from app.settings.file import SettingsFile
 
@@ -106,31 +99,15 @@ def _pair(
     hosts: Hosts | None,
     settings: Settings,
 ) -> tuple[Load, list[str]]:
-    """The pair to load, and messages. Models from the command line must exist; if those of the
-    settings do not, the app opens with the embedded pair and a message."""
-    from app.chat.model_pairs import resolve_pair
+    """The pair to load, not yet checked, and messages. Models from the command line must exist; if
+    those of the settings do not, the app opens with the embedded pair and a message."""
+    from app.chat.model_pairs import find_pair
     from app.cli.settings import requested_pair
 
     try:
         pair = requested_pair(target, draft, settings)
-        return resolve_pair(*pair, kv_bits=kv_bits, hosts=hosts), []
+        return find_pair(*pair, kv_bits=kv_bits, hosts=hosts), []
     except UserError as error:
         if target is not None or draft is not None:
             raise
-        return resolve_pair(kv_bits=kv_bits, hosts=hosts), [f"{error} ^L chooses another model."]
-
-
-def log_to(folder: Path) -> None:
-    """Write the app's own warnings to a file in `folder`, which is created with the first one."""
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        handler = _QuietHandler(
-            folder / LOG, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
-        )
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger("app").addHandler(handler)
-
-
-class _QuietHandler(RotatingFileHandler):
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Print nothing when the log cannot be written: standard error is the screen."""
+        return find_pair(kv_bits=kv_bits, hosts=hosts), [f"{error} ^L chooses another model."]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import logging
 import socket
 import sys
 import threading
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,6 @@ CONNECTIONS = BACKLOG = 256
 
 def serve(options: argparse.Namespace) -> int:
     """Load the pair, and answer requests until interrupted."""
-    check_packages()
     from app.serve.access import Access, is_local, read_token
     from app.serve.api import Server, make_app
     from app.serve.requests import Defaults
@@ -56,43 +55,45 @@ def serve(options: argparse.Namespace) -> int:
     engine = MlxEngine(connect=connect)
     reading = settings.reading
     defaults = Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
-    with EngineSession(engine, policy) as session:
+    with (
+        listening_socket(options.host, options.port) as listening,
+        EngineSession(engine, policy) as session,
+    ):
         sys.stderr.write(f"Loading {sanitize_line(load.names[0])}…\n")
         loaded = session.load(load)
         count = token_counter(Path(load.target))
         server = Server(engine, loaded.target.name, defaults, count, load.only_quotes)
         app = make_app(server, Access(options.host, token))
-        with listening_socket(options.host, options.port) as listening:
-            _announce(options, loaded.target.name, token, is_new)
-            _log_to_stderr()
-            uvicorn_server(app, server.queue).run(sockets=[listening])
+        _announce(options, loaded.target.name, token, is_new)
+        _log_to_stderr()
+        uvicorn_server(app, server.queue).run(sockets=[listening])
     return 0
 
 
-def check_packages() -> None:
-    """Raises UserError without those of the server."""
-    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        pip = f"{sys.executable} -m pip install"
-        raise UserError(
-            "The server's packages are not installed", f"`{pip} 'specchat[serve]'` does it"
-        )
-
-
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Raises UserError if the port is taken."""
+    """Raises UserError if it is taken, or is no address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(BACKLOG)  # whoever reads that it answers may ask at once
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a name that can be none
         listening.close()
+        reason = getattr(error, "strerror", None) or "no name of a machine"
         raise UserError(
-            f"Port {port} of {host} cannot be used ({error.strerror})",
-            "end what uses it, or start `specchat serve` with another --port",
+            f"Port {port} of {host} cannot be used ({reason})", _port_advice(error)
         ) from None
     return listening
+
+
+def _port_advice(error: Exception) -> str:
+    match getattr(error, "errno", None):
+        case errno.EADDRINUSE:
+            return "end what uses it, or start `specchat serve` with another --port"
+        case errno.EACCES:
+            return "use a --port from 1,024 on"
+    return "give --host an address of this machine, or leave it out"
 
 
 def uvicorn_server(app: App, queue: EngineQueue) -> HttpServer:

@@ -1,7 +1,8 @@
 """The parent process of the app, which restores the terminal when the app is killed.
 
 Metal aborts a process whose commands fail, and the system kills the largest one when memory runs
-out. Neither leaves the app time to restore the terminal.
+out. Neither leaves the app time to restore the terminal. The app's first frame waits for this
+process, so it imports little.
 """
 
 from __future__ import annotations
@@ -9,16 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import termios
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FrameType
-from typing import BinaryIO
-
-from app.crash import Crash, last_stderr_line
-from app.paths import logs_path
+from typing import NamedTuple
 
 MARK = "SPECCHAT_PARENT"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
@@ -36,8 +33,7 @@ RESTORE = "".join(
 )
 
 
-@dataclass(frozen=True)
-class Supervisor:
+class Supervisor(NamedTuple):
     """The parent of this process."""
 
     pid: int
@@ -66,12 +62,15 @@ def supervise() -> int:
             termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
         _write(RESTORE)
 
-    with tempfile.TemporaryFile() as log:
-        status = _run(log, restore)
+    with open(_unnamed_file(), "r+b", buffering=0) as log:
+        status = _run(log.fileno(), restore)
         if os.WIFEXITED(status):
             return os.WEXITSTATUS(status)
         log.seek(0)
         stderr = log.read().decode(errors="replace")
+    from app.crash import Crash, last_stderr_line
+    from app.paths import logs_path
+
     ended_by = signal.Signals(os.WTERMSIG(status))
     restore()
     if ended_by in REQUESTED:
@@ -84,13 +83,22 @@ def supervise() -> int:
     return 128 + ended_by
 
 
+def _unnamed_file() -> int:
+    """The descriptor of a new file without a name. `tempfile` takes longer to import."""
+    folder = os.environ.get("TMPDIR", "/tmp")
+    name = os.path.join(folder, f"specchat-{os.getpid()}-{time.time_ns()}")
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    os.unlink(name)
+    return descriptor
+
+
 def _write(text: str) -> None:
     with suppress(OSError):  # the terminal may be gone
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
-def _run(log: BinaryIO, restore: Callable[[], None]) -> int:
+def _run(log: int, restore: Callable[[], None]) -> int:
     """Run the child; returns its status from `os.waitpid`. `restore` restores the terminal."""
     child = 0
     early: list[int] = []
@@ -106,8 +114,8 @@ def _run(log: BinaryIO, restore: Callable[[], None]) -> int:
 
     for number in REQUESTED:
         signal.signal(number, forward)
-    os.set_inheritable(log.fileno(), True)
-    mark = {MARK: f"{os.getpid()}:{log.fileno()}"}
+    os.set_inheritable(log, True)
+    mark = {MARK: f"{os.getpid()}:{log}"}
     child = os.posix_spawn(
         sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **mark}
     )

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from app.errors import UserError
-from app.hosts.hostfile import MOST_PORT, spelled
+from app.hosts.hostfile import spelled
 from app.hosts.machine import own_addresses
 from app.hosts.worker import Worker
 from app.paths import config_path
@@ -24,8 +24,6 @@ REMARK = "Token ids go over the network unencrypted. Ctrl+C ends the worker."
 
 def worker(address: str | None, port: int) -> int:
     """Answer first machines at `address` until interrupted."""
-    if not 0 <= port <= MOST_PORT:
-        raise UserError(f"--port {port} is not a port", f"use one from 0 to {MOST_PORT:,}")
     if address is None:
         raise _which_address("Say at which of this machine's addresses the other one reaches it")
     address = address.removeprefix("[").removesuffix("]")

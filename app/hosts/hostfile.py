@@ -12,13 +12,12 @@ from typing import Any
 
 from app.errors import UserError
 from app.paths import config_path
-from app.protocol.hosts import WORKER_PORT, Host, Hosts, Link, Rdma
+from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host, Hosts, Link, Rdma
 from app.util.private_file import write_private
 
 KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
 """Of a file of machines or keys."""
-MOST_PORT = 65_535
 _BACKENDS = {"": Link.RING, "ring": Link.RING, "jaccl": Link.JACCL, "jaccl-ring": Link.JACCL}
 _JACCL_RING = "MLX_JACCL_RING"
 _ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.A)
@@ -117,8 +116,8 @@ def _split(where: str) -> tuple[str, int | None]:
         advice = "use the line that `specchat worker` prints, KEY@ADDRESS or KEY@ADDRESS:PORT"
         raise UserError(f"{where!r} is not the address of a machine", advice)
     port = int(found[2]) if found[2] else None
-    if port is not None and not 1 <= port <= MOST_PORT:
-        raise UserError(f"{port} is not a port", f"use one from 1 to {MOST_PORT:,}")
+    if port is not None and not 1 <= port <= MAX_PORT:
+        raise UserError(f"{port} is not a port", f"use one from 1 to {MAX_PORT:,}")
     return found[1], port
 
 

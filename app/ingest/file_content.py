@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.ingest.budget import ReadBudget
 from app.ingest.filenames import is_private_key
 from app.ingest.limits import Limits
-from app.ingest.pdf import check_can_read, is_pdf, pdf_text
+from app.ingest.pdf import is_pdf, pdf_text
 from app.ingest.records import Reason, Rejected
 from app.ingest.safe_open import read_file
 from app.ingest.text import Decoded, decode, is_binary
@@ -36,7 +36,6 @@ def read_content(
 
     def size_limit(head: bytes) -> int:
         if is_pdf(head):
-            check_can_read()
             return limits.pdf_bytes
         if is_binary(head):
             raise Rejected(Reason.BINARY)

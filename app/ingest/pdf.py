@@ -1,11 +1,10 @@
-"""Extracts the text of PDF files, if the extra `pdf` is installed.
+"""Extracts the text of PDF files.
 
 It runs in a separate process, because a PDF file can keep a parser busy for hours and fill memory.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import tempfile
 from pathlib import Path
@@ -19,7 +18,6 @@ from app.ingest.text import Decoded
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
-_INSTALL = "install PDF support with `pip install 'specchat[pdf]'`"
 _FAULTS = {
     pdf_worker.ENCRYPTED: ("is a PDF file with a password", "save a copy without it"),
     pdf_worker.NO_TEXT: (
@@ -34,16 +32,9 @@ def is_pdf(head: bytes) -> bool:
     return head[:_MARK_WITHIN].lstrip().startswith(_MARK)
 
 
-def check_can_read() -> None:
-    """Raises Rejected when PDF support is not installed."""
-    if importlib.util.find_spec("pypdf") is None:
-        raise Rejected(Reason.PDF, "is a PDF file", _INSTALL)
-
-
 def pdf_text(data: bytes, limits: Limits, budget: ReadBudget) -> Decoded:
     """The text of all pages, each below a line such as `[Page 1]`. Raises Rejected, and what
     `budget.check` raises."""
-    check_can_read()
     # -P: the current folder may contain a file named pypdf.py.
     command = [sys.executable, "-P", str(Path(pdf_worker.__file__)), str(limits.pdf_memory)]
     with tempfile.TemporaryFile() as file:

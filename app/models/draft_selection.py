@@ -1,4 +1,7 @@
-"""Chooses drafts for a target: smaller models with the same tokenizer."""
+"""Draft models for a target: smaller models with the same tokenizer.
+
+The built-in draft is the default for every target. A draft model is an extra: its attention is
+joined with what the built-in draft finds."""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from pathlib import Path
 
 from app.models import speedup
 from app.models.errors import ModelError
-from app.models.fit import Fit, Machine, fit
+from app.models.fit import Fit, Machine, fit, format_tokens, peak_bytes
 from app.models.model_details import ModelDetails
 from app.models.tokenizers import fingerprint
 from app.protocol.options import DEFAULT_KEEP_RATIO
+from app.util.formatting import size
 
 UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
 """Architectures whose attention cannot be observed."""
 MIN_SPEEDUP = 1.2
-"""The speedup from which sparse prefill is chosen automatically."""
+"""A draft model with less is not worth its time."""
 
 MeasuredRatio = Callable[[str, str], float | None]
 """The measured cost ratio of a target and a draft (by their names without owners), or None."""
@@ -25,16 +29,26 @@ MeasuredRatio = Callable[[str, str], float | None]
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
     """A draft for a target. `cost_ratio`: its cost per token relative to the target's; `measured`:
-    whether that was measured here; `notes`: sentences about limitations."""
+    whether that was measured here; `added_bytes`: memory that it adds to the target's at a prompt
+    of `added_at` tokens; `notes`: sentences about limitations."""
 
     draft: ModelDetails
     cost_ratio: float
     measured: bool
     fit: Fit
+    added_bytes: int
+    added_at: int
     notes: tuple[str, ...]
 
     def speedup(self, keep: float = DEFAULT_KEEP_RATIO) -> float:
         return speedup.speedup(self.cost_ratio, keep)
+
+    @property
+    def benefit(self) -> str:
+        """What it adds to the built-in draft, and for how much memory. On no pair was it measured
+        to find more."""
+        memory = f"{size(self.added_bytes)} of memory at {format_tokens(self.added_at)} tokens"
+        return f"adds attention to what is found; needs {memory}"
 
     @property
     def worthwhile(self) -> bool:
@@ -85,7 +99,7 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft to use, or None when full prefill is as fast."""
+    """The draft model to offer beside the built-in draft, or None when none is fast enough."""
     return next((each for each in candidates if each.worthwhile), None)
 
 
@@ -130,7 +144,10 @@ def assess_draft(
             f"Its context is {draft_context:,} tokens, the target's {context:,}: beyond that, check"
             " what was selected."
         )
-    return DraftCandidate(draft, ratio, measured_ratio is not None, pair_fit, tuple(notes))
+    tokens = min(speedup.REFERENCE_TOKENS, pair_fit.tokens)
+    added = peak_bytes(target.size, draft.size, tokens) - peak_bytes(target.size, None, tokens)
+    measured_here = measured_ratio is not None
+    return DraftCandidate(draft, ratio, measured_here, pair_fit, added, tokens, tuple(notes))
 
 
 def _warning(

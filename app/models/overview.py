@@ -15,21 +15,23 @@ from app.models.model_details import ModelDetails, find_model
 
 @dataclass(frozen=True, slots=True)
 class ModelOverview:
-    """A model, its memory without a draft, and its possible drafts, the best one first."""
+    """A model, its memory with the built-in draft, and its possible draft models, the best one
+    first. `default_draft` is the draft it gets where none is chosen; None is the built-in one."""
 
     model: ModelDetails
     alone_fit: Fit
     drafts: tuple[DraftCandidate, ...]
+    default_draft: DraftCandidate | None = None
 
     @property
     def best_draft(self) -> DraftCandidate | None:
-        """The draft to use, or None when full prefill is as fast."""
-        return draft_selection.best_draft(self.drafts)
+        """The draft model to offer beside the default, or None when none is fast enough."""
+        return None if self.default_draft else draft_selection.best_draft(self.drafts)
 
     @property
     def fit(self) -> Fit:
-        """The memory with that draft, or without one."""
-        return self.best_draft.fit if self.best_draft else self.alone_fit
+        """The memory with the default draft."""
+        return self.default_draft.fit if self.default_draft else self.alone_fit
 
 
 def overview(
@@ -52,9 +54,10 @@ def overview(
 
 
 def embedded_pair(cache: ModelCache, machine: Machine) -> ModelOverview:
-    """The overview of the embedded pair. ModelError when it is damaged."""
+    """The overview of the embedded pair, whose default is its own draft. ModelError when it is
+    damaged."""
     target = find_model(EMBEDDED, cache, ())
     draft = draft_selection.assess_draft(
         target, find_model(EMBEDDED, cache, (), draft=True), machine
     )
-    return ModelOverview(target, fit(target.size, None, machine), (draft,))
+    return ModelOverview(target, fit(target.size, None, machine), (draft,), draft)

@@ -1,4 +1,4 @@
-"""The pair that is recommended when the user has chosen none."""
+"""The model that is recommended when the user has chosen none."""
 
 from __future__ import annotations
 
@@ -6,44 +6,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.models.catalogue import Entry, catalogue
-from app.models.draft_selection import best_draft, draft_candidates
-from app.models.fit import Fit, Machine, mac_with
+from app.models.fit import Fit, Machine, fit, mac_with
 from app.models.model_details import ModelDetails, listed_size
 
 LONG_DOCUMENT_TOKENS = 65_536
-"""A pair that can read this many tokens is preferred to a larger one that cannot."""
+"""A model that can read this many tokens is preferred to a larger one that cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    target: ModelDetails
-    draft: ModelDetails
-    fit: Fit
+    """A target for the built-in draft, which takes no memory of its own."""
 
-    @property
-    def download(self) -> int:
-        """Bytes to download for both."""
-        return self.target.download + self.draft.download
+    target: ModelDetails
+    fit: Fit
 
 
 def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
-    """The largest target that can read a long document, or the one that can read the longest, with
-    its best draft."""
-    models = [
+    """The largest target that can read a long document, or the one that can read the longest."""
+    targets = [
         ModelDetails(size, None, entry)
         for entry in entries
         if (size := listed_size(entry)) is not None
     ]
-    found = [
-        Recommendation(target, taken.draft, taken.fit)
-        for target in models
-        if (taken := best_draft(draft_candidates(target, models, machine))) is not None
-    ]
+    found = [Recommendation(each, fit(each.size, None, machine)) for each in targets]
 
     def worth(each: Recommendation) -> tuple[int, int]:
         return min(each.fit.max_tokens, LONG_DOCUMENT_TOKENS), each.target.size.weight_bytes
 
-    return max(found, key=worth, default=None)
+    return max((each for each in found if each.fit.max_tokens), key=worth, default=None)
 
 
 def recommend_for_this_machine() -> Recommendation | None:

@@ -33,7 +33,8 @@ class Load:
     `foreign_draft`: it has another tokenizer than the target. `display_names` are for the screen;
     without them models are named after their folders. With `kv_bits`, 8 or 4, the target's cache is
     quantised. `only_quotes`: an answer is a sentence of the documents, because the target cannot
-    write its own. With `hosts` the target is spread over this machine and others."""
+    write its own. With `hosts` the target is spread over this machine and others. Unless it is
+    `checked`, the files must be checked before the engine gets it."""
 
     target: str
     draft: str | None = None
@@ -42,6 +43,7 @@ class Load:
     foreign_draft: bool = False
     only_quotes: bool = False
     hosts: Hosts | None = None
+    checked: bool = True
 
     @property
     def names(self) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+MAX_PORT = 65_535
 WORKER_PORT = 8322
 """Where `specchat worker` listens."""
 

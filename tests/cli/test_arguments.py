@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -36,9 +39,59 @@ def test_a_commands_own_models_win() -> None:
     assert (options.target, options.draft, options.kv_bits) == ("U", None, "4")
 
 
-OLD_FLAGS = {"ask --despite-memory q": "ask --skip-memory-check q"}
+WRITTEN = {"--length", "--keep", "--memory", "--tune", "--ablate"}
+"""Options whose numbers are read by the command, because they are lists or have units."""
+WRONG = ("", "x", "-1", "nan", "-inf", "1e999", "9" * 30, "0x10", "\uff17 \x1b[2J")
 
 
-@pytest.mark.parametrize("old", OLD_FLAGS)
-def test_old_flags_still_work(old: str) -> None:
-    assert parser().parse_args(old.split()) == parser().parse_args(OLD_FLAGS[old].split())
+def numeric_options() -> Iterator[tuple[str, ...]]:
+    """The words before the value of each option that takes a number, of every command."""
+
+    def walk(command: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        needed: tuple[str, ...] = ()
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for name, each in action.choices.items():
+                    yield from walk(each, (*words, name))
+            elif not action.option_strings and action.nargs not in ("?", "*"):
+                needed += ("embedded",)
+            elif action.option_strings and action.required:
+                needed += (action.option_strings[0], "x")
+        if words == ("doctor",):
+            needed += ("--stress",)
+        for action in command._actions:
+            numeric = action.type not in (None, Path) or {*action.option_strings} & WRITTEN
+            if action.option_strings and numeric:
+                yield *words, *needed, action.option_strings[-1]
+
+    return walk(parser(), ())
+
+
+@pytest.mark.parametrize("words", numeric_options(), ids=" ".join)
+def test_a_number_out_of_range_is_one_sentence(
+    home: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wrong in WRONG:
+        assert run([*words[:-1], f"{words[-1]}={wrong}"]) == 2, wrong
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.startswith("specchat: ")
+        assert told.err.endswith(".\n")
+        assert told.err[:-1].isprintable(), "one line, and no control characters"
+
+
+def test_numeric_options_of_every_kind_are_tried() -> None:
+    options = {f"{words[0]} {words[-1]}" for words in numeric_options()}
+    assert len(options) > 20
+    assert {"serve --port", "worker --port", "ask --keep", "doctor --runs", "eval --n"} <= options
+
+
+@pytest.mark.parametrize("words", ["bench", "ask", "models nothing", "serve --nothing", "nothing"])
+def test_what_the_parser_refuses_is_one_sentence(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words.split()) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("specchat: ")
+    assert told.count("\n") == 1
+    assert "--help` lists what there is.\n" in told

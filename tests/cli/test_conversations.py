@@ -143,10 +143,26 @@ def test_an_export_that_fails_leaves_the_file_that_was_there(
     for document in (data_path() / "attachments").rglob("*.gz"):
         document.unlink()
     (home / "x.json").write_text("before")
-    assert run(["conversations", "export", "1", "-o", str(home / "x.json")]) == 2
+    assert run(["conversations", "export", "1", "--force", "-o", str(home / "x.json")]) == 2
     assert "contract.txt" in capsys.readouterr().err
     assert (home / "x.json").read_text() == "before"
     assert not [*home.glob(".*")]
+
+
+def test_an_export_replaces_a_file_only_when_told_to(
+    home: Path, shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept("Who pays?")
+    path = home / "x.md"
+    path.write_text("before")
+    assert run(["conversations", "export", "1", "-o", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"specchat: '{path}' already exists: choose another name, or replace it with --force.\n"
+    )
+    assert path.read_text() == "before"
+    shell("export", "1", "--force", "-o", str(path))
+    assert path.read_text().startswith("# Who")
 
 
 def test_what_was_exported_can_be_imported(home: Path, shell: Shell) -> None:

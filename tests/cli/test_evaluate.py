@@ -210,7 +210,7 @@ REFUSALS = {
         ["--scoring", "best"],
         "lookahead, question, both, joined, likelihood, random, lexical",
     ),
-    "no items": (["--n", "0"], "from 1 on"),
+    "no items": (["--n", "0"], "not a valid number of items"),
     "half an item": (["--n", "1.5"], "whole number"),
     "a negative seed": (["--seed", "-1"], "'-1' is not a valid seed"),
     "unknown tuning": (["--tune", "width=3"], "NAME from lookahead, pool, chunk"),

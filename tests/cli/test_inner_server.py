@@ -14,7 +14,7 @@ import pytest
 
 from app.chat.model_pairs import resolve_pair
 from app.chat.shared_engine import SharedEngine
-from app.cli import inner_server
+from app.cli import inner_server, serve
 from app.cli.inner_server import InnerServer
 from app.engine.engine import MlxEngine
 from app.errors import UserError
@@ -55,8 +55,8 @@ def port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> int:
         found = int(probe.getsockname()[1])
     monkeypatch.setattr(inner_server, "PORT", found)
     monkeypatch.setattr(inner_server, "config_path", lambda: tmp_path)
-    (tmp_path / inner_server.TOKEN_FILE).write_text(KEY)
-    (tmp_path / inner_server.TOKEN_FILE).chmod(0o600)
+    (tmp_path / serve.TOKEN_FILE).write_text(KEY)
+    (tmp_path / serve.TOKEN_FILE).chmod(0o600)
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.run_app import LOG, log_to
+from app.cli.log_file import LOG, log_to
 
 
 @pytest.fixture(autouse=True)

@@ -48,18 +48,41 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith(f"{BIG} · qwen3, 8.2 billion parameters")
-    assert lines[1].strip().startswith("2.5x")
-    assert SMALL in lines[1]
-    assert lines[1].endswith("the pair fits 40K · recommended")
-    assert "The draft costs 18% of the target per token" in lines[2]
+    built_in = "the built-in draft · r 0.00 · nothing to download · fits 40K · the default"
+    assert lines[1].strip() == f"4.5x  {built_in}"
+    assert lines[2].strip().startswith(f"2.5x  {SMALL}")
+    assert lines[2].endswith("the pair fits 40K")
+    assert lines[3].strip().startswith("adds attention to what is found; needs ")
+    assert "The draft costs 18% of the target per token" in lines[4]
     assert "1 / (r + keep + 0.02)" in out
-    assert shell("pair", BIG, "--memory", "32GB", "--keep", "0.05")[1].splitlines()[1] > lines[1]
+    faster = shell("pair", BIG, "--memory", "32GB", "--keep", "0.05")[1].splitlines()
+    assert [line.split()[0] for line in faster[1:3]] == ["14.3x", "4.0x"]
 
 
-def test_a_pair_that_would_not_pay(shell: Shell) -> None:
-    out = shell("pair", "mlx-community/Qwen3-1.7B-4bit", "--memory", "128GB")[1]
-    assert "recommended" not in out
-    assert "None of them is fast enough" in out
+def test_what_a_draft_needs_is_what_it_adds_to_the_estimate(shell: Shell) -> None:
+    alone, pair = (
+        size_of(next(line for line in out.splitlines() if "  total · " in line))
+        for out in (
+            shell("fit", BIG, "--memory", "32GB", "--length", "32k", *draft)[1]
+            for draft in ((), ("--draft", SMALL))
+        )
+    )
+    out = shell("pair", BIG, "--memory", "32GB")[1]
+    added = next(line for line in out.splitlines() if "needs" in line).rpartition("needs ")[2]
+    assert added.endswith(" of memory at 32K tokens")
+    assert size_of(added) == pytest.approx((pair - alone) * 1.074, abs=0.2)  # GiB and GB
+
+
+def test_without_any_draft_model_the_built_in_draft_is_listed(shell: Shell) -> None:
+    status, out, _ = shell("pair", "mlx-community/Mistral-Small-24B-Instruct-2501-4bit")
+    assert status == 0
+    assert "the built-in draft" in out.splitlines()[1]
+    assert "No draft model is known" in out
+
+
+def test_the_default_of_the_embedded_target_is_its_own_draft(shell: Shell) -> None:
+    out = shell("pair", "embedded")[1].splitlines()
+    assert [line.endswith("the default") for line in out[1:3]] == [False, True]
 
 
 def test_what_others_measured_of_a_pair_is_named(shell: Shell) -> None:
@@ -75,7 +98,7 @@ def size_of(line: str) -> float:
 
 
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
-    status, out, err = shell("fit", BIG, "--memory", "16GB")
+    status, out, err = shell("fit", BIG, "--memory", "16GB", "--draft", SMALL)
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[1] == f"with {SMALL} as its draft"
@@ -143,11 +166,15 @@ def test_what_fits_which_machine(shell: Shell) -> None:
     out = shell("list", "--memory", "24GB")[1]
     assert "models may use 16 GB of 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
-    assert "· with mlx-community/Qwen3.5-0.8B-MLX-4bit · 3.0x faster" in fits[0]
+    assert fits[0].endswith("to download · fits 168K")
+    assert "With the built-in draft, the first token comes 4.5x as fast" in out
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])
     big = next(row for row in content if row["name"].endswith("Qwen3.5-122B-A10B-4bit"))
     assert (big["fits"], big["draft"], big["installed"]) == (0, "builtin", False)
-    assert big["here"] == big["installed"], "the old name"
+
+
+def test_the_built_in_draft_is_the_default_of_an_estimate(shell: Shell) -> None:
+    assert shell("fit", BIG, "--memory", "16GB")[1].splitlines()[1] == "with the built-in draft"
 
 
 def test_a_users_own_catalogue(shell: Shell, home: Path) -> None:
@@ -192,7 +219,6 @@ def timed() -> Any:
         ("search", "--memory", "much"),
         ("pair", "org/none"),
         ("pair", "../x"),
-        ("pair", "mlx-community/Mistral-Small-24B-Instruct-2501-4bit"),
         ("pair", BIG, "--keep", "0"),
         ("pair", BIG, "--measure"),  # neither is here
         ("pair", BIG, "--keep", "nan"),

@@ -14,6 +14,7 @@ from app.models.found import default_places
 from tests.cli.conftest import Shell
 from tests.models import files, kept
 from tests.models.pulls import NAME
+from tests.models.test_draft_selection import folder
 
 
 def test_they_are_listed_below_the_installed_ones(shell: Shell, home: Path) -> None:
@@ -80,6 +81,38 @@ def test_one_is_shown_by_its_name_or_its_path(shell: Shell, home: Path) -> None:
         assert second == "specchat never changes or deletes it."
         assert third == "A Model · 256 · Q4_K_M · qwen3 · context 41K"
         assert err.endswith(f"/{blob.name}` converts it.\n")
+
+
+def test_a_gguf_file_anywhere_is_shown_by_its_path(
+    shell: Shell, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = kept.gguf_file(home / "x.gguf")
+    monkeypatch.chdir(home)
+    for name in ("x.gguf", str(path), "~/x.gguf"):
+        status, out, err = shell("show", name)
+        assert status == 0
+        first, second = out.splitlines()
+        assert first.endswith("  x · ~/x.gguf · GGUF")
+        assert second == "A Model · 256 · Q4_K_M · qwen3 · context 41K"
+        assert err == "`specchat models add ~/x.gguf` converts it.\n"
+
+
+@pytest.mark.parametrize("name", ["none.gguf", "text.gguf", "~nobody-here/x.gguf", "a\0.gguf"])
+def test_a_gguf_file_that_cannot_be_read_is_one_sentence(
+    shell: Shell, home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(home)
+    (home / "text.gguf").write_text("text")
+    status, out, err = shell("show", name)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("specchat: ")
+
+
+def test_a_folder_anywhere_is_shown_by_its_path(shell: Shell, home: Path) -> None:
+    path = folder(home / "mine", layers=4)
+    out = shell("show", str(path))[1]
+    assert "qwen3" in out
+    assert "Fits " in out
 
 
 def test_an_installed_one_of_the_same_name_is_shown(shell: Shell, home: Path) -> None:

@@ -23,17 +23,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_without_its_packages_it_says_the_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    assert run(["serve"]) == 2
-    assert f"`{sys.executable} -m pip install 'specchat[serve]'` does it" in capsys.readouterr().err
-
-
 def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--host", "0.0.0.0"]) == 2
     assert "add --allow-others if that is what you want" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_refused_before_the_models_are_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        assert run(["serve", "--no-token", "--port", port]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"specchat: Port {port} of 127.0.0.1 cannot be used (")
+    assert told.endswith("): end what uses it, or start `specchat serve` with another --port.\n")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-machine.invalid", "x" * 100, "1.2.3.4.5"])
+def test_an_address_that_is_not_this_machines_is_one_sentence(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", "--no-token", "--allow-others", "--host", host]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"specchat: Port 8321 of {host} cannot be used (")
+    assert told.endswith("): give --host an address of this machine, or leave it out.\n")
 
 
 def test_it_says_who_can_ask_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import parser
+from app.cli.main import run
 
 COMMANDS = {
     "version": ["--version"],
@@ -68,9 +68,7 @@ def test_remarks_that_nobody_can_read_stop_nothing(home: Path, streams: str) -> 
 
 def test_names_in_what_the_parser_says_do_not_act(capsys: pytest.CaptureFixture[str]) -> None:
     """A shell puts them in for `folder/*`."""
-    with pytest.raises(SystemExit) as ended:
-        parser().parse_args(["ask", "-f", "a", "b", "evil\x1b]0;title\x07\nspecchat: gone", "q"])
-    assert ended.value.code == 2
+    assert run(["ask", "-f", "a", "b", "evil\x1b]0;title\x07\nspecchat: gone", "q"]) == 2
     said = capsys.readouterr().err
     assert "evil␛]0;title␇␊specchat" in said
     assert "\x1b" not in said

@@ -56,7 +56,8 @@ def test_it_listens_only_where_it_is_asked_to(
 @pytest.mark.parametrize("port", ["-1", "65536"])
 def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["worker", "127.0.0.1", "--port", port]) == 2
-    assert f"--port {port} is not a port: use one from 0 to 65,535" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"'{port}' is not a valid port: use a whole number from 0 to 65,535" in told
 
 
 @pytest.mark.parametrize("address", ["::1", "[fe80::1%en5]"])

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest import pdf, pdf_worker
+from app.ingest import pdf_worker
 from app.ingest.limits import Limits
 from app.ingest.reader import read
-from app.ingest.records import Reason
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
@@ -68,15 +67,6 @@ def test_the_text_of_a_pdf_file(tmp_path: Path) -> None:
     taken = intake(folder(tmp_path, b="b"))
     assert names(taken) == ["a.pdf", "b"]
     assert taken.files[0].encoding == "pdf"
-
-
-def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf.importlib.util, "find_spec", lambda name: None)
-    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
-    assert "pip install 'specchat[pdf]'" in refusal(path)
-    (told,) = intake(folder(tmp_path, b="b")).skipped
-    assert told.reason is Reason.PDF
-    assert told.sentence.endswith("install PDF support with `pip install 'specchat[pdf]'`.")
 
 
 HOSTILE = {

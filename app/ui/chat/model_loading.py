@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.chat.model_pairs import resolve_pair
+from app.chat.model_pairs import check_pair, resolve_pair
 from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
@@ -80,7 +80,19 @@ class PairLoader:
         return f"Loading {pair_names(self._requested)} · {waited}. {back}"
 
     def start(self) -> None:
-        self._send(self.load)
+        """Load the first pair, and check its files before."""
+        if self.load.checked:
+            self._send(self.load)
+        else:
+            self._context.screen.run_worker(self._check_and_send(self.load))
+
+    async def _check_and_send(self, load: Load) -> None:
+        try:
+            self.load = await in_background(lambda: check_pair(load))
+        except UserError as error:
+            self._fail(Failed(None, error.problem, f"{error.advice} (Ctrl+L)"))
+        else:
+            self._send(self.load)
 
     def tick(self) -> None:
         if self.busy and not self.changing and not self._lost:

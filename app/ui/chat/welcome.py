@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only.",
-    "  A small draft model reads it first; the large target model reads what matters.",
+    "  A draft finds what matters for your question, and the model reads only that.",
     "  Every answer says how much was read. ^S shows what, ^R reads everything.",
 )
 TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a file."
@@ -47,9 +47,9 @@ class Welcome:
         if await self._attach_sample():
             lines += [Content(""), Content(TRY_IT)]
             self._show(lines)
-        pair = await in_background(_recommend)
-        if pair is not None and self._context.open_chats.shown is chat:
-            self._show([*lines, *_recommendation_lines(pair)])
+        found = await in_background(_recommend)
+        if found is not None and self._context.open_chats.shown is chat:
+            self._show([*lines, *_recommendation_lines(found)])
 
     def _show(self, lines: list[Content]) -> None:
         self._context.transcript.banner.show_guide(lines)
@@ -94,16 +94,12 @@ def _recommend() -> Recommendation | None:
     return recommend_for_this_machine()
 
 
-def _recommendation_lines(pair: Recommendation) -> list[Content]:
+def _recommendation_lines(found: Recommendation) -> list[Content]:
     from app.models.fit import format_tokens
 
-    target, draft = (each.name.rpartition("/")[2] for each in (pair.target, pair.draft))
-    memory, download = pair.fit.machine.total / formatting.GIB, pair.download / 1e9
+    name, tokens = found.target.name.rpartition("/")[2], format_tokens(found.fit.max_tokens)
+    memory, download = found.fit.machine.total / formatting.GIB, found.target.download / 1e9
     return [
-        Content.styled(f"  These models are tiny. {memory:.0f} GB of memory can run {target}", DIM),
-        Content.styled(
-            f"  with {draft}, up to {format_tokens(pair.fit.max_tokens)} tokens"
-            f" ({download:.1f} GB to download): ^L.",
-            DIM,
-        ),
+        Content.styled(f"  This model is tiny. {memory:.0f} GB of memory can run {name},", DIM),
+        Content.styled(f"  up to {tokens} tokens ({download:.1f} GB to download): ^L.", DIM),
     ]

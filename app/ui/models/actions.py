@@ -137,28 +137,33 @@ def maintenance_actions(name: str, inventory: Inventory) -> Iterator[Action]:
 
 
 def _use(overview: ModelOverview) -> Iterator[Action]:
+    """With the default draft first."""
     names, best = (overview.model.name,), overview.best_draft
+    installed = [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]
+    uses = [Action(_use_label("the built-in draft", built_in_speedup()), Do.ANSWER, names)]
+    for each in installed:
+        label = _use_label(draft_name(overview, each), each.speedup())
+        uses.append(Action(label, Do.ANSWER, names, each))
+    yield from sorted(uses, key=lambda use: use.draft is not overview.default_draft)
     if best is not None and not best.draft.installed:
         size, draft = formatting.size(best.draft.download), best.draft.name
-        yield Action(f"Download its draft {short(draft)} · {size}", Do.DOWNLOAD, (draft,))
-    for each in [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]:
-        label = f"Use with {draft_name(overview, each)} · {each.speedup():.1f}x faster"
-        yield Action(label, Do.ANSWER, names, each)
-    yield Action(
-        f"Use with the built-in draft · {built_in_speedup():.1f}x faster", Do.ANSWER, names
-    )
+        yield Action(f"Download the draft {short(draft)} · {size}", Do.DOWNLOAD, (draft,))
+
+
+def _use_label(draft: str, speedup: float) -> str:
+    return f"Use with {draft} · {speedup:.1f}x faster"
 
 
 def _download(overview: ModelOverview) -> Iterator[Action]:
     model, best = overview.model, overview.best_draft
     if not is_repository(model.name):
         return
+    size = formatting.size(model.download)
+    yield Action(f"Download · {size}", Do.DOWNLOAD, (model.name,))
     if best is not None and not best.draft.installed:
         draft = best.draft.name
         size = formatting.size(model.download + best.draft.download)
-        label = f"Download with its draft {short(draft)} · {size}"
+        label = f"Download with the draft {short(draft)} · {size}"
         yield Action(label, Do.DOWNLOAD, (draft, model.name))
-    size = formatting.size(model.download)
-    yield Action(f"Download · {size}", Do.DOWNLOAD, (model.name,))
     if model.entry is None:
         yield Action("Add to your catalogue", Do.ADD, (model.name,))

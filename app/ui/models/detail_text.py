@@ -25,7 +25,7 @@ _EMPTY = Content("")
 
 
 def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
-    """The model, its drafts, and the memory it needs with the best one."""
+    """The model, its drafts, and the memory it needs with the default one."""
     model, installed = overview.model, inventory.installed_model(overview.model.name)
     found = inventory.found_model(model.name)
     lines = [_bold(found.name if found else model.name), _dim(", ".join(facts(model)))]
@@ -41,7 +41,7 @@ def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
         lines.append(_dim(f"{size} to download, {free} free on disk"))
     if model.entry is not None and model.entry.measured:
         lines.append(_dim(f"Measured on another machine: {model.entry.measured}."))
-    memory = "Memory with the draft" if overview.best_draft else "Memory with the built-in draft"
+    memory = "Memory with its draft" if overview.default_draft else "Memory with the built-in draft"
     lines += [_EMPTY, *_drafts(overview), _EMPTY, _dim(memory), *_memory_table(overview.fit)]
     lines += [_EMPTY, *map(Content, verdict_sentences(overview.fit))]
     return Content("\n").join(lines)
@@ -92,7 +92,7 @@ def download_text(name: str, job: Job | None, details: str) -> Content:
 
 
 def _drafts(overview: ModelOverview) -> list[Content]:
-    mark = "  " if overview.best_draft else "▸ "
+    mark = "  " if overview.default_draft else "▸ "
     built_in = f"built-in draft: {built_in_speedup():.1f}x faster, r 0, nothing to download"
     lines = [Content.assemble((mark, WARN), built_in)]
     for each in overview.drafts[:MAX_DRAFTS]:
@@ -103,7 +103,9 @@ def _drafts(overview: ModelOverview) -> list[Content]:
             f"{draft_name(overview, each)}: {each.speedup():.1f}x faster,"
             f" r {each.cost_ratio:.2f}{measured}, pair: {each.fit.verdict}{download}"
         )
-        lines.append(Content.assemble(("▸ " if each is overview.best_draft else "  ", WARN), line))
+        mark = "▸ " if each is overview.default_draft else "  "
+        lines.append(Content.assemble((mark, WARN), line))
+        lines.append(_dim(f"  {each.benefit}"))
         lines += [_warn(f"  {note}") for note in each.notes]
     formula = f"1 / (r + keep + {OVERHEAD:.2f})"
     lines.append(

@@ -12,7 +12,7 @@ from app.models.cache import Installed, is_repository
 from app.models.draft_selection import DraftCandidate
 from app.models.found import FoundModel, Kind
 from app.models.overview import ModelOverview
-from app.models.speedup import MAX_RATIO, built_in_speedup
+from app.models.speedup import built_in_speedup
 from app.models.trash import TrashedModel
 from app.models.unfinished import UnfinishedDownload
 from app.ui.models.inventory import Inventory
@@ -162,7 +162,7 @@ def draft_name(overview: ModelOverview, candidate: DraftCandidate) -> str:
 
 
 def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Row:
-    model, best = overview.model, overview.best_draft
+    model, own = overview.model, overview.default_draft
     installed = inventory.installed_model(model.name)
     size = installed.size if installed is not None else model.download
     facts = (
@@ -174,13 +174,11 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Ro
     details = [(overview.fit.verdict, DIM if overview.fit.max_tokens else WARN)]
     if is_target:
         details.insert(0, ("loaded · ", WARN))
-    if best is not None:
-        details.append((f" · {best.speedup():.1f}x faster", DIM))
-        if best.cost_ratio > MAX_RATIO:
-            details.append((f" · ! draft costs {best.cost_ratio:.0%} of target", WARN))
-        details.append((f" · with {draft_name(overview, best)}", DIM))
-    elif overview.fit.max_tokens:
-        details.append((f" · {built_in_speedup():.1f}x faster · with the built-in draft", DIM))
+    if overview.fit.max_tokens:
+        faster, draft = built_in_speedup(), "the built-in draft"
+        if own is not None:
+            faster, draft = own.speedup(), draft_name(overview, own)
+        details.append((f" · {faster:.1f}x faster · with {draft}", DIM))
     if installed is not None and installed.fault:
         details = [(f"! {_fault(installed)}", WARN)]
     mark = "◆" if is_target else "✓" if model.installed else " "

@@ -260,7 +260,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         overview = self._inventory.find(row.name)
         if row.kind is RowKind.MODEL and overview is not None:
             text = detail_text.model_text(overview, self._inventory)
-            return Content("\n").join([text, *self._across(overview, overview.best_draft)])
+            return Content("\n").join([text, *self._across(overview, overview.default_draft)])
         found = self._inventory.found_model(row.name)
         if row.kind in (RowKind.MODEL, RowKind.GGUF) and found is not None:
             return detail_text.found_text(found, self._tasks.summaries.get(found.path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.chat.model_pairs import resolve_pair
+from app.chat.model_pairs import find_pair, resolve_pair
 from app.models.library import Library
 from app.protocol.commands import CalibrateCosts, Load
 from app.protocol.cost_model import Costs, LinearCost
@@ -71,7 +71,7 @@ async def do(pilot: Pilot[None], words: str) -> None:
     await pilot.press("enter")
 
 
-async def choose(pilot: Pilot[None], name: str, words: str = "Use with") -> None:
+async def choose(pilot: Pilot[None], name: str, words: str = "Use with small-4bit") -> None:
     """Up to the dialog that says what it takes."""
     await open_dialog(pilot, name)
     await do(pilot, words)
@@ -206,6 +206,35 @@ async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Lib
         await do(pilot, "Load now")
         await until_shown(pilot, "truncated or not a safetensors")
         assert len(engine.sent(Load)) == 1
+
+
+async def test_the_first_pair_is_checked_before_the_engine_gets_it(library: Library) -> None:
+    engine = FakeEngine()
+    app = SpecchatApp(engine, find_pair(), settings=SettingsFile(), library=lambda: library)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: not app.chat.loader.busy, "the pair")
+        assert engine.sent(Load) == [resolve_pair()]
+
+
+async def test_a_first_pair_that_is_damaged_is_said_and_not_loaded(
+    app: Make, here: Here, library: Library
+) -> None:
+    await here(BIG, DRAFT)
+    snapshot = library.cache.snapshot_folder(BIG)
+    assert snapshot is not None
+    (snapshot / "tokenizer.json").unlink()
+    (snapshot / "tokenizer.json").write_text("{")
+    engine = FakeEngine()
+    found = find_pair(BIG, cache=library.cache)
+    running = SpecchatApp(engine, found, settings=SettingsFile(), library=lambda: library)
+    async with running.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "is not valid JSON", "Ctrl+L")
+        assert engine.sent(Load) == []
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "small-4bit")
+        await choose(pilot, "small-4bit", "Use with the built-in draft")
+        await do(pilot, "Load now")
+        await until_shown(pilot, "small-4bit is loaded.")
 
 
 async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: Here) -> None:

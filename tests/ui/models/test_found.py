@@ -86,7 +86,7 @@ async def test_an_mlx_model_is_loaded_from_its_folder(app: Make, home: Path) -> 
     draft = mlx(home, "people/little", 2)
     engine = FakeEngine()
     async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "large", "with little")
+        await open_models(pilot, "large")
         await choose(pilot, "large", "Use with little")
         await do(pilot, "Load now")
         await until(pilot, lambda: len(loads(engine)) == 2, "the pair")
@@ -103,7 +103,9 @@ async def test_an_mlx_model_is_a_draft_for_an_installed_one(
     await here(BIG)
     mlx(home, "people/little", 2)
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "3.5x faster · with little")
+        await open_models(pilot, "big-4bit")
+        await open_dialog(pilot, "big")
+        await until_shown(pilot, "Use with little · 3.5x faster")
 
 
 async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
