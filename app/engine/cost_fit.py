@@ -27,9 +27,8 @@ _RATIO_PRIOR = 0.15
 """Weight, relative to one timing, of the attention cost that the number of operations predicts."""
 _FIXED_PRIOR = 0.05
 """Weight of there being no fixed cost."""
-_FIRST_WORK = AttentionWork(2048)
 _FIRST_AGE = 3 * HALF_LIFE
-"""The first estimate counts as a timing of this work, this many timings older than all others."""
+"""The first estimate counts as a timing like the oldest one, this many timings before it."""
 
 
 def fit_costs(
@@ -59,8 +58,8 @@ def _fit_line(
     if not seen:
         return first
     ages = [0.5 ** ((len(seen) - 1 - index) / HALF_LIFE) for index in range(len(seen))]
-    if first is not None and (expected := first.seconds(_FIRST_WORK)) > 0:
-        seen.insert(0, Timing(part, _FIRST_WORK, expected))
+    if first is not None and (expected := first.seconds(seen[0].work)) > 0:
+        seen.insert(0, Timing(part, seen[0].work, expected))
         ages.insert(0, ages[0] * 0.5 ** (_FIRST_AGE / HALF_LIFE))
     rows = [_features(each.work, ratio is not None) for each in seen]
     seconds = [each.seconds for each in seen]

@@ -17,7 +17,7 @@ from app.protocol.stats import FinishReason, Phase, merge_statistics
 
 _WAITING = (Phase.WAIT, Phase.RESTORE)
 """Say nothing about the pair's speed."""
-_SPEED_WINDOW = 0.25
+_SPEED_WINDOW = 0.15
 """Share of a step over which its speed is measured: before, the speed of earlier steps counts."""
 _ORDER = list(Phase)
 
@@ -70,7 +70,7 @@ class Forecast:
         """The step that runs; None if it was not predicted."""
         self._phase: Phase | None = None
         self._predicted = self._taken = 0.0
-        """Seconds of the last quarter of a step: their ratio is the slowdown."""
+        """Seconds of the last part of a step: their ratio is the slowdown."""
         self._slowdown = 1.0
         self._done = self._elapsed = 0.0
 
@@ -125,11 +125,11 @@ class Forecast:
             now = (1 - share) * self._steps[self._at].seconds
             ahead = self._steps[self._at + 1 :]
             return self._slowdown * (now + sum(step.seconds for step in ahead))
-        if not share or self._phase is None:
-            return None
-        order = _ORDER.index(self._phase)
+        order = -1 if self._phase is None else _ORDER.index(self._phase)
         ahead = [step for step in self._steps if _ORDER.index(step.phase) > order]
-        own = elapsed / share * (1 - share)
+        if not share and not ahead:
+            return None
+        own = elapsed / share * (1 - share) if share else 0.0
         return own + self._slowdown * sum(step.seconds for step in ahead)
 
 

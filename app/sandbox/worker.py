@@ -13,6 +13,7 @@ lengths in its `parts`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -181,6 +182,11 @@ class Encoders:
                 self._by_name[name].encode(text, add_special_tokens=False)
         whole.decode([0], skip_special_tokens=False)
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the tokenizer's serialisation."""
+        return hashlib.sha256(self._by_name["whole"].to_str().encode()).hexdigest()
+
     def count(self, text: str) -> int:
         return len(self._by_name["text"].encode(text, add_special_tokens=False))
 
@@ -263,10 +269,11 @@ class Worker:
             case "open":
                 self._encoders = Encoders(Path(parts[0]).read_text("utf-8"))
                 self._encoders.smoke_test()
-                return {}, []
+                _ = self._templates  # so that the first message does not wait for it
+                return {"digest": self._encoders.digest}, []
             case "load":
                 self._encoders = Encoders(parts[0])
-                _ = self._templates  # so that the first message does not wait for it
+                _ = self._templates
                 return {}, []
             case "render":
                 text = self._templates.render(*parts)
