@@ -68,6 +68,10 @@ class FindingsRecord:
     def read(self) -> Findings | None:
         return self._record.read(_parse)
 
+    def forget(self) -> None:
+        """Have the next load find it out again."""
+        self._record.forget()
+
     def write(self, findings: Findings) -> None:
         self._record.write(asdict(findings))
 

@@ -3,12 +3,7 @@ was loaded, and from the operations of what was not run."""
 
 from __future__ import annotations
 
-import time
-from functools import cache
-
-import mlx.core as mx
-import numpy as np
-
+from app.engine.blas import matrix_rate
 from app.engine.loader import LoadedModel, ModelPair
 from app.engine.text_encoder import ENCODER_OPERATIONS
 from app.engine.turn_estimate import scoring_of
@@ -53,16 +48,3 @@ def _speed(model: LoadedModel) -> tuple[float, float]:
     parts = 1 if model.shards is None else int(model.shards.described["ranks"])
     per_token = 2 * max(model.info.parameters, 1) / parts / matrix_rate()
     return 10 * per_token, per_token
-
-
-@cache
-def matrix_rate(size: int = 1024) -> float:
-    """Operations a second of a `size` x `size` float32 matrix product, best of 3."""
-    a, b = mx.random.normal((size, size)), mx.random.normal((size, size))
-    mx.eval(a, b, a @ b)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        mx.eval(a @ b)
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / float(np.min(seconds))

@@ -51,6 +51,11 @@ class MachineRecord:
         ):
             return None
 
+    def forget(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
+
     def write(self, contents: dict[str, Any]) -> None:
         if self._file is None:
             return

@@ -3,7 +3,6 @@ stopped: both come with the model."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
@@ -98,7 +97,7 @@ class TextProcess:
         """Use the tokenizer with this serialisation. Does not wait, either; what was opened is not
         read again if it is the same."""
         setup = {"do": "load"}, [spec.encode()], open_limits(len(spec))
-        if self._process is None or self._opened != hashlib.sha256(setup[1][0]).hexdigest():
+        if self._process is None or self._opened != worker.digest(spec):
             self._set_up(setup[0], setup[1][0], setup[2])
         self._setup = setup  # after a restart, whatever has become of the file
 

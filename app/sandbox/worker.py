@@ -184,8 +184,7 @@ class Encoders:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the tokenizer's serialisation."""
-        return hashlib.sha256(self._by_name["whole"].to_str().encode()).hexdigest()
+        return digest(self._by_name["whole"].to_str())
 
     def count(self, text: str) -> int:
         return len(self._by_name["text"].encode(text, add_special_tokens=False))
@@ -197,6 +196,13 @@ class Encoders:
         bounds = array("q", [at for pair in encoding.offsets for at in pair])
         ids = array("i", encoding.ids).tobytes()
         return ids, bounds.tobytes() if offsets else b"", count_uncovered(text, bounds)
+
+
+def digest(spec: str) -> str:
+    """The SHA-256 of a tokenizer's compact serialisation; an empty affix is none."""
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        spec = spec.replace(f'"{name}":""', f'"{name}":null')
+    return hashlib.sha256(spec.encode()).hexdigest()
 
 
 def count_uncovered(text: str, offsets: array[int]) -> int:
