@@ -18,7 +18,9 @@ from app.protocol.stats import FinishReason, Phase, merge_statistics
 _WAITING = (Phase.WAIT, Phase.RESTORE)
 """Say nothing about the pair's speed."""
 _SPEED_WINDOW = 0.15
-"""Share of a step over which its speed is measured: before, the speed of earlier steps counts."""
+"""Share of a step over which its own speed is measured."""
+_DOUBT = 0.2
+"""Share of the steps ahead: what was done counts for them once it is longer than this."""
 _ORDER = list(Phase)
 
 
@@ -70,8 +72,9 @@ class Forecast:
         """The step that runs; None if it was not predicted."""
         self._phase: Phase | None = None
         self._predicted = self._taken = 0.0
-        """Seconds of the last part of a step: their ratio is the slowdown."""
-        self._slowdown = 1.0
+        """Seconds of the last part of the running step: their ratio is how slow it is."""
+        self._all_predicted = self._all_taken = 0.0
+        """The same of everything that was done."""
         self._done = self._elapsed = 0.0
 
     def expect(self, phase: Phase, seconds: float) -> None:
@@ -91,8 +94,9 @@ class Forecast:
         self._at = named[0] if named else None
         self._done = self._elapsed = 0.0
         if self._at is not None:
-            self._predicted = _SPEED_WINDOW * self._steps[self._at].seconds
-            self._taken = self._slowdown * self._predicted
+            seconds = self._steps[self._at].seconds
+            self._predicted = _SPEED_WINDOW * seconds
+            self._taken = self._slowed(self._steps[self._at :]) * self._predicted
 
     def advance(self, share: float, elapsed: float) -> None:
         """`share` (0..1) of the running step is done, `elapsed` seconds after it began."""
@@ -105,7 +109,8 @@ class Forecast:
             fading = math.exp(-max(predicted, 0.0) / (_SPEED_WINDOW * whole))
             self._predicted = fading * self._predicted + predicted
             self._taken = fading * self._taken + taken
-            self._slowdown = self._taken / max(self._predicted, 1e-9)
+            self._all_predicted += predicted
+            self._all_taken += taken
 
     def share_of_phase(self, share: float) -> float:
         """How much of the running phase is done, all its parts together, with `share` of the step
@@ -123,14 +128,24 @@ class Forecast:
         takes as long as its own speed says."""
         if self._at is not None:
             now = (1 - share) * self._steps[self._at].seconds
-            ahead = self._steps[self._at + 1 :]
-            return self._slowdown * (now + sum(step.seconds for step in ahead))
+            if self._predicted > 0:
+                now *= self._taken / self._predicted
+            return now + self._seconds(self._steps[self._at + 1 :])
         order = -1 if self._phase is None else _ORDER.index(self._phase)
         ahead = [step for step in self._steps if _ORDER.index(step.phase) > order]
         if not share and not ahead:
             return None
         own = elapsed / share * (1 - share) if share else 0.0
-        return own + self._slowdown * sum(step.seconds for step in ahead)
+        return own + self._seconds(ahead)
+
+    def _slowed(self, ahead: Sequence[Step]) -> float:
+        """By what factor these steps will be slower than predicted, as what was done was."""
+        doubt = _DOUBT * sum(step.seconds for step in ahead)
+        whole = doubt + self._all_predicted
+        return (doubt + self._all_taken) / whole if whole > 0 else 1.0
+
+    def _seconds(self, ahead: Sequence[Step]) -> float:
+        return self._slowed(ahead) * sum(step.seconds for step in ahead)
 
 
 class TurnClock:

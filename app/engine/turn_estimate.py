@@ -132,7 +132,7 @@ class TurnEstimate:
         if scoring in (Scoring.JOINED, Scoring.LIKELIHOOD) or not scoring.needs_draft:
             scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
         if scoring.needs_draft and self.pair.draft is not None:
-            scorers[Part.DRAFT] = 2 * self.pair.draft.info.parameters
+            scorers[Part.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
 
     def most_keep(self, costs: Costs, waited: float) -> float:

@@ -82,8 +82,14 @@ def play(
 
 
 def share_within(played: Played, factor: float) -> float:
-    good = [true / factor - 0.2 <= shown <= true * factor + 0.2 for shown, true in played.etas]
-    return sum(good) / len(good)
+    """The share of the time in which what is shown is right up to this factor."""
+    ends = [true for _, true in played.etas[1:]] + [0.0]
+    good = whole = 0.0
+    for (shown, true), end in zip(played.etas, ends, strict=True):
+        whole += true - end
+        if true / factor - 0.2 <= shown <= true * factor + 0.2:
+            good += true - end
+    return good / whole
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -92,8 +98,8 @@ def test_a_machine_of_another_speed_is_soon_known(
     path: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play(PATHS[path], lambda at: factor, monkeypatch)
-    assert share_within(played, 3.1) == 1.0
-    assert share_within(played, 1.5) >= (0.75 if factor != 1.0 else 1.0)
+    assert share_within(played, 3.1) == pytest.approx(1.0)
+    assert share_within(played, 1.5) >= (0.6 if factor != 1.0 else 0.999)
 
 
 @pytest.mark.parametrize("path", ["full", "built-in draft", "joined"])
@@ -103,9 +109,9 @@ def test_a_machine_that_changes_its_speed_midway_is_known_again(
 ) -> None:
     middle = sum(step.seconds for step in PATHS[path]) / 2
     played = play(PATHS[path], lambda at: factor if at > middle else 1.0, monkeypatch)
-    assert share_within(played, 3.1) == 1.0
+    assert share_within(played, 3.1) == pytest.approx(1.0)
     after = Played(played.etas[len(played.etas) * 3 // 4 :], [])
-    assert share_within(after, 1.7) >= 0.8
+    assert share_within(after, 1.7) >= 0.7
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -122,7 +128,7 @@ def test_a_step_that_never_comes_or_was_not_predicted_leaves_those_behind_it(
     joined = PATHS["joined"]
     without_encoder = [step for step in joined if step.part is not Part.BUILT_IN]
     played = play(without_encoder, lambda at: 1.0, monkeypatch, joined)
-    assert share_within(played, 1.2) == 1.0
+    assert share_within(played, 1.2) == pytest.approx(1.0)
     unpredicted = [step for step in joined if step.phase is not Phase.SCORE]
     etas = play(joined, lambda at: 1.0, monkeypatch, unpredicted).etas[1:]
     assert all(shown >= 30 for shown, true in etas if true > 31)
@@ -156,6 +162,15 @@ def test_reading_again_and_a_better_prediction_start_over(monkeypatch: pytest.Mo
     clock.forecast.expect(Phase.PREFILL, 7.0)
     clock.report(Phase.PREFILL, 100)
     assert eta() == pytest.approx(7.0)
+
+
+def test_a_short_step_that_takes_long_says_little_about_a_long_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = PATHS["built-in draft"]
+    slow_scorer = [Step(Phase.SCORE, 15.0, Part.BUILT_IN), *path[1:]]
+    for shown, _ in play(slow_scorer, lambda at: 1.0, monkeypatch, path).etas[TICKS + 2 :]:
+        assert shown < 2.2 * 40, "not five times as much"
 
 
 def test_two_scorers_are_one_phase_that_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
