@@ -151,10 +151,10 @@ class _Conversations:
                     yield run
 
     def _calibrate(self) -> None:
-        """As the engine does while it is idle."""
+        """As the engine does on request."""
         from app.engine.calibration import Calibration
 
-        calibration = Calibration(self._pair, self.costs, lambda: False)
+        calibration = Calibration(self._pair, lambda: False)
         while not calibration.finished:
             self._costs.add(calibration.step())
 

@@ -1,5 +1,5 @@
-"""How soon a message would be answered, predicted from the measured costs of the model pair.
-Nothing is predicted of what was never timed."""
+"""How soon a message would be answered, predicted from the costs of the model pair: a first
+estimate from loading it, then what its turns took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 from app.protocol.cost_model import (
-    DENSE_BELOW_UNTIMED,
     MIN_SAVING_LOSING,
     MIN_SKIPPABLE,
     AttentionWork,
@@ -56,7 +55,7 @@ class NextMessage:
     recall_is_expensive: bool = False
 
     def seconds(self, costs: Costs) -> float | None:
-        """Until the first word; None if nothing like it was timed."""
+        """Until the first word; None while no pair is loaded."""
         sparse, full = costs.seconds(self._sparse_plan(costs)), costs.seconds(self._dense_plan)
         return sparse if self._choose(sparse, full) is Reading.SPARSE else full
 
@@ -69,8 +68,7 @@ class NextMessage:
         if self.attached + self._skipped < MIN_SKIPPABLE:
             return Reading.DENSE
         if sparse is None or full is None:
-            few = self._skipped + self._new < DENSE_BELOW_UNTIMED
-            return Reading.DENSE if few else Reading.SPARSE
+            return Reading.SPARSE
         return Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE
 
     @property

@@ -349,7 +349,10 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run a stress test with long prompts instead, and print what to report",
     )
-    command.description = "All other options are for --stress."
+    command.description = (
+        "With --target, that model is loaded and checked as on its first load: what later loads"
+        " remember of it is replaced. All other options are for --stress."
+    )
     command.add_argument(
         "--runs", type=RUNS, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
     )

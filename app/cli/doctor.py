@@ -1,4 +1,5 @@
-"""`specchat doctor`: checks the installation, and reports versions, memory and folders."""
+"""`specchat doctor`: checks the installation, and a model if one is named, and reports versions,
+memory and folders."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
@@ -38,16 +40,20 @@ _REINSTALL = "reinstall specchat, or run make in its checkout"
 
 def only_for_stress(options: Namespace) -> None:
     """Raises UserError for options that only apply to `--stress`."""
-    for name in ("runs", "length", "target", "draft"):
+    for name in ("runs", "length", "draft"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name} is only for the stress test", "add --stress, or remove it")
 
 
-def doctor(out: TextIO) -> int:
-    """Write the report and one sentence for each fault. Returns the exit status: 1 for faults."""
+def doctor(out: TextIO, target: str | None = None) -> int:
+    """Write the report and one sentence for each fault. Returns the exit status: 1 for faults.
+    Raises ModelError if there is no such `target`."""
+    folder = None if target is None else located(target).target
     rows: list[Row] = []
     faults: list[str] = []
     examinations: tuple[Callable[[], Finding], ...] = (_versions, _mlx, _folders, _pair)
+    if folder is not None:
+        examinations += (partial(_model, target or "", Path(folder)),)
     for examine in examinations:
         new_rows, new_faults = examine()
         rows += new_rows
@@ -116,8 +122,10 @@ def _mlx() -> Finding:
     info = mx.device_info()
     on_cpu = device == mx.Device(mx.cpu)
     rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'unknown')}")]
-    rows.append(("matrix products", f"{_gflops():,.0f} GFLOP/s in float32, {_blas(library)}"))
     from app.engine.memory import memory_stats
+
+    rate = f"{blas.matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
+    rows.append(("matrix products", f"{rate}, {_blas(library)}"))
 
     now = memory_stats()
     models = f"{format_bytes(now.used)} of {format_bytes(now.ceiling)} for models"
@@ -135,20 +143,6 @@ def _blas(library: str | None) -> str:
     if sys.platform == "linux":
         return f"MLX's own BLAS (install {blas.PACKAGE} for a faster CPU)"
     return "MLX's own"
-
-
-def _gflops(size: int = 1024) -> float:
-    """Billions of operations a second of a `size` x `size` float32 matrix product, best of 3."""
-    import mlx.core as mx
-
-    a, b = mx.random.normal((size, size)), mx.random.normal((size, size))
-    mx.eval(a, b, a @ b)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        mx.eval(a @ b)
-        seconds.append(time.perf_counter() - start)
-    return 2e-9 * size**3 / min(seconds)
 
 
 # --------------------------------------------------------------------------- folders and the pair
@@ -195,6 +189,43 @@ def _folder_state(folder: Path) -> str:
     parent = next(each for each in folder.parents if each.exists())
     writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
     return "created when needed" if writable else "not writable"
+
+
+def _model(name: str, folder: Path) -> Finding:
+    """Everything that a model's first load checks, again."""
+    from app.engine import mlx_patches
+    from app.engine.findings import FindingsRecord
+    from app.engine.loader import LoadError, fingerprint, load_one
+    from app.engine.memory import NotEnoughMemory
+    from app.engine.prefill import device_backend
+    from app.sandbox.process import TextError, TextProcess
+
+    mlx_patches.install()
+    records, texts = paths.costs_path(), TextProcess()
+    FindingsRecord(records, fingerprint(folder), device_backend()).forget()
+    start = time.perf_counter()
+    try:
+        model = load_one(
+            str(folder), name, None, text_process=texts, probes=True, remembered=records
+        )
+    except (LoadError, NotEnoughMemory, TextError) as error:
+        advice = getattr(error, "advice", "") or "choose another model"
+        return [("model", f"{name} (damaged or too large)")], [f"{error}: {advice}."]
+    finally:
+        texts.close()
+    loaded = f"{name}, loaded and checked in {time.perf_counter() - start:.1f} s"
+    rows = [
+        ("model", loaded),
+        ("weights", f"{format_bytes(model.info.weight_bytes)}, all of them numbers"),
+        ("cache", f"{model.cache_size.bytes(1000) / 1e6:,.1f} MB for 1,000 tokens"),
+        ("sparse reading", model.dense_only or "works: gaps change no answer"),
+    ]
+    if model.speed is not None:
+        each = f"{1 / model.speed.per_token:,.0f} tokens/s"
+        rows.append(
+            ("first estimate", f"{each} read, {1 / model.speed.step:,.0f} tokens/s written")
+        )
+    return rows, []
 
 
 def _pair() -> Finding:

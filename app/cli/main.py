@@ -95,7 +95,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
             from app.cli.doctor import doctor, only_for_stress
 
             only_for_stress(options)
-            return doctor(sys.stdout)
+            return doctor(sys.stdout, options.target)
         case "bench":
             from app.cli.bench import bench
 

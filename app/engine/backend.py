@@ -21,10 +21,19 @@ class Backend:
     """Fewest tokens fed at once, however long they take. Only a lack of memory makes it fewer."""
     fused_head_sizes: frozenset[int]
     """Head sizes for which attention over many queries never writes its scores to memory."""
+    attention_slowdown: float = 1.0
+    """How many times as long an operation of attention takes as one of a matrix of weights."""
 
 
-CPU = Backend(on_cpu=True, query_block=64, min_step=32, fused_head_sizes=frozenset())
-"""64 queries: 0.83 of the time of a whole step of 512 (measured)."""
+CPU = Backend(
+    on_cpu=True,
+    query_block=64,
+    min_step=32,
+    fused_head_sizes=frozenset(),
+    attention_slowdown=4.0,
+)
+"""64 queries: 0.83 of the time of a whole step of 512 (measured). Attention's operations: 3 to 5
+times (SmolLM2 up to 5,122 tokens)."""
 GPU = Backend(
     on_cpu=False,
     query_block=None,

@@ -10,6 +10,8 @@ import ctypes
 import os
 import re
 import sys
+import time
+from functools import cache
 from pathlib import Path
 
 LIBRARY = "libopenblas.so.0"
@@ -67,3 +69,18 @@ def _loaded_library() -> str | None:
         return None
     found = re.search(r"/.*/libopenblas[^/\n]*$", maps, re.MULTILINE)
     return found[0] if found else None
+
+
+@cache
+def matrix_rate(size: int = 1024) -> float:
+    """Operations a second of a `size` x `size` float32 matrix product, best of 3."""
+    import mlx.core as mx
+
+    a, b = mx.random.normal((size, size)), mx.random.normal((size, size))
+    mx.eval(a, b, a @ b)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        mx.eval(a @ b)
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)

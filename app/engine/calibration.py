@@ -1,5 +1,5 @@
-"""Times a model pair that was never timed on this machine, while the engine is idle: on a few
-hundred and a few thousand random tokens, whose cache is dropped.
+"""Times a model pair on request: on a few hundred and a few thousand random tokens, whose cache is
+dropped.
 
 These are ordinary turns, so that what is timed is what a user waits for; a command stops a run at
 the next step boundary."""
@@ -18,7 +18,7 @@ from app.engine.progress import TurnClock
 from app.engine.prompt import Prompt
 from app.engine.turn import Turn
 from app.protocol.commands import Ask
-from app.protocol.cost_model import Costs, Timing
+from app.protocol.cost_model import Timing
 from app.protocol.events import Event, Finished
 from app.protocol.options import Mode, Sampling, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
@@ -42,8 +42,8 @@ _MIN_VOCAB = 64
 class Calibration:
     """`stop` is polled at every step boundary."""
 
-    def __init__(self, pair: ModelPair, known: Costs, stop: Callable[[], bool]) -> None:
-        self._pair, self._costs, self._stop = pair, known, stop
+    def __init__(self, pair: ModelPair, stop: Callable[[], bool]) -> None:
+        self._pair, self._stop = pair, stop
         self._runs = iter(self._planned_runs())
         self._next = next(self._runs, None)
 
@@ -71,8 +71,6 @@ class Calibration:
 
     def _planned_runs(self) -> Iterator[tuple[Mode, int]]:
         sparsely = self._pair.dense_only is None
-        if self._costs.target and (self._costs.draft or not sparsely):
-            return
         for mode, tokens in _RUNS:
             if mode is Mode.SPARSE and not sparsely:
                 continue

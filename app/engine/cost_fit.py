@@ -1,4 +1,4 @@
-"""Fits prefill costs to timed turns."""
+"""Fits prefill costs to timed turns, from a first estimate on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
 
-from app.protocol.cost_model import AttentionWork, Costs, CostTerm, LinearCost, Timing
+from app.protocol.cost_model import (
+    UNKNOWN_COSTS,
+    AttentionWork,
+    Costs,
+    CostTerm,
+    LinearCost,
+    Timing,
+)
 
 MAX_TIMINGS = 50
 """The newest timings of a term that count."""
@@ -20,33 +27,42 @@ _RATIO_PRIOR = 0.15
 """Weight, relative to one timing, of the attention cost that the number of operations predicts."""
 _FIXED_PRIOR = 0.05
 """Weight of there being no fixed cost."""
+_FIRST_AGE = 3 * HALF_LIFE
+"""The first estimate counts as a timing like the oldest one, this many timings before it."""
 
 
-def fit_costs(timings: Sequence[Timing], ratios: tuple[float, float] = (0.0, 0.0)) -> Costs:
-    """Fit all costs to `timings`, the newest last. `ratios` (target, draft): operations of
-    attending to one token, as a share of a token's. They decide while all timings have about the
-    same length."""
+def fit_costs(
+    timings: Sequence[Timing],
+    ratios: tuple[float, float] = (0.0, 0.0),
+    first: Costs = UNKNOWN_COSTS,
+) -> Costs:
+    """Fit all costs to `timings`, the newest last; a term without any costs what the `first`
+    estimate says. `ratios` (target, draft): what attending to one token takes, as a share of a
+    token's. They decide while all timings have about the same length."""
     target, draft = ratios
     return Costs(
-        target=_fit_line(timings, CostTerm.TARGET, target),
-        draft=_fit_line(timings, CostTerm.DRAFT, draft),
-        full=_fit_line(timings, CostTerm.FULL),
-        sparse=_fit_line(timings, CostTerm.SPARSE),
+        target=_fit_line(timings, CostTerm.TARGET, first.target, target),
+        draft=_fit_line(timings, CostTerm.DRAFT, first.draft, draft),
+        full=_fit_line(timings, CostTerm.FULL, first.full),
+        sparse=_fit_line(timings, CostTerm.SPARSE, first.sparse),
     )
 
 
 def _fit_line(
-    timings: Sequence[Timing], part: CostTerm, ratio: float | None = None
+    timings: Sequence[Timing], part: CostTerm, first: LinearCost | None, ratio: float | None = None
 ) -> LinearCost | None:
     """Minimise the absolute relative errors by iteratively reweighted least squares, with no
     coefficient below zero. So a single slow timing changes little."""
     seen = [each for each in timings if each.term is part and each.seconds > 0][-MAX_TIMINGS:]
     seen = [each for each in seen if each.work.tokens > 0]
     if not seen:
-        return None
+        return first
+    ages = [0.5 ** ((len(seen) - 1 - index) / HALF_LIFE) for index in range(len(seen))]
+    if first is not None and (expected := first.seconds(seen[0].work)) > 0:
+        seen.insert(0, Timing(part, seen[0].work, expected))
+        ages.insert(0, ages[0] * 0.5 ** (_FIRST_AGE / HALF_LIFE))
     rows = [_features(each.work, ratio is not None) for each in seen]
     seconds = [each.seconds for each in seen]
-    ages = [0.5 ** ((len(seen) - 1 - index) / HALF_LIFE) for index in range(len(seen))]
     found, weights = seconds, ages
     for _ in range(_ITERATIONS):
         # Between what it took and what it should have: too slow and too fast count the same.

@@ -1,32 +1,20 @@
-"""The timings of the loaded model pair on this machine, and how sure it was of its last answers,
-stored for later starts.
-
-One file per pair and machine. It only saves time: an unreadable file counts as missing. Two
-programs may write the same file: each adds to what is in it, and replaces it atomically.
-"""
+"""What the loaded model pair costs on this machine: a first estimate, then fitted to its stored
+timings; and how sure it was of its last answers."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import platform
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from app.engine.cost_fit import MAX_TIMINGS, fit_costs
+from app.engine.first_costs import attention_ratio, first_costs
 from app.engine.loader import ModelPair
+from app.engine.machine_record import MachineRecord
 from app.protocol.cost_model import FREE, AttentionWork, Costs, CostTerm, Timing
 
-FORMAT = 2
-MAX_FILES = 40
-"""The most recently used ones."""
 ANSWERS = 32
 """The last answers, whose confidence is the usual one."""
 FEWEST_ANSWERS = 8
@@ -45,12 +33,11 @@ class CostStore:
     def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
         self._has_draft = draft is not None
-        self._ratios = (
-            pair.target.attention_cost_ratio,
-            draft.attention_cost_ratio if draft else 0.0,
-        )
-        self._file = None if folder is None else folder / f"{_key(pair)}.json"
-        self._stored = _Stored([], []) if self._file is None else _read(self._file)
+        self._first = first_costs(pair)
+        self._ratios = attention_ratio(pair.target), attention_ratio(draft) if draft else 0.0
+        prints = pair.target.fingerprint, draft.fingerprint if draft else ""
+        self._record = MachineRecord(folder, "costs", *prints)
+        self._stored = self._record.read(_parse) or _Stored([], [])
         self.costs = self._fit()
 
     @property
@@ -61,18 +48,16 @@ class CostStore:
 
     def add(self, timings: Sequence[Timing], confidences: Sequence[float] = ()) -> None:
         """Add timings and answers' confidences, and fit the costs again."""
-        known = self._stored
-        if self._file is not None and (found := _read(self._file)) != ([], []):
-            known = found  # another program may have added to it
+        # Another program may have added to the file.
+        known = self._record.read(_parse) or self._stored
         self._stored = _Stored(
             _newest([*known.timings, *timings]), [*known.confidences, *confidences][-ANSWERS:]
         )
-        if self._file is not None:
-            _write(self._file, self._stored)
+        self._record.write(_plain(self._stored))
         self.costs = self._fit()
 
     def _fit(self) -> Costs:
-        costs = fit_costs(self._stored.timings, self._ratios)
+        costs = fit_costs(self._stored.timings, self._ratios, self._first)
         return costs if self._has_draft else replace(costs, draft=FREE)
 
 
@@ -82,37 +67,13 @@ def _newest(timings: Sequence[Timing]) -> list[Timing]:
     ]
 
 
-def _key(pair: ModelPair) -> str:
-    """Identifies both models and the machine."""
-    models = [pair.target.fingerprint, pair.draft.fingerprint if pair.draft else ""]
-    return hashlib.sha256("\n".join([*models, *_machine()]).encode()).hexdigest()[:32]
-
-
-def _machine() -> list[str]:
-    import mlx.core as mx
-    import psutil
-
-    from app.engine import blas
-
-    device = str(mx.device_info().get("device_name", platform.machine()))
-    memory, library = psutil.virtual_memory().total >> 30, blas.load_openblas() or ""
-    kind = mx.default_device().type.name
-    return [device, str(os.cpu_count()), str(memory), kind, version("mlx"), Path(library).name]
-
-
-def _read(file: Path) -> _Stored:
-    """Empty if there is no such file, or a damaged one."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        if stored["format"] != FORMAT:
-            return _Stored([], [])
-        rows = stored["timings"] if "timings" in stored else stored["clocked"]  # as older versions
-        confidences = [float(each) for each in stored.get("confidences", ())]
-        if not all(0 <= each <= 1 for each in confidences):
-            raise ValueError("not a probability")
-        return _Stored(_newest([_parse_timing(*row) for row in rows]), confidences[-ANSWERS:])
-    except (OSError, ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
-        return _Stored([], [])
+def _parse(stored: Any) -> _Stored:
+    """Raises an exception if that is implausible."""
+    confidences = [float(each) for each in stored["confidences"]]
+    if not all(0 <= each <= 1 for each in confidences):
+        raise ValueError("not a probability")
+    timings = [_parse_timing(*row) for row in stored["timings"]]
+    return _Stored(_newest(timings), confidences[-ANSWERS:])
 
 
 def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
@@ -122,31 +83,10 @@ def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) 
     return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
 
 
-def _write(file: Path, stored: _Stored) -> None:
+def _plain(stored: _Stored) -> dict[str, Any]:
     rows = [
         [str(c.term), c.work.tokens, c.work.cached, c.work.max_context, round(c.seconds, 6)]
         for c in stored.timings
         if c.seconds >= 1e-6
     ]
-    aside = None
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, suffix=".part", delete=False
-        ) as writing:
-            aside = Path(writing.name)
-            confidences = [round(each, 4) for each in stored.confidences]
-            json.dump({"format": FORMAT, "timings": rows, "confidences": confidences}, writing)
-        aside.replace(file)
-        _delete_old(file.parent)
-    except OSError:
-        if aside is not None:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
-
-
-def _delete_old(folder: Path) -> None:
-    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[MAX_FILES:]:
-        with suppress(OSError):
-            file.unlink(missing_ok=True)
+    return {"timings": rows, "confidences": [round(each, 4) for each in stored.confidences]}

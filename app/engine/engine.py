@@ -43,7 +43,6 @@ from app.protocol.events import (
     LoadingAlone,
     PairLost,
 )
-from app.protocol.options import BackgroundPolicy
 from app.protocol.stats import FinishReason, Phase
 
 if TYPE_CHECKING:
@@ -58,10 +57,6 @@ if TYPE_CHECKING:
 
 IDLE_DELAY = 0.5
 """Seconds without a command after which idle work starts."""
-
-CALIBRATION_DELAY = 5.0
-"""Further seconds after which a pair is calibrated: right after the start people paste and ask.
-Keys and pastes are not commands, and do not delay it."""
 
 RECHECK_INTERVAL = 30.0
 """Seconds after which work that waits for power or memory is tried again."""
@@ -156,17 +151,12 @@ class MlxEngine:
         self._emit(Closed())
 
     def _next(self) -> _Queued:
-        """The next command. Until one comes, does idle work: background prefill, saving caches, and
-        timing the pair."""
-        with suppress(queue.Empty):
-            return self._commands.get(timeout=IDLE_DELAY)
-        while self._commands.empty() and self._idle_step():
-            pass
-        wait = CALIBRATION_DELAY if self._needs_calibration else self._recheck_delay
+        """The next command. Until one comes, does idle work: background prefill, saving caches."""
+        wait: float | None = IDLE_DELAY
         while True:
             with suppress(queue.Empty):
                 return self._commands.get(timeout=wait)
-            while self._commands.empty() and self._idle_step(calibrate=True):
+            while self._commands.empty() and self._idle_step():
                 pass
             wait = self._recheck_delay
 
@@ -174,18 +164,12 @@ class MlxEngine:
     def _recheck_delay(self) -> float | None:
         """Seconds until idle work that waits for power or memory is tried again; None if there is
         none."""
-        due = self._needs_calibration and self._cache_policy.background is not BackgroundPolicy.OFF
-        waits = due or (self._loaded is not None and self._loaded.caches.has_waiting_work)
+        waits = self._loaded is not None and self._loaded.caches.has_waiting_work
         return RECHECK_INTERVAL if waits else None
 
-    @property
-    def _needs_calibration(self) -> bool:
-        """Whether the pair is still to be timed."""
-        return self._loaded is not None and self._loaded.costs.needs_calibration
-
-    def _idle_step(self, calibrate: bool = False) -> bool:
+    def _idle_step(self) -> bool:
         """One step of idle work; False if there is none."""
-        return self._loaded is not None and self._loaded.idle_step(calibrate)
+        return self._loaded is not None and self._loaded.idle_step()
 
     def _start(self) -> bool:
         """Import MLX; False if that fails."""
@@ -276,13 +260,21 @@ class MlxEngine:
             raise LoadStopped
         self._lost = None
         self._unload_pair()
-        pair = load_pair(command, self._step, stopped, self._backend, self._connect)
+        pair = load_pair(
+            command, self._step, stopped, self._backend, self._connect, self._remembered
+        )
         loaded, self._loaded_by = self._keep_loaded(pair), command
         if (shards := pair.target.shards) is not None:
             shards.on_lost = partial(self._commands.put, _CheckHosts())
             if shards.lost is not None:  # before that
                 shards.on_lost()
         loaded.report_loaded(time.perf_counter() - started_at)
+
+    @property
+    def _remembered(self) -> Path | None:
+        """Where it is remembered what loading found out."""
+        folder = self._cache_policy.costs_folder
+        return None if folder is None else Path(folder)
 
     def _keep_loaded(self, pair: ModelPair) -> LoadedPair:
         from app.engine.loaded_pair import LoadedPair
@@ -371,7 +363,10 @@ class MlxEngine:
         self._emit(LoadingAlone(str(lost)))
         self._unload_pair()
         try:
-            loaded = self._keep_loaded(load_pair(command, self._step, stopped, self._backend))
+            pair = load_pair(
+                command, self._step, stopped, self._backend, remembered=self._remembered
+            )
+            loaded = self._keep_loaded(pair)
         except LoadStopped:
             raise
         except Exception as error:  # MLX raises any type

@@ -117,30 +117,14 @@ class LoadedPair:
 
     # ------------------------------------------------------------------ between turns
 
-    def idle_step(self, calibrate: bool = False) -> bool:
+    def idle_step(self) -> bool:
         """One step of idle work; False if there is none."""
         try:
             self.pressure.poll()
-            calm = self.pressure.is_normal
-            if calibrate and calm and self._calibrate_when_idle():
-                return True
-            return self.caches.step(background=calm)
+            return self.caches.step(background=self.pressure.is_normal)
         except Exception as error:  # not requested
             self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
-
-    def _calibrate_when_idle(self) -> bool:
-        """Time one run of a pair that was never timed here; False when it should not be timed."""
-        if not self.costs.needs_calibration or not self.caches.idle_work_allowed:
-            return False
-        try:
-            self.costs.calibrate_once()
-        except Exception as error:  # not requested: the pair's turns are timed, too
-            self._warn("This model pair could not be timed", error, "Its next answers are timed.")
-            return True
-        if not self.costs.needs_calibration:
-            self.report_memory()
-        return True
 
     def calibrate_now(self) -> None:
         self.costs.calibrate_now()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from app.engine import memory, mlx_patches
 from app.engine.backend import Backend
 from app.engine.caches import Cache
 from app.engine.embedding_scores import EmbeddingSpace
+from app.engine.findings import Findings, FindingsRecord, Speed
 from app.engine.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -29,7 +31,7 @@ from app.engine.prefill import StepSize, forward, make_positioned_cache, make_st
 from app.engine.prefix_cache import PrefixCache
 from app.engine.prompt import Prompts
 from app.engine.sharded_model import ShardedPrefixCache, Shards
-from app.engine.sparse_probe import compute_dtype, one_line, weight_arrays
+from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
 from app.engine.speculation import Gate
 from app.protocol.events import ModelInfo
 from app.protocol.memory_model import BUDGET_SHARE
@@ -97,6 +99,10 @@ class LoadedModel:
     _space: EmbeddingSpace | None = None
     shards: Shards | None = None
     """Where its layers are, if they are spread over several processes."""
+    speed: Speed | None = None
+    """Measured while it was loaded; None where other processes hold it."""
+    dense_only: str | None = None
+    """Why it can only be read densely, or None; as far as it was probed."""
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
@@ -163,13 +169,19 @@ def load_one(
     stopped: Stopped = lambda: False,
     text_process: TextProcess | None = None,
     backend: Backend | None = None,
-    shard: Callable[[Any], None] = lambda model: None,
+    shard: Callable[[Any], None] | None = None,
+    probes: bool = False,
+    remembered: Path | None = None,
 ) -> LoadedModel:
     """`text_process` is given to a model whose tokenizer is needed: a draft often has the
-    target's. `shard` leaves a part of the weights in a model, before they are read."""
+    target's. `shard` leaves a part of the weights in a model, before they are read; it is not timed
+    then, because all its machines have to run the same steps. With `probes` it is found out whether
+    the model can be read sparsely. What an earlier load found out is taken from the folder
+    `remembered`."""
+    size = StepSize(step, backend=backend)
     try:
         return _load_one(
-            folder, name, StepSize(step, backend=backend), kv_bits, stopped, text_process, shard
+            folder, name, size, kv_bits, stopped, text_process, shard, probes, remembered
         )
     except (LoadError, memory.NotEnoughMemory):
         raise
@@ -185,34 +197,48 @@ def _load_one(
     kv_bits: int | None,
     stopped: Stopped,
     text_process: TextProcess | None,
-    shard: Callable[[Any], None],
+    shard: Callable[[Any], None] | None,
+    probes: bool,
+    remembered: Path | None,
 ) -> LoadedModel:
     path = Path(folder)
     if text_process is not None:
         text_process.open(path)  # which is tried while the weights are read
     model, config = load_lazily(path)
-    shard(model)
+    if shard is not None:
+        shard(model)
     needed = sum(array.nbytes for array in weight_arrays(model))
     memory.check_fits(f"Loading {name}", needed)
-    _evaluate_weights(path, model, stopped)
+    identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
+    record = FindingsRecord(remembered, identity, step.backend)
+    known = record.read()
+    _evaluate_weights(path, model, stopped, check=known is None)
     tokenizer = (
         None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
     )
     quantisation = _quantisation(name, path, model, kv_bits)
-    size, sinks = _measure(path, model, CacheMaker(model, quantisation))
+    info = model_info(name, model, config)
+    caches = CacheMaker(model, quantisation)
+    findings = known or _measure(path, model, caches, step.backend if shard is None else None)
+    if probes and findings.reading is None:
+        findings = replace(findings, reading=probe(model, info.context_length, caches) or "")
+    if findings != known:
+        record.write(findings)
     text, element = config.get("text_config") or config, compute_dtype(model).size
     return LoadedModel(
         model,
         tokenizer,
-        model_info(name, model, config),
-        size,
+        info,
+        findings.cache_size,
         step,
-        fingerprint(path) + (f"/{kv_bits}" if kv_bits else ""),
+        identity,
         path,
-        Transient.of(text, element, kv_bits is not None, sinks, step.backend),
+        Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
         quantisation,
         int(text.get("vocab_size") or 0),
-        memory.attention_cost_ratio(text, sum(a.size for a in weight_arrays(model))),
+        memory.attention_cost_ratio(text, info.parameters),
+        speed=findings.speed,
+        dense_only=findings.reading or None,
     )
 
 
@@ -256,7 +282,7 @@ def weight_bytes(folder: Path) -> int:
 def _load_weights(path: Path) -> Any:
     """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
     model, _ = load_lazily(path)
-    _evaluate_weights(path, model, lambda: False)
+    _evaluate_weights(path, model, lambda: False, check=False)
     return model
 
 
@@ -269,18 +295,20 @@ def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
     return model, config
 
 
-def _evaluate_weights(path: Path, model: Any, stopped: Stopped) -> None:
-    """Load the weights in batches, so that loading can be stopped in between."""
+def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> None:
+    """Load the weights in batches, so that loading can be stopped in between. With `check`, they
+    must all be numbers."""
+    evaluate = partial(_check_no_nans, path) if check else mx.eval
     pending: list[mx.array] = []
     try:
         for array in weight_arrays(model):
             pending.append(array)
             if sum(each.nbytes for each in pending) >= WEIGHT_BATCH_BYTES:
-                _check_no_nans(path, pending)
+                evaluate(pending)
                 pending = []
                 if stopped():
                     raise LoadStopped
-        _check_no_nans(path, pending)
+        evaluate(pending)
         # Rope frequencies and the like are lazy too, and would die on another thread.
         mx.eval(model.state)
     except RuntimeError as error:
@@ -294,9 +322,10 @@ def _evaluate_weights(path: Path, model: Any, stopped: Stopped) -> None:
 def _check_no_nans(path: Path, arrays: list[mx.array]) -> None:
     """Evaluate them. Raises LoadError when one of them is not a number: every answer would be
     nonsense."""
-    bad = [mx.isnan(each).any() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
-    mx.eval(arrays, bad)
-    if any(each.item() for each in bad):
+    # A maximum is not a number if one of them is not: half the work of looking at each.
+    largest = [each.max() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
+    mx.eval(arrays, largest)
+    if any(math.isnan(float(each)) for each in largest):
         raise _nan_error(path)
 
 
@@ -317,8 +346,8 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _measure(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSize, bool]:
-    """The cache size, and whether attention has sinks."""
+def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) -> Findings:
+    """All but whether it can be read sparsely; the speed if it is to be `timed`."""
     cache, sinks_seen = make_stock_cache(caches), []
     try:
         with mlx_patches.observed_attention(
@@ -326,11 +355,13 @@ def _measure(path: Path, model: Any, caches: CacheMaker) -> tuple[memory.CacheSi
         ):
             logits = forward(model, cache, np.zeros(1, np.int32))
             mx.eval(logits)
+        speed = None if timed is None else Speed.of(model, caches, timed)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
     if mx.isnan(logits).any().item():
         raise _nan_error(path)
-    return memory.CacheSize.of(cache), any(sinks is not None for sinks in sinks_seen)
+    has_sinks = any(sinks is not None for sinks in sinks_seen)
+    return Findings(memory.CacheSize.of(cache), has_sinks, speed)
 
 
 def model_info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:

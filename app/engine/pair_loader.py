@@ -28,7 +28,7 @@ from app.engine.memory import Transient
 from app.engine.prefill import StepSize
 from app.engine.prompt import PromptBuilder
 from app.engine.sharded_model import ShardedModel, Shards
-from app.engine.sparse_probe import probe, weight_arrays
+from app.engine.sparse_probe import weight_arrays
 from app.protocol.commands import Load
 from app.sandbox.process import TextProcess
 
@@ -43,8 +43,10 @@ def load_pair(
     stopped: Stopped = lambda: False,
     backend: Backend | None = None,
     connect: Connect | None = None,
+    remembered: Path | None = None,
 ) -> ModelPair:
-    """Load from folders and probe; `connect` is for targets that are spread over machines. `step`
+    """Load from folders and probe, with what earlier loads left in the folder `remembered`;
+    `connect` is for targets that are spread over machines. `step`
     fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
     is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
     PromptError or NotEnoughMemory."""
@@ -52,7 +54,7 @@ def load_pair(
     if command.hosts is not None and connect is not None:
         shards = connect(command, stopped)
     try:
-        return _load_pair(command, step, stopped, backend, shards)
+        return _load_pair(command, step, stopped, backend, shards, remembered)
     except BaseException:
         if shards is not None:
             shards.close()
@@ -65,6 +67,7 @@ def _load_pair(
     stopped: Stopped,
     backend: Backend | None,
     shards: Shards | None,
+    remembered: Path | None,
 ) -> ModelPair:
     target_name, draft_name = command.names
     texts = TextProcess()
@@ -72,8 +75,18 @@ def _load_pair(
         loaded, refusal = _load_sharded(command, shards, step, stopped, texts, backend)
     else:
         kv_bits = command.kv_bits
-        loaded = load_one(command.target, target_name, step, kv_bits, stopped, texts, backend)
-        refusal = probe(loaded.model, loaded.info.context_length, loaded.caches)
+        loaded = load_one(
+            command.target,
+            target_name,
+            step,
+            kv_bits,
+            stopped,
+            texts,
+            backend,
+            probes=True,
+            remembered=remembered,
+        )
+        refusal = loaded.dense_only
     prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.set_vocab_limit(loaded.vocab_size)
     quotes = command.only_quotes
@@ -84,7 +97,9 @@ def _load_pair(
         gc.collect()
         mx.clear_cache()
     own_texts = TextProcess() if command.foreign_draft else None
-    reader = load_one(command.draft, draft_name, step, None, stopped, own_texts, backend)
+    reader = load_one(
+        command.draft, draft_name, step, None, stopped, own_texts, backend, remembered=remembered
+    )
     if own_texts is None:
         prompts.set_vocab_limit(reader.vocab_size)
         return ModelPair(loaded, reader, refusal, prompts, quotes)

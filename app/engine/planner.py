@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
-    DENSE_BELOW_UNTIMED,
     DENSE_WITHIN_SECONDS,
     MIN_SKIPPABLE,
     format_seconds,
@@ -87,25 +86,20 @@ def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
 def _plan_auto(
     dense_below: int | None, new: int, skipped: int, eligible: int, predicted: PredictedTtft
 ) -> Plan:
-    if dense_below is None:
-        if eligible < MIN_SKIPPABLE:
-            few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be skipped, so everything is read."
-            return Plan(Reading.DENSE, few)
-        if predicted.sparse is not None and predicted.full is not None:
-            return _faster(predicted.sparse, predicted.full)
-        dense_below = DENSE_BELOW_UNTIMED
-    if skipped + new < dense_below:
-        return Plan(
-            Reading.DENSE,
-            f"{skipped + new:,} tokens are read in full; sparse pays from {dense_below:,}.",
-        )
-    if skipped:
-        return Plan(Reading.SPARSE, "What this question needs of the rest is read as well.")
-    return Plan(Reading.SPARSE, f"{new:,} tokens are new, from {dense_below:,} on sparse pays.")
+    if dense_below is not None:
+        if skipped + new >= dense_below:
+            return Plan(Reading.SPARSE, f"Sparse from {dense_below:,} tokens on, as requested.")
+        return Plan(Reading.DENSE, f"Full below {dense_below:,} tokens, as requested.")
+    if eligible < MIN_SKIPPABLE:
+        few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be skipped, so everything is read."
+        return Plan(Reading.DENSE, few)
+    if predicted.sparse is not None and predicted.full is not None:
+        return _faster(predicted.sparse, predicted.full)
+    return Plan(Reading.SPARSE, "Only what matters for the question is read.")
 
 
 def _faster(sparse: float, full: float) -> Plan:
-    """Of two ways that were both timed here."""
+    """Of two ways that are both predicted."""
     times = f"Sparse is expected in {format_seconds(sparse)}, full in {format_seconds(full)}"
     if sparse_pays(sparse, full):
         return Plan(Reading.SPARSE, f"{times}.")

@@ -1,11 +1,14 @@
-"""The clock of a turn: how long phases took, their progress, and whether the turn has to stop."""
+"""The clock of a turn: how long phases took, their progress, when the first word is expected, and
+whether the turn has to stop."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, CostTerm, Timing
@@ -14,8 +17,11 @@ from app.protocol.stats import FinishReason, Phase, merge_statistics
 
 _WAITING = (Phase.WAIT, Phase.RESTORE, Phase.RETRIEVE)
 """Say nothing about the pair's speed."""
-_PRIOR_WEIGHT = 0.25
-"""Share of a phase after which its prediction and its measured speed count the same."""
+_SPEED_WINDOW = 0.15
+"""Share of a step over which its own speed is measured."""
+_DOUBT = 0.2
+"""Share of the steps ahead: what was done counts for them once it is longer than this."""
+_ORDER = list(Phase)
 
 
 class Cancelled(Exception):
@@ -33,6 +39,113 @@ class Interrupted:
 
     rest: Ask
     cancelled: Finished
+
+
+class Part(StrEnum):
+    """What scores one after another in Phase.SCORE."""
+
+    QUOTATION = "quotation"
+    """The sentence to quote is looked for."""
+    BUILT_IN = "built-in"
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A phase, or one `part` of it, and how many seconds it is predicted to take."""
+
+    phase: Phase
+    seconds: float
+    part: Part | None = None
+
+
+class Forecast:
+    """The predicted steps up to the first word, and how the machine's speed compares with the
+    prediction.
+
+    Steps belong to the turn: one that ends early, or never comes, leaves those behind it in place.
+    """
+
+    def __init__(self, steps: Sequence[Step] = ()) -> None:
+        self._steps = list(steps)
+        self._at: int | None = None
+        """The step that runs; None if it was not predicted."""
+        self._phase: Phase | None = None
+        self._predicted = self._taken = 0.0
+        """Seconds of the last part of the running step: their ratio is how slow it is."""
+        self._all_predicted = self._all_taken = 0.0
+        """The same of everything that was done."""
+        self._done = self._elapsed = 0.0
+
+    def expect(self, phase: Phase, seconds: float) -> None:
+        """A better prediction of this phase."""
+        for index, step in enumerate(self._steps):
+            if step.phase is phase:
+                self._steps[index] = replace(step, seconds=seconds)
+                return
+        place = sum(_ORDER.index(step.phase) < _ORDER.index(phase) for step in self._steps)
+        self._steps.insert(place, Step(phase, seconds))
+
+    def start(self, phase: Phase, part: Part | None) -> None:
+        """This step begins, or begins again."""
+        self._phase = phase
+        places = [i for i, step in enumerate(self._steps) if step.phase is phase]
+        named = [i for i in places if part is None or self._steps[i].part in (part, None)]
+        self._at = named[0] if named else None
+        self._done = self._elapsed = 0.0
+        if self._at is not None:
+            seconds = self._steps[self._at].seconds
+            self._predicted = _SPEED_WINDOW * seconds
+            self._taken = self._slowed(self._steps[self._at :]) * self._predicted
+
+    def advance(self, share: float, elapsed: float) -> None:
+        """`share` (0..1) of the running step is done, `elapsed` seconds after it began."""
+        if self._at is None:
+            return
+        whole = self._steps[self._at].seconds
+        predicted, taken = (share - self._done) * whole, elapsed - self._elapsed
+        self._done, self._elapsed = share, elapsed
+        if whole > 0:
+            fading = math.exp(-max(predicted, 0.0) / (_SPEED_WINDOW * whole))
+            self._predicted = fading * self._predicted + predicted
+            self._taken = fading * self._taken + taken
+            self._all_predicted += predicted
+            self._all_taken += taken
+
+    def share_of_phase(self, share: float) -> float:
+        """How much of the running phase is done, all its parts together, with `share` of the step
+        that runs."""
+        if self._at is None:
+            return share
+        seconds = [s.seconds if s.phase is self._phase else 0.0 for s in self._steps]
+        whole = sum(seconds)
+        if whole <= 0 or whole == seconds[self._at]:
+            return share
+        return (sum(seconds[: self._at]) + share * seconds[self._at]) / whole
+
+    def rest(self, share: float, elapsed: float) -> float | None:
+        """Seconds until the first word; None if nothing is known. A step that was not predicted
+        takes as long as its own speed says."""
+        if self._at is not None:
+            now = (1 - share) * self._steps[self._at].seconds
+            if self._predicted > 0:
+                now *= self._taken / self._predicted
+            return now + self._seconds(self._steps[self._at + 1 :])
+        order = -1 if self._phase is None else _ORDER.index(self._phase)
+        ahead = [step for step in self._steps if _ORDER.index(step.phase) > order]
+        if not share and not ahead:
+            return None
+        own = elapsed / share * (1 - share) if share else 0.0
+        return own + self._seconds(ahead)
+
+    def _slowed(self, ahead: Sequence[Step]) -> float:
+        """By what factor these steps will be slower than predicted, as what was done was."""
+        doubt = _DOUBT * sum(step.seconds for step in ahead)
+        whole = doubt + self._all_predicted
+        return (doubt + self._all_taken) / whole if whole > 0 else 1.0
+
+    def _seconds(self, ahead: Sequence[Step]) -> float:
+        return self._slowed(ahead) * sum(step.seconds for step in ahead)
 
 
 class TurnClock:
@@ -53,8 +166,7 @@ class TurnClock:
         now = time.perf_counter()
         self.started_at = now if sent is None else sent
         self.phases = {Phase.WAIT: now - self.started_at}
-        self._expected: dict[Phase, tuple[Callable[[int], float], int]] = {}
-        self._slowdown = 1.0
+        self.forecast = Forecast()
         self.interrupted: Interrupted | None = None
         """If another machine was lost. The timings then say nothing about the pair."""
 
@@ -104,46 +216,45 @@ class TurnClock:
         if (ended := self.stop_reason()) is not None:
             raise Cancelled(ended)
 
-    def report(self, phase: Phase, total: int) -> Callable[[int], None]:
-        """A callback that reports tokens done and raises Cancelled at a step boundary."""
+    def report(
+        self,
+        phase: Phase,
+        total: int,
+        part: Part | None = None,
+        seconds: Callable[[int], float] | None = None,
+    ) -> Callable[[int], None]:
+        """A callback that reports tokens done of a phase, or of one `part` of it, and raises
+        Cancelled at a step boundary. `seconds` predicts what a number of tokens takes, up to a
+        factor; by default, each takes the same."""
         started_at = time.perf_counter()
-        expected = self._eta(phase, 0, total, 0.0)
-        self.emit(PhaseProgress(self.turn, phase, 0, total, 0.0, expected))
+        forecast, whole = self.forecast, total if seconds is None else seconds(total)
+        forecast.start(phase, part)
+
+        def share(done: int) -> float:
+            if done >= total or whole <= 0:
+                return float(done >= total)
+            return min((done if seconds is None else seconds(done)) / whole, 1.0)
+
+        def show(done: int, elapsed: float) -> None:
+            now = share(done)
+            of_phase = forecast.share_of_phase(now)
+            shown = done if of_phase == now else int(total * of_phase)
+            eta = forecast.rest(now, elapsed)
+            self.emit(PhaseProgress(self.turn, phase, shown, total, elapsed, eta))
 
         def report(done: int) -> None:
             elapsed = time.perf_counter() - started_at
-            eta = self._eta(phase, done, total, elapsed)
-            self.emit(PhaseProgress(self.turn, phase, done, total, elapsed, eta))
+            forecast.advance(share(done), elapsed)
+            show(done, elapsed)
             self.check_cancel()
 
+        show(0, 0.0)
         return report
 
-    def expect(self, phase: Phase, seconds: Callable[[int], float], total: int) -> None:
-        """Predict a phase of `total` tokens: `done` of them take `seconds(done)`."""
-        self._expected[phase] = seconds, total
-
-    def _eta(self, phase: Phase, done: int, total: int, elapsed: float) -> float | None:
-        """The predicted rest, corrected by the measured speed; without predictions, from that speed
-        alone."""
-        if not self._expected:
-            return elapsed / done * (total - done) if done else None
-        rest = 0.0
-        if phase in self._expected:
-            seconds = self._expected[phase][0]
-            so_far, whole = seconds(done), seconds(total)
-            if so_far > 0:
-                doubt = _PRIOR_WEIGHT * whole
-                self._slowdown = (elapsed + doubt) / (so_far + doubt)
-            rest = whole - so_far
-            if done >= total:
-                del self._expected[phase]
-        order = list(Phase)
-        later = [
-            expected(most)
-            for each, (expected, most) in self._expected.items()
-            if order.index(each) > order.index(phase)
-        ]
-        return max(0.0, self._slowdown * (rest + sum(later)))
+    @property
+    def seconds_spent(self) -> float:
+        """Since the turn began, without waiting."""
+        return time.perf_counter() - self.started_at - self.waited
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:

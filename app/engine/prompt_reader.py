@@ -25,7 +25,7 @@ from app.engine.memory_manager import MemoryManager
 from app.engine.positions import Positions
 from app.engine.prefill import set_next_position
 from app.engine.prefix_cache import PrefixCache
-from app.engine.progress import TurnClock
+from app.engine.progress import Part, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.question_likelihood import (
     BATCH_TOKENS,
@@ -35,7 +35,7 @@ from app.engine.question_likelihood import (
 )
 from app.engine.selection import Selection
 from app.engine.text_encoder import ENCODER_BYTES, OnPieces, built_in_encoder
-from app.engine.turn_estimate import afresh_pays
+from app.engine.turn_estimate import afresh_pays, scoring_of
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     UNKNOWN_COSTS,
@@ -52,8 +52,6 @@ from app.protocol.stats import Phase
 
 ATTENTION_WEIGHT, LIKELIHOOD_WEIGHT = 0.5, 1.0
 """Of what the draft finds, beside the built-in one."""
-JOINED_FROM = 10_000_000
-"""Parameters of a draft that costs more than the built-in one."""
 
 
 class PromptReader:
@@ -217,11 +215,13 @@ class PromptReader:
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count
         self.work[CostTerm.TARGET] = work
+        curve = None
         if self._costs.target is not None:
-            self._clock.expect(Phase.PREFILL, _seconds_until(self._costs.target, work), count)
+            curve = _seconds_until(self._costs.target, work)
+            self._clock.forecast.expect(Phase.PREFILL, curve(count))
         need = memory_estimates.prefill_need(model, count, total, target.retain_all)
         fits = self._ensure_memory(need, total)
-        report = self._clock.report(Phase.PREFILL, count)
+        report = self._clock.report(Phase.PREFILL, count, seconds=curve)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
         checkpoints = [prompt.first_eligible, *ends] if target.needs_checkpoints else []
         boundaries = np.searchsorted(positions, checkpoints)
@@ -260,7 +260,7 @@ class PromptReader:
         if scored is not None and scored.is_of(prompt, tuning):
             self._show(scored.importance * ~prompt.pinned)
             return scored.importance
-        match scoring := self._scoring:
+        match scoring := scoring_of(self._pair, tuning):
             case Scoring.RANDOM:
                 return baseline_scorers.random_scores(prompt.ids, tuning.chunk)
             case Scoring.LEXICAL:
@@ -273,26 +273,16 @@ class PromptReader:
                 return self._joined_importance(prompt, scoring)
         return self._draft_importance(prompt)
 
-    @property
-    def _scoring(self) -> Scoring:
-        draft, scoring = self._pair.draft, self._ask.tuning.scoring
-        if draft is None and (scoring is None or scoring.needs_draft):
-            return Scoring.BUILT_IN
-        if draft is not None and scoring is None:
-            large = draft.info.parameters >= JOINED_FROM
-            return Scoring.JOINED if large else Scoring.BOTH
-        assert scoring is not None
-        return scoring
-
     def _joined_importance(self, prompt: Prompt, scoring: Scoring) -> Importance:
         """What the draft finds, and, if there is memory for it, the built-in one: first, because
         the draft may need the target's memory, and without its weights there are no embeddings."""
         built_in = None
         if memory.free() >= ENCODER_BYTES:
-            self._clock.report(Phase.SCORE, len(prompt.draft_prompt.ids))
+            total = len(prompt.draft_prompt.ids)
+            report = self._clock.report(Phase.SCORE, total, Part.BUILT_IN)
             with contextlib.suppress(NoEmbeddings), self._clock.timed(Phase.SCORE):
                 built_in = self._built_in_importance(
-                    prompt, lambda done, pieces: self._clock.check_cancel()
+                    prompt, lambda done, pieces: report(total * done // pieces)
                 )
         if scoring is Scoring.LIKELIHOOD:
             by_draft, weight = self._question_likelihood(prompt), LIKELIHOOD_WEIGHT
@@ -315,7 +305,7 @@ class PromptReader:
 
     def _importance_without_draft(self, prompt: Prompt, scoring: Scoring) -> Importance:
         target, total = self._pair.target, len(prompt.ids)
-        report = self._clock.report(Phase.SCORE, total)
+        report = self._clock.report(Phase.SCORE, total, Part.BUILT_IN)
         with self._clock.timed(Phase.SCORE):
             if scoring is Scoring.BUILT_IN:
                 importance = self._built_in_importance(
@@ -347,7 +337,7 @@ class PromptReader:
         )
         total = len(read.ids)
         self._ensure_memory(memory_estimates.prefill_need(draft, BATCH_TOKENS, BATCH_TOKENS), total)
-        report = clock.report(Phase.SCORE, total)
+        report = clock.report(Phase.SCORE, total, Part.DRAFT)
         with clock.timed(Phase.SCORE):
             likelihood = question_likelihood(
                 draft.model, read, frame, lambda done, pieces: report(total * done // pieces)
@@ -365,12 +355,12 @@ class PromptReader:
         total, tuning = len(ids), self._ask.tuning
         self.work[CostTerm.DRAFT] = work = draft_work(cache, prompt, tuning)
         new = total - cache.common_prefix_len(ids)
+        curve = None
         if self._costs.draft is not None:
-            seconds = _seconds_until(self._costs.draft, work, work.cached)
-            clock.expect(Phase.SCORE, seconds, total)
+            curve = _seconds_until(self._costs.draft, work, work.cached)
         fits = self._ensure_memory(memory_estimates.scoring_need(draft, new, total), total)
         eligible = ~read.pinned[:total]
-        report_prefill = clock.report(Phase.SCORE, total)
+        report_prefill = clock.report(Phase.SCORE, total, Part.DRAFT, curve)
         started_at, prefilled_at = time.perf_counter(), 0.0
         report_lookahead: Callable[[int], None] | None = None
 

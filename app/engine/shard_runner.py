@@ -34,7 +34,6 @@ from app.engine.shared_rows import fetch, release
 from app.engine.snapshot import Snapshots
 from app.engine.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
 from app.engine.snapshot_manifest import SnapshotError
-from app.engine.sparse_probe import probe
 
 Reply = dict[str, Any]
 """Plain values and NumPy arrays."""
@@ -244,10 +243,9 @@ def load_shard(
         shard = partial(take_layers, name=name, group=group, split=split)
     else:
         shard = partial(shard_layers, name=name, group=group)
-    model = load_one(folder, name, step, kv_bits, shard=shard)
-    dense_only = probe(model.model, model.info.context_length, model.caches)
+    model = load_one(folder, name, step, kv_bits, shard=shard, probes=True)
     described: Reply = {
-        "dense_only": dense_only,
+        "dense_only": model.dense_only,
         "cache_size": asdict(model.cache_size),
         "transient": asdict(model.transient) | {"heads": -(-model.transient.heads // group.size())},
         "weight_bytes": model.info.weight_bytes,

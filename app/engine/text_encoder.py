@@ -28,6 +28,8 @@ BATCH = 64
 """Pieces that are encoded together."""
 ENCODER_BYTES = 120 << 20
 """The most that it takes: its weights, and a batch."""
+ENCODER_OPERATIONS = 7.4e6
+"""What a text's token takes, before the encoder is loaded."""
 _EPS = 1e-6
 
 Weights = dict[str, mx.array]

@@ -22,7 +22,7 @@ from app.engine.memory_manager import MemoryManager
 from app.engine.mid_answer_recall import CANNOT_INSERT, NO_MEMORY, MidAnswerRecall
 from app.engine.planner import Plan
 from app.engine.positions import Positions
-from app.engine.progress import Cancelled, Interrupted, TurnClock
+from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.prompt_reader import PromptReader
 from app.engine.quotation import quote
@@ -30,7 +30,7 @@ from app.engine.retrieval import Retriever
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
-from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm, Timing
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs, CostTerm, Timing
 from app.protocol.events import (
     EngineWarning,
     FellBackToDense,
@@ -238,7 +238,7 @@ class Turn:
         if not self._pair.only_quotes or continued:
             return prompt, None
         total = len(prompt.ids)
-        report = self._clock.report(Phase.SCORE, total)
+        report = self._clock.report(Phase.SCORE, total, Part.QUOTATION)
         with self._clock.timed(Phase.SCORE):
             return quote(
                 prompt, question, lambda done, sentences: report(total * done // sentences)
@@ -282,10 +282,10 @@ class Turn:
             plan = replace(plan, show_selection=False)
         plan = replace(plan, reason=plan.reason + self._unshared)
         self._prompt, self._plan = prompt, plan
-        if self._resume_from is None:
-            self._expect_remaining(plan.reading, total)
         scores = plan.reading is Reading.SPARSE or plan.show_selection
         taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
+        if self._resume_from is None:
+            self._forecast(foresight, taken)
         self._emit(
             Planned(
                 turn=self._ask.turn,
@@ -311,13 +311,9 @@ class Turn:
         """The predicted time, plus the wait before it."""
         return None if expected is None else self._clock.waited + expected
 
-    def _expect_remaining(self, reading: Reading, total: int) -> None:
-        """Predict what follows the prefill, until the first token."""
-        line = self._costs.sparse if reading is Reading.SPARSE else self._costs.full
-        phase = Phase.SELECT if reading is Reading.SPARSE else Phase.DECODE
-        if line is not None:
-            seconds = line.seconds(AttentionWork(total))
-            self._clock.expect(phase, lambda done: seconds, 1)
+    def _forecast(self, foresight: TurnEstimate, reading: Reading) -> None:
+        steps = foresight.steps(self._costs, reading, self._clock.seconds_spent)
+        self._clock.forecast = Forecast(steps)
 
     def _fit_to_memory(self, plan: Plan, foresight: TurnEstimate) -> Plan:
         """The plan; in auto mode a sparse one, if only that fits. Raises
@@ -372,6 +368,8 @@ class Turn:
         self._fallback = f"Sparse reading failed ({error}), so everything was read."
         self._cache.reset_to_stock()
         mx.clear_cache()
+        if self._prompt is not None:
+            self._forecast(self._estimate(self._prompt), Reading.DENSE)
         self._emit(FellBackToDense(self._ask.turn, self._fallback))
 
     # ------------------------------------------------------------------------- bookkeeping

@@ -17,7 +17,9 @@ from app.engine.memory import NotEnoughMemory
 from app.engine.memory_estimates import MemoryNeed
 from app.engine.memory_manager import MemoryManager
 from app.engine.planner import PredictedTtft
+from app.engine.progress import Part, Step
 from app.engine.prompt import Prompt
+from app.engine.text_encoder import ENCODER_OPERATIONS
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     MIN_SAVING,
@@ -30,11 +32,26 @@ from app.protocol.cost_model import (
     sparse_work,
 )
 from app.protocol.memory_model import largest_that_fits
+from app.protocol.options import Scoring, Tuning
 from app.protocol.prompt import SegmentKind
-from app.protocol.stats import Reading
+from app.protocol.stats import Phase, Reading
 
 LEAST_KEEP = 0.01
 """The smallest that can be chosen."""
+JOINED_FROM = 10_000_000
+"""Parameters of a draft that costs more than the built-in one."""
+
+
+def scoring_of(pair: ModelPair, tuning: Tuning) -> Scoring:
+    """Where this pair's importance comes from."""
+    draft, scoring = pair.draft, tuning.scoring
+    if draft is None and (scoring is None or scoring.needs_draft):
+        return Scoring.BUILT_IN
+    if draft is not None and scoring is None:
+        large = draft.info.parameters >= JOINED_FROM
+        return Scoring.JOINED if large else Scoring.BOTH
+    assert scoring is not None
+    return scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,48 @@ class TurnEstimate:
             return PredictedTtft(None, full)
         return PredictedTtft(self._sparse_ttft(costs, self.ask.expected_keep), full)
 
+    def steps(self, costs: Costs, reading: Reading, spent: float) -> list[Step]:
+        """What is still to be done until the first token, `spent` seconds after the turn began;
+        empty if its costs are unknown."""
+        sparse = reading is Reading.SPARSE
+        rest_cost = (costs.sparse or costs.full) if sparse else (costs.full or costs.sparse)
+        if costs.target is None or rest_cost is None:
+            return []
+        first = costs.target.seconds(AttentionWork(1))
+        rest = rest_cost.seconds(AttentionWork(len(self.prompt.ids))) - spent - first
+        rest = max(rest, 0.0)
+        scorers = self._scorers(sparse)
+        by_draft = sparse and costs.draft is not None and self.pair.draft is not None
+        steps = []
+        if scorers:
+            scoring = rest
+            if by_draft and costs.draft is not None:
+                scoring = costs.draft.seconds(self._draft_work())
+            weight = sum(scorers.values())
+            steps = [
+                Step(Phase.SCORE, scoring * own / weight, part) for part, own in scorers.items()
+            ]
+            rest = rest if by_draft else 0.0
+        if by_draft:
+            steps.append(Step(Phase.LOOKAHEAD, rest))
+        work = self._planned_work(costs, self.ask.expected_keep) if sparse else self._dense_work()
+        steps.append(Step(Phase.PREFILL, costs.target.seconds(work)))
+        return [*steps, Step(Phase.DECODE, first)]
+
+    def _scorers(self, sparse: bool) -> dict[Part, float]:
+        """What scores, one after another, and the operations that each takes a token."""
+        scorers: dict[Part, float] = {}
+        if self.pair.only_quotes:
+            scorers[Part.QUOTATION] = ENCODER_OPERATIONS
+        if not sparse:
+            return scorers
+        scoring = scoring_of(self.pair, self.ask.tuning)
+        if scoring in (Scoring.JOINED, Scoring.LIKELIHOOD) or not scoring.needs_draft:
+            scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
+        if scoring.needs_draft and self.pair.draft is not None:
+            scorers[Part.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
+        return scorers
+
     def most_keep(self, costs: Costs, waited: float) -> float:
         """The largest keep, in hundredths, that fits into memory, and at which the first token is
         predicted within the time that the user allows, of which `waited` seconds have passed. The
@@ -103,13 +162,21 @@ class TurnEstimate:
     # ------------------------------------------------------------------------------ inside
 
     def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:
-        draft, scoring = self.cache.draft, AttentionWork(0)
-        if draft is not None and self._uses_draft:
-            scoring = draft_work(draft, self.prompt, self.ask.tuning)
+        work = self._planned_work(costs, keep)
+        return costs.seconds(ReadPlan(len(self.prompt.ids), work, self._draft_work()))
+
+    def _draft_work(self) -> AttentionWork:
+        draft = self.cache.draft
+        if draft is None or not self._uses_draft:
+            return AttentionWork(0)
+        return draft_work(draft, self.prompt, self.ask.tuning)
+
+    def _planned_work(self, costs: Costs, keep: float) -> AttentionWork:
+        """The target's, if it is read sparsely at this keep."""
         work = self._sparse_work(keep)
         if costs.target is not None and afresh_pays(costs.target, self.prompt, keep, work):
-            work = _afresh_work(self.prompt, keep)
-        return costs.seconds(ReadPlan(len(self.prompt.ids), work, scoring))
+            return _afresh_work(self.prompt, keep)
+        return work
 
     @property
     def _uses_draft(self) -> bool:

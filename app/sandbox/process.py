@@ -82,6 +82,8 @@ class TextProcess:
         self._setup: tuple[dict[str, Any], list[bytes], Limits] | None = None
         self._unanswered: Limits | None = None
         """Of a setup whose answer was not read yet."""
+        self._opened = ""
+        """The digest of the tokenizer that `open` has read."""
 
     # ---------------------------------------------------------------------------- requests
 
@@ -92,14 +94,19 @@ class TextProcess:
         self._set_up({"do": "open"}, str(path).encode(), open_limits(size))
 
     def load(self, spec: str) -> None:
-        """Use the tokenizer with this serialisation. Does not wait, either."""
-        self._set_up({"do": "load"}, spec.encode(), open_limits(len(spec)))
+        """Use the tokenizer with this serialisation. Does not wait, either; what was opened is not
+        read again if it is the same."""
+        setup = {"do": "load"}, [spec.encode()], open_limits(len(spec))
+        if self._process is None or self._opened != worker.digest(spec):
+            self._set_up(setup[0], setup[1][0], setup[2])
+        self._setup = setup  # after a restart, whatever has become of the file
 
     def finish(self, check: Check = lambda: None) -> None:
         """Wait for `open` or `load`. Raises TextError when the tokenizer cannot be used."""
         if self._unanswered is not None:
             limits, self._unanswered = self._unanswered, None
-            self._receive(limits, check)
+            answer, _ = self._receive(limits, check)
+            self._opened = str(answer.get("digest", ""))
 
     def render(self, source: str, variables: dict[str, Any]) -> str:
         """Render a chat template with variables that are plain JSON."""
@@ -135,7 +142,7 @@ class TextProcess:
     # ---------------------------------------------------------------------------- the process
 
     def _set_up(self, header: dict[str, Any], part: bytes, limits: Limits) -> None:
-        self._setup = header, [part], limits
+        self._setup, self._opened = (header, [part], limits), ""
         self.close()
         self._restart()
 

@@ -13,6 +13,7 @@ lengths in its `parts`.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -182,6 +183,10 @@ class Encoders:
                 self._by_name[name].encode(text, add_special_tokens=False)
         whole.decode([0], skip_special_tokens=False)
 
+    @property
+    def digest(self) -> str:
+        return digest(self._by_name["whole"].to_str())
+
     def count(self, text: str) -> int:
         return len(self._by_name["text"].encode(text, add_special_tokens=False))
 
@@ -192,6 +197,13 @@ class Encoders:
         bounds = array("q", [at for pair in encoding.offsets for at in pair])
         ids = array("i", encoding.ids).tobytes()
         return ids, bounds.tobytes() if offsets else b"", count_uncovered(text, bounds)
+
+
+def digest(spec: str) -> str:
+    """The SHA-256 of a tokenizer's compact serialisation; an empty affix is none."""
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        spec = spec.replace(f'"{name}":""', f'"{name}":null')
+    return hashlib.sha256(spec.encode()).hexdigest()
 
 
 def count_uncovered(text: str, offsets: array[int]) -> int:
@@ -264,10 +276,11 @@ class Worker:
             case "open":
                 self._encoders = Encoders(Path(parts[0]).read_text("utf-8"))
                 self._encoders.smoke_test()
-                return {}, []
+                _ = self._templates  # so that the first message does not wait for it
+                return {"digest": self._encoders.digest}, []
             case "load":
                 self._encoders = Encoders(parts[0])
-                _ = self._templates  # so that the first message does not wait for it
+                _ = self._templates
                 return {}, []
             case "render":
                 text = self._templates.render(*parts)

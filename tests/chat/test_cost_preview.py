@@ -37,16 +37,8 @@ def answered(prompt: int, kept: int) -> Statistics:
     )
 
 
-def test_nothing_is_predicted_before_anything_was_timed() -> None:
+def test_nothing_is_predicted_before_a_pair_is_loaded() -> None:
     assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN_COSTS) is None
-
-
-def test_of_what_was_never_timed_nothing_is_predicted() -> None:
-    only_full = replace(COSTS, draft=None)
-    assert NextMessage(Mode.SPARSE, 0.2, 0, 10_000).seconds(only_full) is None
-    assert NextMessage(Mode.AUTO, 0.2, 0, 10_000).seconds(only_full) is None  # it would be sparse
-    full = NextMessage(Mode.AUTO, 0.2, 0, 8_000).seconds(only_full)
-    assert full == pytest.approx(8_000 * TARGET + BESIDES)
 
 
 def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 from packaging.requirements import Requirement
 
@@ -16,6 +17,8 @@ from app.cli import doctor as room
 from app.cli.doctor import doctor
 from app.cli.main import run as specchat
 from app.models import embedded
+from app.models.errors import ModelError
+from tests import tiny
 
 
 def run() -> tuple[int, list[str]]:
@@ -120,9 +123,28 @@ def test_mlx_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[-1].startswith("MLX cannot be loaded")
 
 
-@pytest.mark.parametrize(
-    "words", [("--runs", "3"), ("--length", "64k"), ("--target", "T"), ("--draft", "D")]
-)
+def test_a_named_model_is_checked_as_on_its_first_load(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model", "gpt2")
+    for _ in range(2):
+        out = io.StringIO()
+        assert doctor(out, str(folder)) == 0
+        report = out.getvalue()
+        assert "all of them numbers" in report
+        assert "This model is read in full" in report
+        (record,) = (paths.costs_path()).iterdir()
+        record.write_text(record.read_text().replace("This model is", "It was"))
+    (weights,) = folder.glob("*.safetensors")
+    arrays = mx.load(str(weights))
+    assert isinstance(arrays, dict)
+    mx.save_safetensors(str(weights), {name: array * mx.nan for name, array in arrays.items()})
+    out = io.StringIO()
+    assert doctor(out, str(folder)) == 1
+    assert "some are not numbers" in out.getvalue().splitlines()[-1]
+    with pytest.raises(ModelError):
+        doctor(io.StringIO(), str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("words", [("--runs", "3"), ("--length", "64k"), ("--draft", "D")])
 def test_what_only_the_stress_run_does_is_not_ignored(
     words: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

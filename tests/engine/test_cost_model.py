@@ -79,6 +79,16 @@ def test_what_is_new_counts_more() -> None:
     )
 
 
+def test_one_real_turn_outweighs_the_first_estimate() -> None:
+    first = Costs(*[LinearCost(0.0, 5e-4)] * 4)
+    rows = clocked([4_000])
+    assert fit_costs([], first=first) == first
+    fitted = fit_costs(rows, first=first)
+    assert fitted.full == first.full, "not timed yet"
+    assert fitted.target is not None
+    assert fitted.target.seconds(rows[0].work) == pytest.approx(rows[0].seconds, rel=0.1)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 200_000), st.integers(0, 200_000), st.floats(1e-4, 1e4)),

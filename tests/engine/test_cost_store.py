@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import cost_store
+from app.engine import machine_record
 from app.engine.cost_fit import MAX_TIMINGS
 from app.engine.cost_store import ANSWERS, FEWEST_ANSWERS, CostStore
 from app.engine.loader import ModelPair
 from app.engine.pair_loader import load_pair
 from app.protocol.commands import Load
-from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, CostTerm, Timing
+from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,20 @@ def clocked(part: CostTerm = CostTerm.TARGET, tokens: int = 1_000, seconds: floa
     return Timing(part, AttentionWork(tokens), seconds)
 
 
-def test_a_later_start_knows_what_was_timed(pair: ModelPair, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def estimate(pair: ModelPair) -> Costs:
+    """Before anything was timed."""
+    return CostStore(pair, None).costs
+
+
+def test_a_later_start_knows_what_was_timed(
+    pair: ModelPair, estimate: Costs, tmp_path: Path
+) -> None:
     first = CostStore(pair, tmp_path / "costs")
-    assert first.costs == UNKNOWN_COSTS
+    assert first.costs == estimate
     first.add([clocked(), clocked(CostTerm.DRAFT, seconds=0.1)])
     later = CostStore(pair, tmp_path / "costs")
-    assert later.costs == first.costs != UNKNOWN_COSTS
+    assert later.costs == first.costs != estimate
 
 
 def test_another_pair_knows_nothing_of_it(
@@ -39,17 +47,7 @@ def test_another_pair_knows_nothing_of_it(
 ) -> None:
     CostStore(pair, tmp_path).add([clocked()])
     other = load_pair(Load(str(folders["target"]), str(folders["target"])))
-    assert CostStore(other, tmp_path).costs == UNKNOWN_COSTS
-
-
-def test_a_file_of_an_older_version_is_read(pair: ModelPair, tmp_path: Path) -> None:
-    CostStore(pair, tmp_path).add([clocked()])
-    (file,) = tmp_path.glob("*.json")
-    plain = json.loads(file.read_text())
-    plain["clocked"] = plain.pop("timings")
-    costs = CostStore(pair, tmp_path).costs
-    file.write_text(json.dumps(plain))
-    assert CostStore(pair, tmp_path).costs == costs != UNKNOWN_COSTS
+    assert CostStore(other, tmp_path).costs == CostStore(other, None).costs
 
 
 @pytest.mark.parametrize(
@@ -59,25 +57,25 @@ def test_a_file_of_an_older_version_is_read(pair: ModelPair, tmp_path: Path) -> 
         "{",
         "[]",
         "null",
-        '{"format": 99, "clocked": []}',
-        '{"format": 1, "clocked": [["target", 5, 0, -1.0]]}',
-        '{"format": 1, "clocked": [["target", 5, 0, NaN]]}',
-        '{"format": 1, "clocked": [["nobody", 5, 0, 1.0]]}',
-        '{"format": 1, "clocked": [["target", "many", 0, 1.0]]}',
-        '{"format": 1, "clocked": [["target", Infinity, 0, 1.0]]}',
-        '{"format": 1, "clocked": [5]}',
+        '{"timings": []}',
+        '{"confidences": [], "timings": [["target", 5, 0, 0, -1.0]]}',
+        '{"confidences": [], "timings": [["target", 5, 0, 0, NaN]]}',
+        '{"confidences": [], "timings": [["nobody", 5, 0, 0, 1.0]]}',
+        '{"confidences": [], "timings": [["target", "many", 0, 0, 1.0]]}',
+        '{"confidences": [], "timings": [["target", Infinity, 0, 0, 1.0]]}',
+        '{"confidences": [], "timings": [5]}',
     ],
 )
 def test_a_damaged_file_is_as_if_it_was_not_there(
-    pair: ModelPair, tmp_path: Path, text: str
+    pair: ModelPair, estimate: Costs, tmp_path: Path, text: str
 ) -> None:
     CostStore(pair, tmp_path).add([clocked()])
     (file,) = tmp_path.glob("*.json")
     file.write_text(text)
     reopened = CostStore(pair, tmp_path)
-    assert reopened.costs == UNKNOWN_COSTS
+    assert reopened.costs == estimate
     reopened.add([clocked()])
-    assert CostStore(pair, tmp_path).costs == reopened.costs != UNKNOWN_COSTS
+    assert CostStore(pair, tmp_path).costs == reopened.costs != estimate
 
 
 def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> None:
@@ -96,7 +94,9 @@ def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> No
     assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"
 
 
-def test_a_later_start_knows_how_sure_answers_usually_are(pair: ModelPair, tmp_path: Path) -> None:
+def test_a_later_start_knows_how_sure_answers_usually_are(
+    pair: ModelPair, estimate: Costs, tmp_path: Path
+) -> None:
     first = CostStore(pair, tmp_path)
     for _ in range(FEWEST_ANSWERS - 1):
         first.add([], [0.5])
@@ -107,7 +107,7 @@ def test_a_later_start_knows_how_sure_answers_usually_are(pair: ModelPair, tmp_p
         first.add([], [0.8])
     later = CostStore(pair, tmp_path)
     assert later.usual_confidence == 0.8
-    assert later.costs == first.costs != UNKNOWN_COSTS
+    assert later.costs == first.costs != estimate
     (file,) = tmp_path.glob("*.json")
     file.write_text(file.read_text().replace("0.8", "1.8", 1))
     assert CostStore(pair, tmp_path).usual_confidence is None, "damaged"
@@ -116,7 +116,7 @@ def test_a_later_start_knows_how_sure_answers_usually_are(pair: ModelPair, tmp_p
 def test_the_folder_and_its_files_stay_small(
     pair: ModelPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cost_store, "MAX_FILES", 3)
+    monkeypatch.setattr(machine_record, "MAX_FILES", 3)
     for number in range(5):
         (tmp_path / f"{number}.json").write_text("{}")
     CostStore(pair, tmp_path).add([clocked()] * 500)

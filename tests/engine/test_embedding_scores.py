@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from mlx import nn
 
-from app.engine.embedding_scores import EmbeddingSpace, NoEmbeddings, embedding_scores
+from app.engine.embedding_scores import (
+    COMMON_DIRECTIONS,
+    EmbeddingSpace,
+    NoEmbeddings,
+    embedding_scores,
+    widest_directions,
+)
 from tests import tiny
 
 ROWS, WIDTH, CHUNK = 12_000, 64, 32
@@ -76,6 +82,21 @@ def test_real_architectures_have_embeddings(name: str) -> None:
     found = space.vectors(model, np.arange(10, dtype=np.int32))
     assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(10), rel=1e-4)
     assert np.abs(found @ space.directions.T).max() < 1e-3
+
+
+@pytest.mark.parametrize("width", [2, 16, 200])
+def test_the_widest_directions_are_those_of_all_eigenvectors(width: int) -> None:
+    rng = np.random.default_rng(3)
+    spread = np.maximum(9.0 * 0.6 ** np.arange(width), 1.0)
+    turned = np.linalg.qr(rng.normal(size=(width, width)))[0]
+    rows = (rng.normal(size=(500, width)) * spread @ turned).astype(np.float32)
+    rows -= rows.mean(axis=0)
+    count = min(COMMON_DIRECTIONS, width)
+    found = widest_directions(rows, COMMON_DIRECTIONS)
+    assert found.shape == (count, width)
+    exact = np.linalg.eigh(rows.T @ rows)[1][:, -count:]
+    # Cosines between both subspaces: 1 where one holds the other's directions.
+    assert np.linalg.svd(found @ exact)[1] == pytest.approx(np.ones(count), abs=1e-3)
 
 
 def test_nothing_to_find() -> None:

@@ -20,7 +20,9 @@ from mlx_lm.models.cache import KVCache
 
 from app.engine import draft_scoring, loader, prefix_cache, prompt_reader, turn
 from app.engine.engine import MlxEngine
-from app.protocol.commands import Ask, Cancel, Close, Load, Reselect
+from app.engine.findings import Speed
+from app.protocol import cost_model
+from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load, Reselect
 from app.protocol.events import (
     Event,
     Failed,
@@ -33,7 +35,7 @@ from app.protocol.events import (
     Selected,
     Token,
 )
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextProcess
@@ -133,10 +135,23 @@ def test_keeping_everything_equals_full_reading(loaded: Driver) -> None:
 
 
 def test_auto_reads_short_prompts_in_full(loaded: Driver) -> None:
-    finished = loaded.answer(question(mode=Mode.AUTO, text=LONG_TEXT))
+    finished = loaded.answer(question(mode=Mode.AUTO, text="The code of gate 7 is 57."))
     assert finished.statistics
     assert finished.statistics.reading is Reading.DENSE
-    assert "8,192" in finished.statistics.reason
+    assert "Fewer than 1,024 tokens" in finished.statistics.reason
+
+
+def test_auto_reads_the_first_long_prompt_sparsely(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_model, "DENSE_WITHIN_SECONDS", 0.0)  # tiny models are quick
+    monkeypatch.setattr(cost_model, "MIN_SAVING", 0.0)
+    loaded.engine._loaded.pair.target.speed = Speed(0.01, 0.01)  # type: ignore[union-attr]
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    finished = loaded.answer(question(mode=Mode.AUTO, text=LONG_TEXT))
+    assert finished.statistics
+    assert finished.statistics.reading is Reading.SPARSE
+    assert " is expected in " in finished.statistics.reason
 
 
 def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) -> None:

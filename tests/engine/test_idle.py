@@ -18,7 +18,6 @@ import pytest
 from app.engine import engine, memory
 from app.engine.background_prefill import BackgroundPrefill
 from app.engine.cache_pool import CachePool
-from app.engine.calibration import Calibration
 from app.engine.memory import CacheSize
 from app.engine.memory_estimates import MemoryNeed
 from app.engine.memory_manager import MemoryManager
@@ -241,21 +240,6 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
     assert first.statistics
     assert again.statistics
     assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
-
-
-def test_a_pair_that_cannot_be_timed_is_reported_once(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.01)
-    monkeypatch.setattr(Calibration, "step", mock.Mock(side_effect=ValueError("broken")))
-    driver = Driver()
-    driver.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
-    driver.load(folders["target"], folders["draft"])
-    warning = driver.until(EngineWarning)
-    driver.close()
-    assert isinstance(warning, EngineWarning)
-    assert warning.message.startswith("This model pair could not be timed (broken).")
-    assert len(driver.of(EngineWarning)) == 1
 
 
 def test_a_damaged_cache_is_neither_saved_nor_extended(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine import memory, prompt_reader
+from app.engine import memory, prompt_reader, turn_estimate
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import PhaseProgress, Selected
@@ -54,7 +54,7 @@ def test_it_is_the_default_where_the_draft_costs_more(
     assert DEFAULT_TUNING.scoring is None
     by_attention = selected(driver, Scoring.BOTH)
     assert selected(driver, None) == by_attention
-    monkeypatch.setattr(prompt_reader, "JOINED_FROM", 0)
+    monkeypatch.setattr(turn_estimate, "JOINED_FROM", 0)
     assert selected(driver, None) == selected(driver, Scoring.JOINED) != by_attention
 
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.chat.engine_session import EngineError, EngineSession
-from app.engine import calibration, engine, memory
+from app.engine import calibration, memory
+from app.engine.cost_store import CostStore
 from app.engine.engine import MlxEngine
+from app.engine.pair_loader import load_pair
 from app.engine.planner import PredictedTtft, plan
-from app.engine.progress import TurnClock
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
-from app.protocol.cost_model import DENSE_BELOW_UNTIMED, FREE, AttentionWork, Costs, LinearCost
-from app.protocol.events import CostsUpdated, Event, PhaseProgress, Planned
+from app.protocol.cost_model import FREE, MIN_SKIPPABLE, AttentionWork, Costs
+from app.protocol.events import CostsUpdated, PhaseProgress, Planned
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import Phase, Reading
 from tests.engine.driver import LONG_TEXT, Driver, question
 from tests.engine.scripted import ScriptedProbe
 
+WORK = AttentionWork(500)
 AUTO = Ask(1, (Message(Role.USER, "Where is it?"),), Mode.AUTO)
 
 
@@ -85,10 +85,10 @@ def test_what_is_expected_of_both_is_the_reason() -> None:
     assert reason == "Sparse is expected in 3.1 s, full in 12 s."
 
 
-def test_before_both_were_timed_the_length_decides() -> None:
+def test_without_a_prediction_auto_is_sparse_as_soon_as_enough_could_be_skipped() -> None:
     for expected in (PredictedTtft(), PredictedTtft(None, 1.0), PredictedTtft(1.0, None)):
-        assert decided(expected, DENSE_BELOW_UNTIMED - 1) is Reading.DENSE
-        assert decided(expected, DENSE_BELOW_UNTIMED) is Reading.SPARSE
+        assert plan(AUTO, 2_000, 0, MIN_SKIPPABLE - 1, None, expected).reading is Reading.DENSE
+        assert plan(AUTO, 2_000, 0, MIN_SKIPPABLE, None, expected).reading is Reading.SPARSE
 
 
 def test_a_tuning_that_names_a_length_and_the_guard_come_before_the_clock() -> None:
@@ -108,29 +108,51 @@ def known(driver: Driver) -> Costs:
     return event.costs
 
 
-def test_turns_teach_what_to_expect_of_the_next_ones(loaded: Driver, tmp_path: Path) -> None:
+def test_the_first_question_is_planned_with_an_estimate_and_turns_correct_it(
+    loaded: Driver, tmp_path: Path
+) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
-    assert known(loaded) == Costs()
-    loaded.answer(question(1))
-    assert loaded.of(Planned)[0].ttft is None
-    costs = known(loaded)
-    assert costs.target and costs.draft and costs.sparse  # noqa: PT018
-    assert costs.full is None
-    loaded.answer(question(2, Mode.AUTO, text=LONG_TEXT))
+    first = known(loaded)
+    assert first.target and first.draft and first.full and first.sparse  # noqa: PT018
+    loaded.answer(question(1, Mode.AUTO, text=LONG_TEXT))
     planned = loaded.of(Planned)[0]
     assert planned.ttft is not None
     assert planned.ttft_alternative is not None
-    assert " is expected in " in planned.reason
-    known(loaded)
-    loaded.answer(question(3))
+    assert " expected in " in planned.reason
+    assert known(loaded).target != first.target
+    loaded.answer(question(2))
     etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]
     assert etas[0] is not None, "before anything of it was read"
-    # Another program knows it from its start.
-    other = Driver()
-    other.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
-    other.load(*_folders(loaded))
-    assert known(other).target is not None
-    other.close()
+    costs = known(loaded)
+    # Other programs know it from their start.
+    for _ in range(2):
+        other = Driver()
+        other.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
+        other.load(*_folders(loaded))
+        found = known(other)
+        assert found.target is not None
+        assert costs.target is not None
+        assert found.target.seconds(WORK) == pytest.approx(costs.target.seconds(WORK), rel=0.5)
+        other.close()
+
+
+def test_the_built_in_draft_and_one_that_was_never_timed_have_an_estimate(
+    folders: dict[str, Path],
+) -> None:
+    alone = CostStore(load_pair(Load(str(folders["target"]))), None).costs
+    assert alone.draft == FREE
+    assert alone.sparse is not None
+    assert alone.full is not None
+    assert alone.sparse.per_token > alone.full.per_token, "the encoder reads the text"
+    both = load_pair(Load(str(folders["target"]), str(folders["draft"])))
+    costs = CostStore(both, None).costs
+    assert costs.draft is not None
+    assert costs.draft.per_token > 0
+    assert both.draft is not None
+    both.target.speed = both.draft.speed = None  # as of a model in other processes
+    guessed = CostStore(both, None).costs
+    assert guessed.target is not None
+    assert guessed.target.per_token > 0
 
 
 def _folders(driver: Driver) -> tuple[Path, Path]:
@@ -146,96 +168,6 @@ def _folders(driver: Driver) -> tuple[Path, Path]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = ((Mode.SPARSE, 100), (Mode.FULL, 100), (Mode.SPARSE, 300))
     monkeypatch.setattr(calibration, "_RUNS", readings)
-    monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.0)
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_pair_that_was_never_timed_is_while_nothing_else_is_to_be_done(
-    loaded: Driver, tmp_path: Path
-) -> None:
-    loaded.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
-    while known(loaded).full is None:
-        pass
-    while known(loaded).draft is None:
-        pass
-    assert not loaded.of(Planned), "nobody asked anything"
-    statistics = loaded.answer(question(1, Mode.AUTO, text=LONG_TEXT)).statistics
-    assert statistics is not None
-    assert "is expected in" in statistics.reason
-    assert statistics.reused_tokens == 0
-
-
-@pytest.mark.usefixtures("quick")
-def test_who_has_just_come_is_not_slowed_by_the_timing(
-    loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "CALIBRATION_DELAY", 0.5)
-    begun: list[float] = []
-    step = calibration.Calibration.step
-
-    def noted(self: calibration.Calibration) -> object:
-        begun.append(time.perf_counter())
-        return step(self)
-
-    monkeypatch.setattr(calibration.Calibration, "step", noted)
-    asked = time.perf_counter()
-    loaded.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
-    while known(loaded).full is None:
-        pass
-    assert begun[0] - asked >= engine.IDLE_DELAY + engine.CALIBRATION_DELAY
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_question_ends_the_timing_at_its_next_step(
-    loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    step = calibration.Calibration.step
-
-    def asking(self: calibration.Calibration) -> object:
-        asked.append(1)
-        if len(asked) == 1:
-            loaded.engine.send(question(1))
-        return step(self)
-
-    monkeypatch.setattr(calibration.Calibration, "step", asking)
-    stopped = _ends(monkeypatch)
-    loaded.engine.send(CachePolicy(BackgroundPolicy.ALWAYS, costs_folder=str(tmp_path)))
-    known(loaded)
-    while not (costs := known(loaded)).target:
-        pass
-    assert costs.full is None, "the turn's figures come first"
-    assert stopped[0] == []
-
-
-def _ends(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What each timing came to."""
-    found: list[object] = []
-    timed: Callable[..., object] = calibration.Calibration._time
-
-    def watched(*arguments: object) -> object:
-        found.append(timed(*arguments))
-        return found[-1]
-
-    monkeypatch.setattr(calibration.Calibration, "_time", watched)
-    return found
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    "upkeep",
-    [CachePolicy(BackgroundPolicy.OFF, costs_folder="here"), CachePolicy(BackgroundPolicy.ALWAYS)],
-)
-def test_nothing_is_timed_where_nothing_may_be_read_or_kept(
-    loaded: Driver, upkeep: CachePolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = _ends(monkeypatch)
-    costs = None if upkeep.costs_folder is None else str(tmp_path)
-    loaded.engine.send(replace(upkeep, costs_folder=costs))
-    known(loaded)
-    while loaded.engine._idle_step(calibrate=True):  # as the engine's thread would
-        pass
-    assert not stopped
 
 
 @pytest.mark.usefixtures("quick")
@@ -252,64 +184,19 @@ def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_pa
         session.load(Load(str(folders["gpt2"]), str(folders["gpt2"])))
         costs = session.calibrate()
         assert costs.target is not None
-        assert costs.draft is None, "it reads only densely"
+        assert costs.draft is not None, "it reads only densely, and is estimated"
         session.load(Load(str(folders["target"])))
         costs = session.calibrate()
         assert costs.sparse is not None
         assert costs.draft == FREE, "the built-in draft is timed with the rest of the turn"
-    assert len(list(tmp_path.glob("*.json"))) == 3
+    assert len(list(tmp_path.glob("*.json"))) == 6, "three pairs, and their three models"
 
 
-@pytest.mark.usefixtures("quick")
 def test_nothing_is_timed_where_it_does_not_fit(
     loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "free", lambda: 0.0)
-    timed = _ends(monkeypatch)
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path)))
-    known(loaded)
+    first = known(loaded)
+    monkeypatch.setattr(memory, "free", lambda: 0.0)
     loaded.engine.send(CalibrateCosts())
-    assert known(loaded) == Costs()
-    assert not timed
-
-
-# ------------------------------------------------------------------------------- the ETA
-
-
-def test_the_eta_is_what_is_expected_corrected_by_how_it_goes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr("app.engine.progress.time.perf_counter", lambda: now[0])
-    events: list[Event] = []
-    progress = TurnClock(1, events.append, lambda: False)
-    draft, target = LinearCost(0.0, 0.01), LinearCost(0.0, 0.1)
-    progress.expect(Phase.SCORE, lambda done: draft.seconds(AttentionWork(done)), 1_000)
-    progress.expect(Phase.PREFILL, lambda done: target.seconds(AttentionWork(done)), 200)
-    report = progress.report(Phase.SCORE, 1_000)
-
-    def eta() -> float:
-        last = events[-1]
-        assert isinstance(last, PhaseProgress)
-        assert last.eta is not None
-        return last.eta
-
-    assert eta() == pytest.approx(10 + 20)
-    now[0] = 5.0
-    report(500)
-    assert eta() == pytest.approx(5 + 20), "as expected"
-    now[0] = 20.0
-    report(1_000)
-    assert 20 < eta() < 40, "it took twice as long, and so may what is left"
-    report = progress.report(Phase.PREFILL, 200)
-    before = eta()
-    now[0] = 30.0
-    report(100)
-    assert eta() < before
-
-
-def test_without_expectations_the_eta_is_the_phases_own(loaded: Driver) -> None:
-    loaded.answer(question(1, Mode.FULL))
-    etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.PREFILL]
-    assert etas[0] is None
-    assert etas[-1] == 0.0
+    assert known(loaded) == first

@@ -201,7 +201,8 @@ def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> Non
     """As on a Mac whose attention is not fused; on a CPU, which works in blocks, not too low."""
     model, _ = larger(name)
     weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
-    size, sinks = loader._measure(Path(), model, loader.CacheMaker(model))
+    found = loader._measure(Path(), model, loader.CacheMaker(model), None)
+    size, sinks = found.cache_size, found.has_sinks
     config = tiny.config_of(name)
     text = config.get("text_config") or config
     on_cpu, on_mac = (Transient.of(text, 4, False, sinks, backend) for backend in (CPU, GPU))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from tokenizers import Tokenizer
 
 from app.sandbox import process as sandbox
 from app.sandbox.process import Limits, TextError, TextPiece, TextProcess
@@ -54,6 +57,31 @@ def test_cancelling_ends_the_process_and_the_next_request_starts_another(
         process.encode([TextPiece("some text " * 100_000)], cancel)
     assert not before.is_running()
     assert process.count("some text") == 9
+
+
+def test_a_tokenizer_that_was_opened_is_not_read_again(
+    process: TextProcess, tmp_path: Path
+) -> None:
+    def reader() -> int:
+        return process._process.pid  # type: ignore[union-attr]
+
+    process.finish()
+    opened = reader()
+    spec = Tokenizer.from_file(str(tmp_path / "model" / "tokenizer.json")).to_str()
+    process.load(spec)
+    assert process.count("some text") == 9
+    assert reader() == opened
+    shutil.rmtree(tmp_path / "model")
+    process.close()
+    assert process.count("some text") == 9, "it does not need the file again"
+    other = json.loads(spec)
+    other["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": ""}
+    process.open(tiny.save(tmp_path / "model"))
+    process.finish()
+    opened = reader()
+    process.load(json.dumps(other))
+    assert process.count("some text") == 8, "what transformers made of it counts"
+    assert reader() != opened
 
 
 def test_a_text_may_be_larger_than_what_the_request_before_it_was_given(
