@@ -38,6 +38,7 @@ from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.completion.completion_list import CompletionList
 from app.ui.conversations.sidebar import Sidebar
+from app.ui.files.chooser import FileChooser
 from app.ui.help.screen import Section
 from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
 from app.ui.keep.slider import KeepSlider
@@ -72,6 +73,10 @@ class ChatScreen(MessageSelection):
         Binding(
             "ctrl+s", "show_spans", "Spans", id="chat.spans",
             tooltip="What was read of the documents",
+        ),
+        Binding(
+            "ctrl+f", "files", "Files", id="chat.files",
+            tooltip="Which files the model got, or is to get always or never",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
@@ -143,7 +148,7 @@ class ChatScreen(MessageSelection):
             on_loaded=lambda: self.submission.submit_queued(),
             on_failed=lambda: self.submission.take_back(self.open_chats.shown),
         )
-        size_check = SizeCheck(context, self.cost_estimate, edit, self.attachments)
+        size_check = SizeCheck(context, self.cost_estimate, edit)
         self.submission = Submission(
             context, self.loader, size_check, edit, self.attachments, self.keep_preview
         )
@@ -162,6 +167,7 @@ class ChatScreen(MessageSelection):
             context, self.loader, self.cost_estimate, self.keep_preview
         )
         self._conversation_settings = ConversationSettings(context)
+        self._file_chooser = FileChooser(context, self.submission, self.cost_estimate)
         self.welcome = Welcome(context, self.attachments)
 
     # -------------------------------------------------------------------------- the screen
@@ -311,6 +317,7 @@ class ChatScreen(MessageSelection):
             or self.server_status()
             or self.cost_estimate.warning
         )
+        self.notice.set_note(self.cost_estimate.note)
         if notices := self.open_chats.repository.unread_notices():
             self.notice.show(" ".join(notices))
 
@@ -362,6 +369,10 @@ class ChatScreen(MessageSelection):
 
     def action_show_spans(self) -> None:
         self.actions.show_spans(self.open_chats.shown.conversation.last_finished)
+
+    def action_files(self) -> None:
+        selected = self.transcript.selected
+        self._file_chooser.open(None if selected is None else selected.turn)
 
     # -------------------------------------------------------------------------- keep and mode
 

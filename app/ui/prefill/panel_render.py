@@ -94,6 +94,8 @@ def _activity(state: TurnProgress) -> Content:
         text = "answering"
     else:
         text = "getting ready" if state.reading is None else "reading"
+    if state.running_phase is Phase.RETRIEVE:
+        text = "choosing files"
     details = "" if state.reading is None else f" · {_mode(state.reading)}"
     return Content.assemble(("▶ ", ACCENT), (text, "bold"), (details, DIM))
 
