@@ -233,6 +233,9 @@ class _TokenChat:
     def add_answer(self, ids: NDArray[np.int32]) -> None:
         self._parts.append((SegmentKind.HISTORY, ids))
 
+    def count(self, documents: object, check: object = None) -> list[int]:
+        raise NotImplementedError
+
     def build(
         self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
     ) -> Any:

@@ -121,6 +121,9 @@ class _FixedPrompt:
     def __init__(self, ids: NDArray[np.int32]) -> None:
         self._ids = ids
 
+    def count(self, documents: object, check: object = None) -> list[int]:
+        raise NotImplementedError
+
     def build(
         self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
     ) -> Any:

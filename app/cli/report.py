@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 
 from app.chat.heatmap import heat_row, span_row
 from app.protocol.commands import Ask
@@ -19,11 +20,13 @@ from app.protocol.events import (
     MemoryFreed,
     PhaseProgress,
     PressureChanged,
+    Retrieved,
     Selected,
     SnapshotRestored,
     Token,
     Unloaded,
 )
+from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import plural
 from app.util.sanitize import sanitize
@@ -58,6 +61,8 @@ class Report:
                 self._importance = event
             case Selected():
                 self._selected = event
+            case Retrieved():
+                self._show_retrieved(event)
             case FellBackToDense():
                 self._selected = None
                 self._note(event.reason)
@@ -96,11 +101,24 @@ class Report:
             read_on = f" · read on: {plural(later, 'passage')}" if later else ""
             self._note(stats_line(event.statistics) + read_on)
 
+    def _show_retrieved(self, event: Retrieved) -> None:
+        """Which files the model gets. Spans count the documents that are in the prompt."""
+        parts = tuple(part.document for part in event.parts)
+        question = max(i for i, each in enumerate(self._messages) if each.role is Role.USER)
+        self._messages = tuple(
+            replace(each, retrieved=parts) if i == question else each
+            for i, each in enumerate(self._messages)
+        )
+        names = dict.fromkeys(document.name for document in parts)
+        listed = "".join(f"\n  {name}" for name in names)
+        self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
+
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:
             return
         eta = "" if event.eta is None else f" · ETA {event.eta:.0f} s"
-        done = f" {event.done:,}/{event.total:,} tokens" if event.phase is not Phase.LOAD else ""
+        unit = "files" if event.phase is Phase.RETRIEVE else "tokens"
+        done = f" {event.done:,}/{event.total:,} {unit}" if event.phase is not Phase.LOAD else ""
         line = f"{event.phase}{done} · {event.elapsed:.1f} s{eta}"
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
@@ -143,7 +161,7 @@ class Report:
         for number, span in enumerate(selected.spans):
             text = ""
             if found := texts.get(number):
-                document = self._messages[found.message].documents[found.document]
+                document = self._messages[found.message].in_prompt[found.document]
                 text = f"{document.name}: {_excerpt(document.text[found.start : found.end])}"
             score = "" if span.score is None else f" {span.score:.1f}x"
             lines.append(

@@ -111,6 +111,9 @@ class _RandomPrompts:
     def __init__(self, tokens: int, rows: int) -> None:
         self._ids = np.random.default_rng(0).integers(0, rows, tokens).astype(np.int32)
 
+    def count(self, documents: object, check: object = None) -> list[int]:
+        raise NotImplementedError
+
     def build(
         self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
     ) -> Prompt:

@@ -141,7 +141,9 @@ class FileIndex:
         weights = query(question)
         for term, weight in query(earlier).items():
             weights.setdefault(term, EARLIER_WEIGHT * weight)
-        scores, rarities = self._scores(weights)
+        scores, found = self._scores(weights)
+        asked = {term: word for word in _WORD.findall(question) for term in terms(word)}
+        rarities = {asked[term]: seen for term, seen in found.items() if term in asked}
         best = numbers[np.argsort(-scores[numbers], kind="stable")]
         candidates = best[:CANDIDATES]
         meaning = self._meaning([self._pages[i] for i in candidates], question, encoder, check)

@@ -3,6 +3,7 @@ characters, and goes by them to the target's tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.engine.attention_scores import Importance
 from app.engine.prompt import Prompt, PromptBuilder, PromptText
-from app.protocol.prompt import Message
+from app.protocol.prompt import Document, Message
 from app.sandbox.process import Check
 
 
@@ -29,6 +30,10 @@ class PairPrompts:
         """Raises PromptError."""
         prompt = self._target.build(messages, check, thinking)
         return replace(prompt, for_draft=self._draft.build(messages, check, thinking))
+
+    def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
+        """Of the target's tokens."""
+        return self._target.count(documents, check)
 
 
 def importance_for_target(importance: Importance, prompt: Prompt) -> Importance:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -142,6 +142,8 @@ class Prompts(Protocol):
         self, messages: tuple[Message, ...], check: Check = ..., thinking: bool = ...
     ) -> Prompt: ...
 
+    def count(self, documents: Sequence[Document], check: Check = ...) -> list[int]: ...
+
 
 class PromptBuilder:
     """Builds prompts for one tokenizer (an mlx-lm `TokenizerWrapper` over a fast tokenizer)."""
@@ -217,6 +219,18 @@ class PromptBuilder:
         return Prompt(
             joined, tuple(segments), offsets, tuple(user_pins), answer_prefix_len, tuple(texts)
         )
+
+    def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
+        """The tokens that each document takes in a prompt, with the lines around it. Raises
+        PromptError."""
+        message = Message(Role.USER, "", tuple(documents))
+        parts = [part for part in _content_parts(message, 0, True) if part.text]
+        sizes = [len(ids) for ids, _ in self._encode(parts, check)]
+        counts, number = [0] * len(documents), 0
+        for part, size in zip(parts, sizes, strict=True):
+            counts[number] += size
+            number += part.text == DOCUMENT_FOOTER
+        return counts
 
     def _encode(self, parts: list[_PromptPart], check: Check) -> list[_Tokens]:
         known = [self._known_tokens(part) for part in parts]

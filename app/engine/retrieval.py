@@ -7,7 +7,7 @@ it is, so that it is not read again; once less than a quarter is left, all of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.file_index import FileIndex, Page, RankedPage
@@ -22,7 +22,6 @@ from app.protocol.prompt import (
     RetrievalReason,
     RetrievedPart,
     Role,
-    SegmentKind,
 )
 from app.sandbox.process import Check
 
@@ -30,6 +29,9 @@ SAMPLES, SAMPLE = 48, 2000
 """Pieces of the documents, and characters of each, from which their tokens are estimated."""
 SURE = 1.5
 """Documents that are estimated at this many times the context do not fit: they are not counted."""
+FULL, MAX_BATCHES = 0.85, 3
+"""The share of the room from which on nothing more is looked for, and how often more pages are
+counted until then."""
 WHOLE_SHARE = 0.25
 """Of the room for a question: a file that takes no more is put before the model whole."""
 MAX_ROOM = 32_768
@@ -61,7 +63,7 @@ class Retriever:
     """For one model: its `context` in tokens, and its prompts."""
 
     def __init__(self, prompts: Prompts, context: int, thinking: bool, check: Check) -> None:
-        self._context, self._check = context, check
+        self._prompts, self._context, self._check = prompts, context, check
         self._build: Build = lambda messages: prompts.build(messages, check, thinking)
 
     def fit(
@@ -112,18 +114,7 @@ class Retriever:
         return int(sum(self._count(pieces)) * total / max(characters, 1))
 
     def _count(self, documents: Sequence[Document]) -> list[int]:
-        """The tokens that each document takes in a prompt, with the lines around it."""
-        if not documents:
-            return []
-        prompt = self._build((Message(Role.USER, "?", tuple(documents)),))
-        question = prompt.question_start
-        starts = [question] * len(documents)
-        ends = [0] * len(documents)
-        for segment in prompt.segments:
-            if segment.kind is SegmentKind.DOCUMENT and segment.document is not None:
-                starts[segment.document], ends[segment.document] = segment.start, segment.end
-        around = max((b - e for b, e in zip(starts[1:], ends, strict=False) if e), default=32)
-        return [max(end - start, 0) + around for start, end in zip(starts, ends, strict=True)]
+        return self._prompts.count(documents, self._check) if documents else []
 
     def _keep_earlier(
         self, messages: tuple[Message, ...], asked: Sequence[int], left: int
@@ -230,29 +221,30 @@ class Retriever:
             words.setdefault(each.page.document.name, each.words)
         taken: dict[Document, list[tuple[int, int]]] = {}
         reasons: dict[Document, RetrievalReason] = {}
-        full, at = 0, 0
-        while at < len(order) and full < room:
-            # So many are counted together as will hardly fit, by a cautious guess.
-            batch = _batch(order[at:], 6 * (most - full))
-            whole = {page.document: None for page, _ in batch}
-            counts = dict(zip(whole, self._sizes([*whole], room), strict=True))
+        full = 0
+        for batch in _batches(order, 8 * most):
+            if full >= FULL * room:
+                break
+            whole = [*{page.document: None for page, _ in batch}]
+            counts = dict(zip(whole, self._sizes(whole, room), strict=True))
             tokens = self._count([_part(page.document, page.start, page.end) for page, _ in batch])
             for (page, reason), size in zip(batch, tokens, strict=True):
                 document, limit = page.document, room
                 if reason is RetrievalReason.CHOSEN:
                     limit = most
-                ranges = taken.setdefault(document, [])
+                ranges = taken.get(document, [])
                 if any(start <= page.start and page.end <= end for start, end in ranges):
                     continue
                 file = counts[document]
                 if not ranges and file <= WHOLE_SHARE * room and full + file <= limit:
-                    ranges.append((0, len(document.text)))
-                    full += file
+                    size, ranges = file, [(0, len(document.text))]
                 elif full + size <= limit:
-                    ranges.append((page.start, page.end))
-                    full += size
+                    ranges = [*ranges, (page.start, page.end)]
+                else:
+                    continue
+                full += size
+                taken[document] = ranges
                 reasons.setdefault(document, reason)
-            at += len(batch)
         places = {page.document: number for number, (page, _) in reversed([*enumerate(order)])}
         documents = [
             (document, _part(document, start, end))
@@ -268,7 +260,7 @@ class Retriever:
 
     def _sizes(self, documents: Sequence[Document], room: int) -> list[int]:
         """The tokens of each document; of one that surely exceeds its share, more than that."""
-        short = [each for each in documents if len(each.text) <= 8 * room]
+        short = [each for each in documents if len(each.text) <= 8 * WHOLE_SHARE * room]
         counts = dict(zip(short, self._count(short), strict=True))
         return [counts.get(each, room + 1) for each in documents]
 
@@ -302,17 +294,19 @@ def _with(
     )
 
 
-def _batch(
+def _batches(
     order: Sequence[tuple[Page, RetrievalReason]], characters: int
-) -> list[tuple[Page, RetrievalReason]]:
-    """The first pages, of about so many characters, and at least one."""
-    found: list[tuple[Page, RetrievalReason]] = []
-    for each in order:
-        found.append(each)
-        characters -= each[0].end - each[0].start
-        if characters <= 0:
-            break
-    return found
+) -> Iterator[list[tuple[Page, RetrievalReason]]]:
+    """Pages of about so many characters together, MAX_BATCHES times."""
+    at = 0
+    for _ in range(MAX_BATCHES):
+        batch, left = [], characters
+        while at < len(order) and left > 0:
+            batch.append(order[at])
+            left -= order[at][0].end - order[at][0].start
+            at += 1
+        if batch:
+            yield batch
 
 
 def _part(document: Document, start: int, end: int) -> Document:

@@ -11,7 +11,15 @@ from typing import Any
 
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, PhaseProgress, Planned, Token
+from app.protocol.events import (
+    Event,
+    Failed,
+    Finished,
+    PhaseProgress,
+    Planned,
+    Retrieved,
+    Token,
+)
 from app.protocol.prompt import Message, Role
 from app.protocol.server import OnAnswered
 from app.protocol.stats import FinishReason, Statistics
@@ -53,6 +61,8 @@ class Answer:
     """The stop sequence at which it ended."""
     statistics: Statistics | None = None
     planned: Planned | None = None
+    retrieved: Retrieved | None = None
+    """Of documents that do not all fit, what the model got."""
     generated: int = 0
     """Tokens."""
     sent_at: float = field(default_factory=time.monotonic)
@@ -89,7 +99,7 @@ class Answer:
             self.statistics = ended.statistics
             if self.stop is None:
                 self.finish_reason = ended.finish_reason
-            continuations.answered(self._name, self.ask.messages, *self._whole(ended))
+            continuations.answered(self._name, self._messages, *self._whole(ended))
         finally:
             if on_answered is not None and (ended is not None or self.text):
                 self._report(ended, on_answered)
@@ -129,10 +139,24 @@ class Answer:
                     self._events.append(event)
                     if isinstance(event, Planned):
                         self.planned = event
+                    elif isinstance(event, Retrieved):
+                        self.retrieved = event
 
     @property
     def _name(self) -> str:
         return self.ask.conversation or ""
+
+    @property
+    def _messages(self) -> tuple[Message, ...]:
+        """With what was retrieved for the question, so that the next one finds it cached."""
+        if self.retrieved is None:
+            return self.ask.messages
+        parts = tuple(part.document for part in self.retrieved.parts)
+        last = max(i for i, each in enumerate(self.ask.messages) if each.role is Role.USER)
+        return tuple(
+            replace(each, retrieved=parts) if i == last else each
+            for i, each in enumerate(self.ask.messages)
+        )
 
     @property
     def _beginning(self) -> Message | None:
@@ -191,6 +215,18 @@ class Answer:
 
     def report(self) -> dict[str, Any]:
         """How the prompt was read, for programs that know specchat."""
+        return self._reading() | self._files()
+
+    def _files(self) -> dict[str, Any]:
+        if self.retrieved is None:
+            return {}
+        files = [
+            {"name": part.document.name, "line": part.document.line, "tokens": part.tokens}
+            for part in self.retrieved.parts
+        ]
+        return {"files": files, "total_files": self.retrieved.total_files}
+
+    def _reading(self) -> dict[str, Any]:
         if self.statistics is not None:
             stats = self.statistics
             return {

@@ -74,8 +74,8 @@ class Continuations:
 
 
 def _same(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
-    """Whether these begin with those, whatever the ids."""
+    """Whether these begin with those, whatever the ids and what was retrieved."""
     return all(
-        replace(one, token_ids=None) == replace(other, token_ids=None)
+        replace(one, token_ids=None, retrieved=None) == replace(other, token_ids=None)
         for one, other in zip(known, messages, strict=False)
     )
