@@ -430,12 +430,13 @@ def retrieve(ask: Ask, story: Story) -> Retrieved | None:
         document
         for message in ask.messages
         for document in message.documents
-        if not document.name.endswith("/") and document.name not in ask.files.never
+        if not document.name.endswith("/")
     )
+    allowed = [each for each in every if each.name not in ask.files.never]
     if story.retrieves is None or asked.retrieved is not None or len(every) <= story.retrieves:
         return None
     question = [word for word in asked.text.lower().replace("?", "").split() if len(word) > 3]
-    words = {each: tuple(w for w in question if w in each.text.lower()) for each in every}
+    words = {each: tuple(w for w in question if w in each.text.lower()) for each in allowed}
 
     def reason(file: Document) -> RetrievalReason:
         if file.name in ask.files.always:
@@ -446,7 +447,7 @@ def retrieve(ask: Ask, story: Story) -> Retrieved | None:
 
     first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
     order = sorted(
-        every,
+        allowed,
         key=lambda file: (
             first.index(why) if (why := reason(file)) in first else len(first),
             -len(words[file]),

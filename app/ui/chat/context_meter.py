@@ -15,43 +15,14 @@ GAP = "   "
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedFiles:
-    """What is attached, if not all of it fits into the context."""
-
-    tokens: int
-    files: int
-    estimated: bool = False
-    """Whether the tokens are not counted."""
-
-    def __str__(self) -> str:
-        number = formatting.count(self.tokens)
-        tokens = f"about {formatting.short_count(self.tokens)}" if self.estimated else number
-        if self.files == 1:
-            return f"{tokens} tokens in 1 file · the best parts for each question are read"
-        files = formatting.plural(self.files, "file")
-        return f"{tokens} tokens in {files} · the best for each question are read"
-
-    @property
-    def short(self) -> str:
-        what = "1 file" if self.files == 1 else formatting.plural(self.files, "file")
-        return f"the best of {formatting.short_count(self.tokens)} tokens in {what}"
-
-    @property
-    def shortest(self) -> str:
-        return "the best of it" if self.files == 1 else f"best of {formatting.count(self.files)}"
-
-
-@dataclass(frozen=True, slots=True)
 class ContextMeter:
-    """Tokens `used` by the conversation so far and `new` in the next message, None if unknown: of
-    `files` that do not fit as far as they are read. `context` is 0 if the model states none.
-    `seconds` is the predicted time to the first token."""
+    """Tokens `used` by the conversation so far and `new` in the next message, None if unknown.
+    `context` is 0 if the model states none. `seconds` is the predicted time to the first token."""
 
     used: int | None = 0
     new: int | None = 0
     context: int = 0
     seconds: float | None = None
-    files: AttachedFiles | None = None
 
     @property
     def total(self) -> int:
@@ -63,10 +34,6 @@ class ContextMeter:
 
     def variants(self) -> Iterator[Content]:
         """From the longest to the shortest."""
-        if self.files is not None:
-            for text in (str(self.files), self.files.short, self.files.shortest):
-                yield Content.styled(text + self._estimate(), DIM)
-            return
         context, new = self._context(), self._new()
         full = [part for part in (self._bar(context), new) if part]
         yield Content(GAP).join(full)
@@ -92,12 +59,10 @@ class ContextMeter:
         if self.new == 0:
             return Content("")
         text = "new …" if self.new is None else f"new {thousands(self.new)}"
-        return Content.styled(text + self._estimate(), DIM)
-
-    def _estimate(self) -> str:
-        if self.seconds is None:
-            return ""
-        return f" · est {'<1 s' if self.seconds < 1 else formatting.seconds(self.seconds)}"
+        if self.seconds is not None:
+            soon = "<1 s" if self.seconds < 1 else formatting.seconds(self.seconds)
+            text += f" · est {soon}"
+        return Content.styled(text, DIM)
 
 
 def thousands(tokens: int) -> str:

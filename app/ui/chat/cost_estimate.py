@@ -12,7 +12,7 @@ from app.protocol.options import LEAST_SHARE, RETRIEVAL_SHARE, Mode
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.composer import WHOLE_TEXT_PATTERN
 from app.ui.chat.context import ChatContext
-from app.ui.chat.context_meter import AttachedFiles, ContextMeter
+from app.ui.chat.context_meter import ContextMeter
 from app.ui.chat.question_edit import QuestionEdit
 from app.ui.keep.next_mode import NextMode
 from app.util import formatting
@@ -68,9 +68,17 @@ class CostEstimate:
 
     @property
     def note(self) -> str:
-        """A few words, if not all that is attached fits."""
-        files = self.meter().files
-        return "" if files is None else f"{files} · ^F shows them"
+        """What is attached and how it is read, if not all of it fits."""
+        if not self._exceeds_context(self._last(), self._attached()):
+            return ""
+        attached = self._context.composer.chips.attached
+        number = sum(each.tokens or 0 for each in attached)
+        estimated = any(each.tokens_estimated for each in attached)
+        tokens = f"about {formatting.short_count(number)}" if estimated else f"{number:,}"
+        files = sum(len(each.texts) for each in attached)
+        best = "best" if files > 1 else "best parts"
+        where = formatting.plural(files, "file")
+        return f"{tokens} tokens in {where} · the {best} for each question are read (^F)"
 
     def _meter(self, next_mode: NextMode) -> ContextMeter:
         context = self._pair.target.context_length if self._pair else 0
@@ -81,21 +89,21 @@ class CostEstimate:
         prompt = self._open_chats.shown.conversation.system_prompt
         if attached is None:  # no estimate without a token count
             return ContextMeter(used, 0 if self._attachments.uncountable else None, context)
-        files = None
-        left = context - (used or 0)
-        if context and attached and typed + attached >= left:
-            files = self._files()
-            attached = self._room(left)
-        elif last is not None and last.retrieved is not None:
-            attached = self._room(left)
-            seconds = self._seconds(next_mode, last, typed, attached)
-            return ContextMeter(used, typed and typed + attached, context, typed and seconds)
+        chosen = last is not None and last.retrieved is not None
+        if self._exceeds_context(last, attached) or (chosen and typed):
+            attached = self._room(context - (used or 0))
         if last is None:
             typed += len(prompt) // CHARACTERS_PER_TOKEN
         elif used and self._is_live(last) and last.system != prompt:
             attached, used, last = attached + used, 0, None  # the changed system prompt comes first
         seconds = self._seconds(next_mode, last, typed, attached)
-        return ContextMeter(used, typed + attached, context, seconds, files)
+        return ContextMeter(used, typed + attached, context, seconds)
+
+    def _exceeds_context(self, last: Turn | None, attached: int | None) -> bool:
+        """Whether the documents attached do not all fit, as far as they are counted."""
+        context = self._pair.target.context_length if self._pair else 0
+        used = 0 if last is None else self._tokens(last) or 0
+        return bool(context and attached) and used + self._typed() + (attached or 0) >= context
 
     def _room(self, left: int) -> int:
         """Tokens of documents that are put before the model for a question, of those `left`."""
@@ -156,12 +164,6 @@ class CostEstimate:
         attachments = self._context.composer.chips.attached
         tokens = [each.tokens for each in attachments if each.tokens is not None]
         return sum(tokens) if len(tokens) == len(items) else None
-
-    def _files(self) -> AttachedFiles:
-        attached = self._context.composer.chips.attached
-        tokens = sum(each.tokens or 0 for each in attached)
-        files = sum(len(each.texts) for each in attached)
-        return AttachedFiles(tokens, files, any(each.tokens_estimated for each in attached))
 
     def _seconds(
         self, next_mode: NextMode, last: Turn | None, typed: int, attached: int

@@ -3,7 +3,7 @@ widgets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.chat.conversation import Conversation, Turn
@@ -63,13 +63,23 @@ def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
     return found
 
 
-def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> Iterator[str]:
+def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
     """For each file in the prompt its name below the common folder, and the lines if not all of it
-    is there."""
+    is there: first what the user chose or named, then what has most of the question's words."""
     by_name, top = {each.name: each for each in files}, common_folder(files)
-    for name, of_file in by_file(parts).items():
-        lines = lines_of([part.document for part in of_file], by_name.get(name))
-        yield " ".join(filter(None, (name.removeprefix(top), lines)))
+    first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
+
+    def order(of_file: list[RetrievedPart]) -> tuple[int, int]:
+        reason = of_file[0].reason
+        return first.index(reason) if reason in first else len(first), -len(of_file[0].words)
+
+    names = []
+    for of_file in sorted(by_file(parts).values(), key=order):
+        documents = [part.document for part in of_file]
+        name = documents[0].name
+        lines = lines_of(documents, by_name.get(name))
+        names.append(" ".join(filter(None, (name.removeprefix(top), lines))))
+    return names
 
 
 def file_facts(

@@ -1,4 +1,4 @@
-"""Ctrl+F: the files of a conversation as a tree: which the model got, why, and which it is to get."""
+"""Ctrl+F: the files of a conversation as a tree: which the model got and why, and choosing others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.cells import cell_len
-from rich.segment import Segment
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -31,8 +30,6 @@ from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-MIN_NAME = 20
-"""Cells for a name, before the reason is cut."""
 MARKS = {Choice.ALWAYS: "●", Choice.NEVER: "×"}
 
 
@@ -43,6 +40,13 @@ class ChosenFiles:
     always: tuple[str, ...]
     never: tuple[str, ...]
     again: bool
+
+
+class FilterLine(SafeInput):
+    """All but Space, which chooses."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return key != "space" and super().check_consume_key(key, character)
 
 
 class TreeView(ScrollView, can_focus=False):
@@ -158,7 +162,7 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
         choices = dict.fromkeys(overrides.never_read or (), Choice.NEVER)
         choices |= dict.fromkeys(overrides.always_read or (), Choice.ALWAYS)
         self.files = FileTree(facts, choices)
-        self.filter = SafeInput(placeholder="Type to find", compact=True)
+        self.filter = FilterLine(placeholder="Type to find", compact=True)
         self.view = TreeView(self.files, context)
         if not can_ask:
             self.HINTS = self.HINTS_BEFORE  # type: ignore[misc]
@@ -264,8 +268,8 @@ def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Co
     if choice is Choice.NEVER or (choice is Choice.ALWAYS and file.reason != "your choice"):
         notes.insert(0, str(choice))
     reason = sanitize_line(" · ".join(notes))
-    room = width - min(left.cell_length, max(MIN_NAME, width // 2)) - cell_len(size) - 4
-    cut = Content.styled(reason, "$ink-dim").truncate(max(0, room), ellipsis=True)
+    room = width - min(left.cell_length, 2 * width // 3) - cell_len(size) - 4
+    cut = Content.styled(reason, "$ink-dim").truncate(room, ellipsis=True) if room > 7 else ""
     return spread(left, Content.assemble(cut, ("  " + size, "$ink-dim")), width)
 
 

@@ -51,7 +51,8 @@ class Row:
 
 
 class FileTree:
-    """Folders with a file that is in the prompt or chosen start open, and the top ones."""
+    """The top folders start open, and those with a file that is chosen, or in the prompt if not
+    all are."""
 
     def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, Choice]) -> None:
         self.choices = dict(choices)
@@ -59,15 +60,15 @@ class FileTree:
         self._facts = facts
         self._top = Folder("")
         self._opened: set[str] = set()
+        all_fit = all(each.in_prompt for each in facts)
         for each in facts:
-            self._add(each)
+            self._add(each, each.name in self.choices or (each.in_prompt and not all_fit))
         for folder in self._top.folders.values():
             self._opened.add(folder.path)
 
-    def _add(self, file: FileFacts) -> None:
+    def _add(self, file: FileFacts, shown: bool) -> None:
         folder, parts = self._top, file.name.split("/")
         folder.every.append(file)
-        shown = file.in_prompt or file.name in self.choices
         for part in parts[:-1]:
             path = f"{folder.path}{part}/"
             folder = folder.folders.setdefault(part, Folder(path))
