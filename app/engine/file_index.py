@@ -20,13 +20,13 @@ from app.engine.built_in_draft import questions_in, trust
 from app.engine.text_encoder import TextEncoder
 from app.protocol.prompt import Document
 
-PAGE = 2400
-"""Characters of a page, at most: some 600 tokens of English."""
+PAGE = 1600
+"""Characters of a page, at most: some 400 tokens of English."""
 K1, B = 1.2, 0.6
 """Of BM25: how soon a repeated word stops counting, and how much long pages are discounted."""
 NAME_COUNT = 3
 """Times that a word of a file's name counts as being on each of its pages."""
-CANDIDATES = 48
+CANDIDATES = 72
 """Pages that the encoder compares with the question."""
 MEANING_WEIGHT = 0.5
 """Of meaning, compared with words."""

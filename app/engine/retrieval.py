@@ -221,13 +221,14 @@ class Retriever:
             words.setdefault(each.page.document.name, each.words)
         taken: dict[Document, list[tuple[int, int]]] = {}
         reasons: dict[Document, RetrievalReason] = {}
-        full = 0
+        full = tokens_of_first = 0
         for batch in _batches(order, 8 * most):
             if full >= FULL * room:
                 break
             whole = [*{page.document: None for page, _ in batch}]
             counts = dict(zip(whole, self._sizes(whole, room), strict=True))
             tokens = self._count([_part(page.document, page.start, page.end) for page, _ in batch])
+            tokens_of_first = tokens_of_first or tokens[0]
             for (page, reason), size in zip(batch, tokens, strict=True):
                 document, limit = page.document, room
                 if reason is RetrievalReason.CHOSEN:
@@ -245,6 +246,10 @@ class Retriever:
                 full += size
                 taken[document] = ranges
                 reasons.setdefault(document, reason)
+        if not taken and order:  # even the best page is too long: its beginning
+            (page, reason), size = order[0], tokens_of_first
+            end = page.start + (page.end - page.start) * room // max(size, 1)
+            taken, reasons = {page.document: [(page.start, end)]}, {page.document: reason}
         places = {page.document: number for number, (page, _) in reversed([*enumerate(order)])}
         documents = [
             (document, _part(document, start, end))

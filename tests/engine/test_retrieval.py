@@ -1,0 +1,278 @@
+"""Files are chosen for each question where the documents of a conversation do not fit."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from mlx_lm.utils import load_tokenizer
+
+from app.engine.file_index import PAGE, FileIndex, pages, terms
+from app.engine.prompt import PromptBuilder
+from app.engine.retrieval import Retrieval, Retriever, index_of
+from app.engine.text_encoder import built_in_encoder
+from app.protocol.commands import Ask
+from app.protocol.events import Finished, Planned, Retrieved
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import NO_CHOICE, Document, FileChoice, Message, RetrievalReason, Role
+from tests import tiny
+from tests.engine.driver import Driver
+
+CONTEXT, ANSWER = 4096, 64
+TOPICS = ("harbour dues", "orchard pruning", "violin strings", "glacier survey", "kiln firing")
+
+
+def library(files: int = 60) -> tuple[Document, ...]:
+    """Files of some 400 characters, the first ones about the topics: far more than fits."""
+    about = [
+        Document(
+            f"shop/{topic.split()[0]}.txt",
+            f"Notes on {topic}.\nThe {topic} are settled on day {number + 3} of each month.\n"
+            + "The clerk writes a line into the ledger and closes it again.\n" * 6,
+        )
+        for number, topic in enumerate(TOPICS)
+    ]
+    rest = [
+        Document(
+            f"shop/rest/{number:02}.txt", f"Shelf {number}.\n" + "Nothing of note here.\n" * 24
+        )
+        for number in range(files - len(about))
+    ]
+    return (*about, *rest)
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> PromptBuilder:
+    return PromptBuilder(load_tokenizer(tiny.save(tmp_path_factory.mktemp("model"))))
+
+
+def fit(
+    builder: PromptBuilder,
+    *messages: Message,
+    files: FileChoice = NO_CHOICE,
+    context: int = CONTEXT,
+) -> Retrieval:
+    retriever = Retriever(builder, context, True, lambda: None)
+    return retriever.fit(messages, files, ANSWER, lambda done, total: None)
+
+
+def asks(text: str, *documents: Document) -> Message:
+    return Message(Role.USER, text, documents)
+
+
+def names(found: Retrieval) -> list[str]:
+    assert found.parts is not None
+    return [part.document.name for part in found.parts]
+
+
+def test_what_fits_is_read_as_it_came(builder: PromptBuilder) -> None:
+    few = library(7)
+    found = fit(builder, asks("On which day are the kiln firing bills settled?", *few))
+    assert found.parts is None
+    assert found.messages[0].in_prompt == few
+
+
+def test_the_file_that_the_question_is_about_is_chosen_and_the_prompt_fits(
+    builder: PromptBuilder,
+) -> None:
+    for topic in TOPICS:
+        found = fit(builder, asks(f"When are the {topic} settled?", *library()))
+        assert found.parts is not None
+        assert f"shop/{topic.split()[0]}.txt" in names(found)
+        assert len(found.prompt.ids) + ANSWER <= CONTEXT
+        part = next(p for p in found.parts if topic.split()[0] in p.document.name)
+        assert part.reason is RetrievalReason.WORDS
+        assert set(part.words) >= {topic.split()[0]}
+        assert (found.total_files, found.room > 1000) == (60, True)
+        assert sum(p.tokens for p in found.parts) <= found.room
+        assert found.ranked
+        assert all(each.name not in names(found) for each in found.ranked)
+
+
+def test_a_folder_of_its_own_is_no_file(builder: PromptBuilder) -> None:
+    tree = Document("shop/", "A folder; 60 files of it follow.\n" + "harbour.txt\n" * 60)
+    found = fit(builder, asks("When are the harbour dues settled?", tree, *library()))
+    assert "shop/" not in names(found)
+    assert found.total_files == 60
+
+
+def test_a_later_question_brings_other_files_and_keeps_the_earlier_ones(
+    builder: PromptBuilder,
+) -> None:
+    first = fit(builder, asks("When are the harbour dues settled?", *library()))
+    answered = (*first.messages, Message(Role.ASSISTANT, "On day 3."))
+    topic = next(t for t in TOPICS if f"shop/{t.split()[0]}.txt" not in names(first))
+    second = fit(builder, *answered, asks(f"And the {topic}?"))
+    assert second.messages[0].retrieved == first.messages[0].retrieved
+    assert f"shop/{topic.split()[0]}.txt" in names(second)
+    assert not set(names(second)) & set(names(first))
+    shared = len(first.prompt.ids) - len("assistant\n") - 60
+    assert (second.prompt.ids[:shared] == first.prompt.ids[:shared]).all()
+
+
+def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
+    messages: tuple[Message, ...] = ()
+    for number in range(12):
+        topic = TOPICS[number % len(TOPICS)]
+        documents = () if messages else library()
+        found = fit(builder, *messages, asks(f"When are the {topic} settled?", *documents))
+        assert found.parts is not None
+        present = [each.name for message in found.messages for each in message.in_prompt]
+        assert f"shop/{topic.split()[0]}.txt" in present
+        assert len(present) == len(set(present))
+        assert len(found.prompt.ids) + ANSWER <= CONTEXT
+        messages = (*found.messages, Message(Role.ASSISTANT, f"On day {number}."))
+
+
+def test_an_answer_again_reads_what_was_retrieved_for_it(builder: PromptBuilder) -> None:
+    first = fit(builder, asks("When are the harbour dues settled?", *library()))
+    again = fit(builder, *first.messages)
+    assert again.parts is None
+    assert (again.prompt.ids == first.prompt.ids).all()
+
+
+def test_the_user_can_choose_files_and_leave_files_out(builder: PromptBuilder) -> None:
+    choice = FileChoice(frozenset({"shop/rest/07.txt"}), frozenset({"shop/harbour.txt"}))
+    found = fit(builder, asks("When are the harbour dues settled?", *library()), files=choice)
+    assert found.parts is not None
+    reasons = {part.document.name: part.reason for part in found.parts}
+    assert reasons["shop/rest/07.txt"] is RetrievalReason.CHOSEN
+    assert "shop/harbour.txt" not in reasons
+
+
+def test_a_file_that_the_question_names_is_chosen(builder: PromptBuilder) -> None:
+    found = fit(builder, asks("What does rest/31.txt say?", *library()))
+    assert found.parts is not None
+    (named,) = [p for p in found.parts if p.reason is RetrievalReason.NAME]
+    assert named.document.name == "shop/rest/31.txt"
+
+
+def test_of_a_long_file_pages_are_chosen_with_their_lines(builder: PromptBuilder) -> None:
+    lines = [f"Entry {n}: the lamp of pier {n} was lit.\n" for n in range(2000)]
+    lines[1234] = "Entry 1234: the accordion was repaired by the blacksmith.\n"
+    found = fit(builder, asks("Who repaired the accordion?", Document("log.txt", "".join(lines))))
+    assert found.parts is not None
+    part = next(p.document for p in found.parts if "accordion" in p.document.text)
+    start = part.line - 1
+    assert "".join(lines[start : start + part.text.count("\n")]) == part.text
+    assert len(found.prompt.ids) + ANSWER <= CONTEXT
+
+
+def test_where_not_even_a_page_fits_its_beginning_is_put_before_the_model(
+    builder: PromptBuilder,
+) -> None:
+    text = "The accordion was repaired by the blacksmith. " + "Nothing of note. " * 300
+    found = fit(builder, asks("Who repaired it?", Document("log.txt", text)), context=700)
+    assert found.parts is not None
+    assert found.parts[0].document.text.startswith("The accordion")
+    assert len(found.prompt.ids) + ANSWER <= 700
+
+
+def test_pinned_passages_stay_pinned_in_a_part(builder: PromptBuilder) -> None:
+    text = "".join(f"Entry {n}: the lamp of pier {n} was lit.\n" for n in range(2000))
+    at = text.index("Entry 777:")
+    document = Document("log.txt", text, ((at, at + 10),))
+    found = fit(builder, asks("Which lamp of pier 777 was lit?", document))
+    assert found.parts is not None
+    pinned = [p.document.text[a:b] for p in found.parts for a, b in p.document.pinned]
+    assert pinned == ["Entry 777:"]
+
+
+def test_a_conversation_that_is_too_long_without_documents_is_left_to_the_turn(
+    builder: PromptBuilder,
+) -> None:
+    found = fit(builder, asks("word " * 1000, *library()))
+    assert found.parts is None
+    assert len(found.prompt.ids) > CONTEXT
+
+
+def test_a_small_document_of_an_earlier_question_stays(builder: PromptBuilder) -> None:
+    letter = Document("letter.txt", "Dear clerk, the ledger is blue.")
+    answered = (asks("Which colour?", letter), Message(Role.ASSISTANT, "Blue."))
+    found = fit(builder, *answered, asks("When are the harbour dues settled?", *library()))
+    assert found.messages[0].in_prompt == (letter,)
+    assert "shop/harbour.txt" in names(found)
+
+
+# ------------------------------------------------------------------------------ the engine
+
+
+def test_a_turn_retrieves_and_the_next_one_reuses_what_was_read(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    driver.load(folders["target"])
+
+    def ask(turn: int, *messages: Message) -> Ask:
+        sampling = Sampling(max_tokens=4)
+        return Ask(turn, messages, Mode.FULL, 0.2, sampling, conversation="c")
+
+    first = driver.answer(ask(1, asks("When are the harbour dues settled?", *library())))
+    (retrieved,) = driver.of(Retrieved)
+    parts = tuple(part.document for part in retrieved.parts)
+    assert "shop/harbour.txt" in [each.name for each in parts]
+    (planned,) = driver.of(Planned)
+    assert planned.prompt_tokens < CONTEXT
+    asked = Message(Role.USER, "When are the harbour dues settled?", library(), retrieved=parts)
+    answer = Message(Role.ASSISTANT, first.text, token_ids=first.generated_ids)
+    second = driver.answer(ask(2, asked, answer, asks("And the kiln firing?")))
+    assert isinstance(second, Finished)
+    assert second.statistics is not None
+    assert second.statistics.reused_tokens >= planned.prompt_tokens
+
+
+# ------------------------------------------------------------------------------- the index
+
+
+def test_pages_cover_a_text_and_are_cut_between_lines() -> None:
+    text = "".join(f"def f{n}():\n    return {n}\n\n" for n in range(900))
+    found = list(pages(Document("a.py", text)))
+    assert "".join(page.text for page in found) == text
+    assert max(page.end - page.start for page in found) <= PAGE
+    assert all(page.text.startswith("def ") for page in found)
+    assert all(len(page.text) <= PAGE for page in pages(Document("b", "x" * 10_000)))
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("resolvers", {"resolver"}),
+        ("URLResolver", {"urlresolver", "url", "resolver"}),
+        ("get_object_or_404", {"get", "object", "404"}),
+        ("Häuser", {"häuser"}),
+        ("解約権利", {"解約", "約権", "権利"}),
+    ],
+)
+def test_words_are_found_by_their_parts(word: str, found: set[str]) -> None:
+    assert set(terms(word)) >= found
+
+
+def test_the_index_is_extended_and_not_made_again() -> None:
+    seen: list[int] = []
+    some = library(20)
+    index = index_of(some, seen.append)
+    assert len(seen) == 20
+    more = (*some, Document("shop/new.txt", "The accordion was repaired."))
+    assert index_of(more, seen.append) is index
+    assert len(seen) == 21
+    ranked = index.rank("Who repaired the accordion?", "", set(more), built_in_encoder(), _nothing)
+    assert ranked[0].page.document.name == "shop/new.txt"
+
+
+def _nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "piece", ["A", "aB", "\n", " \n\n", "\n\n ", "[Page ", "é", "_", "解", "a\n\n\t"]
+)
+def test_indexing_takes_time_in_proportion_to_the_text(piece: str) -> None:
+    def seconds(length: int) -> float:
+        text = piece * (length // len(piece))
+        started_at = time.process_time()
+        FileIndex().extend([Document("x", text)], lambda done: None)
+        return time.process_time() - started_at
+
+    seconds(20_000)
+    short = min(seconds(100_000) for _ in range(3))
+    assert min(seconds(400_000) for _ in range(3)) < 10 * short + 0.1
