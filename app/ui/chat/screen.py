@@ -27,6 +27,7 @@ from app.ui.chat.context import ChatContext
 from app.ui.chat.conversation_settings import ConversationSettings
 from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.engine_events import EngineEventHandler
+from app.ui.chat.file_chooser import FileChooser
 from app.ui.chat.keep_preview import KeepPreview
 from app.ui.chat.message_actions import MessageActions
 from app.ui.chat.message_selection import MessageSelection
@@ -38,7 +39,6 @@ from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.completion.completion_list import CompletionList
 from app.ui.conversations.sidebar import Sidebar
-from app.ui.files.chooser import FileChooser
 from app.ui.help.screen import Section
 from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
 from app.ui.keep.slider import KeepSlider

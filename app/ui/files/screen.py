@@ -1,4 +1,4 @@
-"""Ctrl+F: the files of a conversation as a tree: which the model got and why, and choosing others."""
+"""Ctrl+F: the files of a conversation as a tree: which the model got, and choosing others."""
 
 from __future__ import annotations
 
