@@ -126,7 +126,7 @@ class Notice(HangingLines):
         self._update()
 
     def set_note(self, note: str) -> None:
-        """Shown while there is nothing else to show."""
+        """Shown while there is no message, instead of a suggestion."""
         if note != self._note:
             self._note = note
             self._update()
@@ -136,7 +136,7 @@ class Notice(HangingLines):
             return [
                 hanging_indent(Content.styled("! ", ACCENT), Content(sanitize_line(message)), width)
             ]
-        return [Content.styled(sanitize_line(self._suggestion or self._note), DIM)]
+        return [Content.styled(sanitize_line(self._note or self._suggestion), DIM)]
 
     def _update(self) -> None:
         self.display = bool(self.text)

@@ -42,6 +42,8 @@ class FilesLine(ClickLine):
         head = f"{count} of {formatting.plural(len(self._files), 'file')}"
         room = self.content_size.width - cell_len(head) - cell_len(CHANGE) - 2
         names = fit_names(self._names, room)
+        if names.endswith("…") or not names:
+            names = fit_names([each.rpartition("/")[2] for each in self._names], room)
         yield Piece(f"{head}: {names}" if names else head, "$ink-dim")
         yield Piece(CHANGE, "$ink-dim", lambda: self.screen.run_action("files"))
 

@@ -47,13 +47,12 @@ def common_folder(files: Sequence[Document]) -> str:
     return top + slash if slash and all(f.name.startswith(top + slash) for f in files) else ""
 
 
-def lines_of(parts: Iterable[Document], file: Document | None) -> str:
-    """`lines 1–80, 200–240`; empty if the parts are the whole file."""
-    ranges = [(part.line, part.line + part.text.rstrip("\n").count("\n")) for part in parts]
+def lines_of(parts: Sequence[Document], file: Document | None) -> str:
+    """`1–80, 200–240`; empty if the parts are the whole file."""
     if file is None or sum(len(part.text) for part in parts) >= len(file.text):
         return ""
-    text = ", ".join(f"{a:,}–{b:,}" if b > a else f"{a:,}" for a, b in ranges)
-    return f"line{'s' if len(ranges) > 1 or ranges[0][0] < ranges[0][1] else ''} {text}"
+    ranges = [(part.line, part.line + part.text.rstrip("\n").count("\n")) for part in parts]
+    return ", ".join(f"{a:,}–{b:,}" if b > a else f"{a:,}" for a, b in ranges)
 
 
 def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
@@ -64,8 +63,9 @@ def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
 
 
 def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
-    """For each file in the prompt its name below the common folder, and the lines if not all of it
-    is there: first what the user chose or named, then what has most of the question's words."""
+    """For each file in the prompt its name below the common folder, with the lines if not all of it
+    is there, as in `urls/base.py:1–80`. What the user chose or named comes first, then what has
+    most of the question's words."""
     by_name, top = {each.name: each for each in files}, common_folder(files)
     first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
 
@@ -78,7 +78,7 @@ def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) 
         documents = [part.document for part in of_file]
         name = documents[0].name
         lines = lines_of(documents, by_name.get(name))
-        names.append(" ".join(filter(None, (name.removeprefix(top), lines))))
+        names.append(":".join(filter(None, (name.removeprefix(top), lines))))
     return names
 
 

@@ -262,7 +262,7 @@ def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Co
     name = sanitize_line(row.label)
     left = Content.assemble("  " * row.depth, (f"{mark} ", "$accent"), (name, name_style))
     if file.lines:
-        left = Content.assemble(left, (f"  {file.lines}", "$ink-dim"))
+        left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))
     size = _size(file.tokens, file.estimated, context)
     notes = [file.reason] if file.reason else []
     if choice is Choice.NEVER or (choice is Choice.ALWAYS and file.reason != "your choice"):

@@ -94,7 +94,7 @@ def _activity(state: TurnProgress) -> Content:
         text = "answering"
     else:
         text = "getting ready" if state.reading is None else "reading"
-    if state.running_phase is Phase.RETRIEVE:
+    if Phase.RETRIEVE in state.phases and state.retrieved is None:
         text = "choosing files"
     details = "" if state.reading is None else f" · {_mode(state.reading)}"
     return Content.assemble(("▶ ", ACCENT), (text, "bold"), (details, DIM))

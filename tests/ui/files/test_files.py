@@ -69,7 +69,7 @@ async def test_an_answer_says_which_files_it_is_from() -> None:
         await answered(pilot, engine)
         await until_shown(
             pilot,
-            "3 of 30 files: long.py lines 280–319, urls/base.py, urls/resolvers.py · ^F to change",
+            "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change",
         )
 
 
@@ -86,7 +86,7 @@ async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
         await until_shown(pilot, "choosing files", "retrieve 15/30")
         assert "of 30 files" not in screen_text(pilot)
         engine.advance_to(lambda event: isinstance(event, Retrieved))
-        await until_shown(pilot, "3 of 30 files: long.py lines 280–319, urls/base.py, … · ^F to")
+        await until_shown(pilot, "3 of 30 files: long.py:280–319, base.py, resolvers.py · ^F to")
         engine.finish()
 
 
@@ -94,7 +94,7 @@ async def test_a_stored_answer_says_it_too(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
         await answered(pilot, engine)
     async with kept_app(tmp_path, FakeEngine(STORY), size=(150, 30)) as (pilot, _):
-        await until_shown(pilot, "3 of 30 files: long.py lines 280–319, urls/base.py, urls/res")
+        await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
         screen = await open_files(pilot)
         await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
         assert screen.view.row is not None
@@ -160,7 +160,7 @@ async def test_a_choice_asks_again_with_it() -> None:
         assert again.files.never == {"repo/urls/base.py"}
         assert again.messages[-1].retrieved is None  # they are to be chosen again
         assert again.messages[-1].text == QUESTION
-        await until_shown(pilot, "‹ 2/2 ›", "parts/part0/file7.txt")
+        await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files: file7.txt")
         screen = await open_files(pilot)
         await until_shown(pilot, "1 always, 1 never", "your choice")
         await go_to(pilot, "file7")
@@ -181,7 +181,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await until_shown(pilot, "ready", "3 of 30 files")
         await ask(pilot, engine, "What is the urlconf?")
         assert engine.asks[0].files.always == {"repo/parts/part0/file7.txt"}
-        await until_shown(pilot, "parts/part0/file7.txt, …")
+        await until_shown(pilot, "3 of 30 files: file7.txt, ")
         await open_files(pilot)
         await until_shown(pilot, "from an earlier question", "from earlier questions")
 
@@ -263,7 +263,30 @@ async def test_an_edited_question_chooses_again_and_a_repeated_one_does_not() ->
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].messages[-1].retrieved is None
-        await until_shown(pilot, "parts/part1/file12.txt")
+        await until_shown(pilot, "3 of 30 files: file12.txt, ")
+
+
+async def test_five_thousand_files() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, repository(5_000), tokens=8_000_000)
+        await until_shown(pilot, "8,000,000 tokens in 5,000 files · the best for each question")
+        screen = await open_files(pilot)
+        await pilot.press(*"file499")
+        await until_shown(pilot, "repo/parts/part49/file499.txt")
+        assert len(screen.view.rows) == 7  # with file4990.txt to file4995.txt
+        await pilot.press("escape", "space")
+        await until_shown(pilot, "5,000 always")
+        await pilot.press("space", "space", "escape")
+        await ask(pilot, engine, QUESTION)
+        await until_shown(pilot, "▣ repo/  5,000 files", "3 of 5,000 files: long.py:280–319")
+        await open_files(pilot)
+        await until_shown(pilot, "✓ resolvers.py", "3 of 5,000 files · ")
+        await pilot.press("escape", "ctrl+s")
+        await until_shown(pilot, "Spans  1/3")
+        await pilot.press("escape", "tab", "up", "ctrl+e")
+        await until_shown(pilot, "Editing an earlier question", "▣ repo/ · 5,000 files")
 
 
 # ------------------------------------------------------------------------------ no screen
@@ -302,7 +325,7 @@ def test_what_was_chosen_elsewhere_stays_chosen() -> None:
 def test_each_row_is_a_line(width: int, choice: Choice | None) -> None:
     for name in ("a", "very/" * 40 + "x", "漢字" * 40, "\x1b[31m\n"):
         why = "words: " + "resolver, " * 20
-        facts = FileFacts(name, 2_000, True, lines="lines 1–20", reason=why)
+        facts = FileFacts(name, 2_000, True, lines="1–20", reason=why)
         for row in (Row(1, name, (facts,)), Row(2, name, (facts,), "a/")):
             drawn = row_content(row, choice, 8_192, width)
             assert drawn.cell_length <= width
