@@ -11,7 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from app.protocol.commands import (
     Ask,
@@ -40,12 +41,25 @@ from app.protocol.events import (
     ModelInfo,
     PhaseProgress,
     Planned,
+    RankedFile,
+    Retrieved,
     Selected,
     Token,
 )
 from app.protocol.memory import MemoryStats
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode
-from app.protocol.prompt import Message, Role, Segment, SegmentKind, Span, SpanReason, SpanText
+from app.protocol.prompt import (
+    Document,
+    Message,
+    RetrievalReason,
+    RetrievedPart,
+    Role,
+    Segment,
+    SegmentKind,
+    Span,
+    SpanReason,
+    SpanText,
+)
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 GIB = 1024**3
@@ -90,6 +104,10 @@ class Story:
     unsure: bool = False
     guard: str | None = None
     """Why the question asks for every token: everything is read."""
+    retrieves: int | None = None
+    """How many files are put before the model, where there are more."""
+    part_lines: int = 40
+    """Of a longer file, only so many lines around the first one with a word of the question."""
 
 
 @dataclass(frozen=True)
@@ -245,11 +263,16 @@ class FakeEngine:
 
     def _turn(self, ask: Ask, story: Story) -> Iterator[Event]:
         """Everything of one turn; stops at the first event after a cancel, as at a step border."""
+        retrieved = retrieve(ask, story)
+        if retrieved is not None:
+            parts = tuple(part.document for part in retrieved.parts)
+            last = replace(ask.messages[-1], retrieved=parts)
+            ask = replace(ask, messages=(*ask.messages[:-1], last))
         total = story.prompt_tokens or prompt_tokens(ask)
         self._prompt_tokens[ask.turn] = total
-        self._lengths[ask.turn] = sum(len(d.text) for d in ask.messages[0].documents[:1])
+        self._lengths[ask.turn] = sum(len(d.text) for d in ask.messages[0].in_prompt[:1])
         shown: list[Event] = []
-        for event in self._events(ask, story, total):
+        for event in chain(choosing(retrieved), self._events(ask, story, total)):
             if ask.turn in self._cancelled:
                 yield self._cancelled_turn(ask, total, shown)
                 return
@@ -396,10 +419,73 @@ class FakeEngine:
 def prompt_tokens(ask: Ask) -> int:
     """A plausible length: what all messages hold, and a frame of 40 tokens."""
     lengths = (
-        len(message.text) + sum(len(document.text) for document in message.documents)
+        len(message.text) + sum(len(document.text) for document in message.in_prompt)
         for message in ask.messages
     )
     return 40 + sum(lengths) // CHARACTERS_PER_TOKEN
+
+
+def retrieve(ask: Ask, story: Story) -> Retrieved | None:
+    """The files that the user chose, then those that the question names, then those that have most
+    of its words; each as a whole, or some lines around the first of these words."""
+    asked = ask.messages[-1]
+    every = dict.fromkeys(
+        document
+        for message in ask.messages
+        for document in message.documents
+        if not document.name.endswith("/")
+    )
+    allowed = [each for each in every if each.name not in ask.files.never]
+    if story.retrieves is None or asked.retrieved is not None or len(every) <= story.retrieves:
+        return None
+    question = [word for word in asked.text.lower().replace("?", "").split() if len(word) > 3]
+    words = {each: tuple(w for w in question if w in each.text.lower()) for each in allowed}
+
+    def reason(file: Document) -> RetrievalReason:
+        if file.name in ask.files.always:
+            return RetrievalReason.CHOSEN
+        if file.name.rpartition("/")[2].lower() in asked.text.lower():
+            return RetrievalReason.NAME
+        return RetrievalReason.WORDS if words[file] else RetrievalReason.MEANING
+
+    first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
+    order = sorted(
+        allowed,
+        key=lambda file: (
+            first.index(why) if (why := reason(file)) in first else len(first),
+            -len(words[file]),
+        ),
+    )
+    chosen = sorted(order[: story.retrieves], key=lambda file: file.name)
+    parts = [part_of(file, words[file], story.part_lines) for file in chosen]
+    return Retrieved(
+        ask.turn,
+        tuple(
+            RetrievedPart(part, len(part.text) // CHARACTERS_PER_TOKEN, reason(file), words[file])
+            for part, file in zip(parts, chosen, strict=True)
+        ),
+        tuple(
+            RankedFile(file.name, 0.9**number, words[file])
+            for number, file in enumerate(order[story.retrieves :][:50])
+        ),
+        len(every),
+        4_096,
+    )
+
+
+def part_of(file: Document, words: tuple[str, ...], lines: int) -> Document:
+    every = file.text.splitlines(keepends=True)
+    if len(every) <= lines:
+        return file
+    has = (n for n, line in enumerate(every) if any(word in line.lower() for word in words))
+    start = max(0, next(has, 0) - lines // 2)
+    return replace(file, text="".join(every[start : start + lines]), line=start + 1)
+
+
+def choosing(retrieved: Retrieved | None) -> Iterator[Event]:
+    if retrieved is not None:
+        yield from phase(retrieved.turn, Phase.RETRIEVE, retrieved.total_files, 0.4, steps=2)
+        yield retrieved
 
 
 def begun_answer(ask: Ask) -> Message:

@@ -13,6 +13,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from uuid import uuid4
@@ -23,6 +24,8 @@ from app.sessions.records import Attachment
 from app.util.atomic_files import make_folder
 from app.util.durable import sync_path
 
+WRITERS = 16
+"""Threads that write documents."""
 CHUNK_BYTES = 1 << 20
 """Bytes that are in memory at a time."""
 _GZIP_LEVEL = 4
@@ -45,33 +48,35 @@ class Attachments:
         """Store documents, given by name and content, durably. Raises StoreError if one is too
         large or the disk is full.
 
-        An existing file is written again: this repairs a damaged one. The disk's own cache is
-        flushed once for all of them: a folder has thousands.
+        An existing file is written again: this repairs a damaged one. A folder has thousands, so
+        several are written at a time, which a disk syncs together, and the disk's own cache is
+        flushed once for all of them.
         """
-        written: list[Attachment] = []
-        folders: dict[Path, None] = {}
         try:
             make_folder(self._folder)
-            for name, source in documents:
-                aside = self._folder / f"unfinished-{uuid4().hex}"
-                try:
-                    with aside.open("xb") as file:
-                        sha256, size = self._compress(name, source, file)
-                        file.flush()
-                        os.fsync(file.fileno())
-                    path = self._path(sha256)
-                    make_folder(path.parent)
-                    os.replace(aside, path)
-                except BaseException:
-                    aside.unlink(missing_ok=True)
-                    raise
-                folders[path.parent] = None
-                written.append(Attachment(sha256, name, size))
-            for folder in folders:
+            with ThreadPoolExecutor(WRITERS, thread_name_prefix="attachments") as writers:
+                written = tuple(writers.map(self._write, documents))
+            for folder in {self._path(each.sha256).parent for each in written}:
                 sync_path(folder)
         except OSError as error:
             raise folder_error(self._folder, error) from error
-        return tuple(written)
+        return written
+
+    def _write(self, document: tuple[str, Source]) -> Attachment:
+        name, source = document
+        aside = self._folder / f"unfinished-{uuid4().hex}"
+        try:
+            with aside.open("xb") as file:
+                sha256, size = self._compress(name, source, file)
+                file.flush()
+                os.fsync(file.fileno())
+            path = self._path(sha256)
+            make_folder(path.parent)
+            os.replace(aside, path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        return Attachment(sha256, name, size)
 
     def _compress(self, name: str, source: Source, file: BinaryIO) -> tuple[str, int]:
         digest, size = hashlib.sha256(), 0

@@ -83,6 +83,7 @@ class SpecchatApp(App[None]):
         "prefill/panel.tcss",
         "keep/slider.tcss",
         "spans/spans.tcss",
+        "files/files.tcss",
         "conversations/conversations.tcss",
         "models/models.tcss",
         "settings/settings.tcss",

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from app.models.embedded import target_path
 from app.models.errors import ModelError
-from app.models.token_count import TokenCounter, pieces
+from app.models.token_count import SAMPLE, SAMPLES, TokenCounter, pieces, sample
 
 TEXT = "The quick brown fox, <|im_end|> it says,\n\n    jumps over 12 lazy dogs.\n" * 50
 
@@ -25,6 +25,17 @@ def test_the_count_is_that_of_the_whole_text_but_for_a_token_at_a_cut(
     monkeypatch.setattr("app.models.token_count.PIECE", 200)
     cuts = len(list(pieces(TEXT, 200)))
     assert whole <= (counter.count([TEXT]) or 0) <= whole + cuts
+
+
+def test_the_tokens_of_many_texts_are_estimated_from_a_sample() -> None:
+    counter, texts = TokenCounter(target_path()), [TEXT * (n % 7) for n in range(400)]
+    counted, estimated = counter.count(texts), counter.estimate(texts)
+    assert counted
+    assert estimated
+    assert abs(estimated - counted) < 0.05 * counted
+    assert sum(map(len, sample(texts))) <= SAMPLES * SAMPLE
+    assert counter.estimate([""]) == 0
+    assert counter.estimate(texts, lambda: True) is None
 
 
 def test_lone_surrogates_count_as_something() -> None:

@@ -21,13 +21,13 @@ class Attachment:
     size: int
     """Bytes of its texts, without the tree."""
     lines: int
-    files: int | None = field(default=None, compare=False)
-    """The number of files of a folder, if known."""
     skipped: tuple[Skipped, ...] = field(default=(), compare=False)
     lossy: tuple[str, ...] = field(default=(), compare=False)
     """Paths of files that are not valid UTF-8."""
     tokens: int | None = field(default=None, compare=False)
     """Of the target model, once counted."""
+    tokens_estimated: bool = field(default=False, compare=False)
+    """Whether only a sample was counted."""
 
     @property
     def is_folder(self) -> bool:
@@ -48,12 +48,14 @@ class Attachment:
     def facts(self) -> str:
         """`34 files · 118,204 tok · 5,120 lines`, with the size until the tokens are counted."""
         parts = []
-        if self.is_folder and self.files is not None:
-            parts.append(formatting.plural(self.files, "file"))
-        elif self.is_folder:  # many small files share a document
-            parts.append(formatting.plural(len(self.texts), "document"))
-        counted = self.tokens is not None
-        parts.append(f"{self.tokens:,} tok" if counted else formatting.size(self.size))
+        if self.is_folder:
+            parts.append(formatting.plural(len(self.texts), "file"))
+        if self.tokens is None:
+            parts.append(formatting.size(self.size))
+        elif self.tokens_estimated:
+            parts.append(f"about {formatting.short_count(self.tokens)} tok")
+        else:
+            parts.append(f"{self.tokens:,} tok")
         return " · ".join((*parts, formatting.plural(self.lines, "line")))
 
     @property
@@ -69,7 +71,7 @@ class Attachment:
 def make_attachment(documents: Iterable[Document]) -> Attachment:
     """Takes a while for megabytes."""
     whole = Attachment(tuple(documents), 0, 0)
-    size = sum(len(each.text.encode(errors="replace")) for each in whole.texts)
+    size = sum(byte_count(each.text) for each in whole.texts)
     return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
 
 
@@ -121,6 +123,11 @@ def find_duplicate(new: Attachment, attachments: Iterable[Attachment]) -> Attach
     """An attachment that already has all texts of `new`."""
     texts = {each.text for each in new.texts}
     return next((old for old in attachments if texts <= {each.text for each in old.texts}), None)
+
+
+def byte_count(text: str) -> int:
+    """In UTF-8."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def line_count(text: str) -> int:

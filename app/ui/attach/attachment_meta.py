@@ -1,5 +1,4 @@
-"""Facts about attached folders that are saved with a draft: how many files were read, and what was
-skipped and why."""
+"""Facts about attachments that are saved with a draft: what was skipped, and why."""
 
 from __future__ import annotations
 
@@ -20,12 +19,11 @@ def to_notes(attachments: Iterable[Attachment]) -> str:
     """As JSON for `with_notes`; empty if there is nothing to save."""
     notes = {
         each.documents[0].name: {
-            "files": each.files,
             "skipped": [_packed(skipped) for skipped in each.skipped],
             "lossy": each.lossy,
         }
         for each in attachments
-        if each.files is not None and len(each.skipped) + len(each.lossy) <= MAX_SKIPPED
+        if 0 < len(each.skipped) + len(each.lossy) <= MAX_SKIPPED
     }
     return json.dumps(notes) if notes else ""
 
@@ -42,9 +40,8 @@ def _with(thing: Attachment, known: Any) -> Attachment:
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         note = known[thing.documents[0].name]
         skipped = tuple(_unpacked(*each) for each in note["skipped"])
-        paths = note["lossy"] if "lossy" in note else note["odd"]  # the key of earlier versions
-        lossy = tuple(str(path) for path in paths)
-        return replace(thing, files=int(note["files"]), skipped=skipped, lossy=lossy)
+        lossy = tuple(str(path) for path in note["lossy"])
+        return replace(thing, skipped=skipped, lossy=lossy)
     return thing
 
 

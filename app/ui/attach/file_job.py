@@ -48,7 +48,6 @@ class FileJob:
         (intake,) = gathered.results
         return replace(
             make_attachment(intake.documents),
-            files=len(intake.files),
             skipped=intake.skipped,
             lossy=tuple(each.path for each in intake.files if each.lossy),
         )

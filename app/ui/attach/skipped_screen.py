@@ -53,7 +53,7 @@ class SkippedList(HangingLines):
 
 def lines(attached: Attachment) -> list[Content]:
     """A heading, then one sentence each, with the expected reasons last."""
-    read = formatting.plural(attached.files or 0, "file")
+    read = formatting.plural(len(attached.texts), "file")
     heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
     skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
     lossy = [f"{path} is not all UTF-8; other bytes appear as \\xff." for path in attached.lossy]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.errors import UserError
 from app.ingest.records import Cancelled
-from app.models.token_count import TokenCounter
+from app.models.token_count import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attachment, find_duplicate, merge
 from app.ui.attach.chips import Item
@@ -190,8 +190,10 @@ class Attachments:
             return all(each.documents is not documents for each in chips.attached)
 
         texts = [document.text for document in documents]
+        estimated = sum(map(len, texts)) > MAX_COUNTED
+        count = counter.estimate if estimated else counter.count
         try:
-            tokens = await in_background(lambda: counter.count(texts, cancelled))
+            tokens = await in_background(lambda: count(texts, cancelled))
         except UserError:  # the chip shows the size instead
             self._uncountable = True
             return
@@ -199,7 +201,8 @@ class Attachments:
             self._counting = [each for each in self._counting if each is not documents]
         for each in chips.attached:
             if tokens is not None and counter is self._counter and each.documents is documents:
-                chips.replace(each, replace(each, tokens=tokens))
+                known = replace(each, tokens=tokens, tokens_estimated=estimated)
+                chips.replace(each, known)
 
 
 def _restore_typed(chat: OpenChat, job: FileJob) -> None:

@@ -105,11 +105,11 @@ class Notice(HangingLines):
         super().__init__()
         self._message = ""
         self._persistent = ""
-        self._suggestion = ""
+        self._suggestion = self._note = ""
 
     @property
     def text(self) -> str:
-        return self._message or self._persistent or self._suggestion
+        return self._message or self._persistent or self._suggestion or self._note
 
     def show(self, message: str) -> None:
         self._message = message
@@ -125,12 +125,18 @@ class Notice(HangingLines):
         self._suggestion = suggestion
         self._update()
 
+    def set_note(self, note: str) -> None:
+        """Shown while there is no message, instead of a suggestion."""
+        if note != self._note:
+            self._note = note
+            self._update()
+
     def lines(self, width: int) -> list[Content]:
         if message := self._message or self._persistent:
             return [
                 hanging_indent(Content.styled("! ", ACCENT), Content(sanitize_line(message)), width)
             ]
-        return [Content.styled(sanitize_line(self._suggestion), DIM)]
+        return [Content.styled(sanitize_line(self._note or self._suggestion), DIM)]
 
     def _update(self) -> None:
         self.display = bool(self.text)

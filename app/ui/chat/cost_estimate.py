@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.chat.conversation import Turn
 from app.chat.cost_preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
-from app.protocol.options import Mode
+from app.protocol.options import LEAST_SHARE, RETRIEVAL_SHARE, Mode
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
 from app.ui.chat.context_meter import ContextMeter
@@ -49,46 +51,82 @@ class CostEstimate:
 
     @property
     def warning(self) -> str:
-        """A sentence, if the message exceeds the model's context."""
-        meter, pair = self.meter(), self._pair
-        if pair is None or not meter.exceeded or not meter.new:
+        """A sentence, if the message exceeds the model's context even without any document."""
+        pair, typed = self._pair, self._typed()
+        if pair is None or not pair.target.context_length or not typed:
             return ""
-        return (
-            f"That makes about {formatting.count(meter.total)} tokens, and"
-            f" {sanitize_line(pair.target.name)} takes at most {formatting.count(meter.context)}:"
-            " attach less, or start a new conversation with ^N."
-        )
+        before = self._before()
+        if typed + self._text_tokens(before) < pair.target.context_length:
+            return ""
+        name, limit = sanitize_line(pair.target.name), formatting.count(pair.target.context_length)
+        if before:
+            return (
+                f"The conversation is too long for this question: {name} takes {limit} tokens. ^N"
+                " starts a new one."
+            )
+        return f"The question is too long: {name} takes {limit} tokens. Attach the text as a file."
 
     @property
-    def excess_tokens(self) -> int:
-        """By how many tokens the next message is too long for the model's context, as far as they
-        are counted; 0 if it may fit. The model's thinking is not sent again."""
-        pair, last, attached = self._pair, self._last(), self._attached()
-        if pair is None or not pair.target.context_length or attached is None:
-            return 0
-        used = 0
-        if last is not None:
-            used = self._tokens(last) or 0
-            progress = self._open_chats.shown.progress.get(last.number)
-            if last.thinking and progress is not None and progress.statistics is not None:
-                used -= progress.statistics.generated_tokens
-        return max(0, used + attached - pair.target.context_length + 1)
+    def note(self) -> str:
+        """What is attached and how it is read, if not all of it fits."""
+        if not self._exceeds_context(self._last(), self._attached()):
+            return ""
+        attached = self._context.composer.chips.attached
+        number = sum(each.tokens or 0 for each in attached)
+        estimated = any(each.tokens_estimated for each in attached)
+        tokens = f"about {formatting.short_count(number)}" if estimated else f"{number:,}"
+        files = sum(len(each.texts) for each in attached)
+        best = "best" if files > 1 else "best parts"
+        where = formatting.plural(files, "file")
+        return f"{tokens} tokens in {where} · the {best} for each question are read (^F)"
 
     def _meter(self, next_mode: NextMode) -> ContextMeter:
         context = self._pair.target.context_length if self._pair else 0
         last = self._last()
         used = 0 if last is None else self._tokens(last)
-        typed = -(-len(self._context.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
+        typed = self._typed()
         attached = self._attached()
         prompt = self._open_chats.shown.conversation.system_prompt
         if attached is None:  # no estimate without a token count
             return ContextMeter(used, 0 if self._attachments.uncountable else None, context)
+        chosen = last is not None and last.retrieved is not None
+        if self._exceeds_context(last, attached) or (chosen and typed):
+            attached = self._room(context - (used or 0))
         if last is None:
             typed += len(prompt) // CHARACTERS_PER_TOKEN
         elif used and self._is_live(last) and last.system != prompt:
             attached, used, last = attached + used, 0, None  # the changed system prompt comes first
         seconds = self._seconds(next_mode, last, typed, attached)
         return ContextMeter(used, typed + attached, context, seconds)
+
+    def _exceeds_context(self, last: Turn | None, attached: int | None) -> bool:
+        """Whether the documents attached do not all fit, as far as they are counted."""
+        context = self._pair.target.context_length if self._pair else 0
+        used = 0 if last is None else self._tokens(last) or 0
+        return bool(context and attached) and used + self._typed() + (attached or 0) >= context
+
+    def _room(self, left: int) -> int:
+        """Tokens of documents that are put before the model for a question, of those `left`."""
+        assert self._pair is not None
+        context = self._pair.target.context_length
+        return int(RETRIEVAL_SHARE * (context if left < 2 * LEAST_SHARE * context else left))
+
+    def _typed(self) -> int:
+        return -(-len(self._context.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
+
+    def _text_tokens(self, turns: Sequence[Turn]) -> int:
+        """Of questions and answers without documents and thinking, which is not sent again."""
+        if not turns:
+            return 0
+        texts = sum(len(turn.question.text) + len(turn.text) for turn in turns)
+        estimate = texts // CHARACTERS_PER_TOKEN
+        used = self._tokens(turns[-1])
+        if used is None or any(turn.question.documents for turn in turns):
+            return estimate
+        statistics = turns[-1].statistics
+        if turns[-1].thinking and statistics is not None:
+            used -= statistics.generated_tokens
+        return used
 
     def _is_live(self, turn: Turn) -> bool:
         """Whether the engine may still have it in a cache, and not only in a snapshot."""
@@ -97,13 +135,15 @@ class CostEstimate:
 
     def _last(self) -> Turn | None:
         """The turn that the next message would follow."""
+        return next(reversed(self._before()), None)
+
+    def _before(self) -> list[Turn]:
+        """The turns that the next message would follow."""
         conversation = self._open_chats.shown.conversation
         if (edited := self._edit.turn) is not None:
-            before = conversation.earlier_turns(edited)
-        else:
-            running = conversation.running
-            before = [turn for turn in conversation.branch if turn.in_context or turn is running]
-        return before[-1] if before else None
+            return conversation.earlier_turns(edited)
+        running = conversation.running
+        return [turn for turn in conversation.branch if turn.in_context or turn is running]
 
     def _tokens(self, last: Turn) -> int | None:
         """Up to the end of that turn."""

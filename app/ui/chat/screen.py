@@ -27,6 +27,7 @@ from app.ui.chat.context import ChatContext
 from app.ui.chat.conversation_settings import ConversationSettings
 from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.engine_events import EngineEventHandler
+from app.ui.chat.file_chooser import FileChooser
 from app.ui.chat.keep_preview import KeepPreview
 from app.ui.chat.message_actions import MessageActions
 from app.ui.chat.message_selection import MessageSelection
@@ -73,6 +74,10 @@ class ChatScreen(MessageSelection):
         Binding(
             "ctrl+s", "show_spans", "Spans", id="chat.spans",
             tooltip="What was read, and where the answer stands",
+        ),
+        Binding(
+            "ctrl+f", "files", "Files", id="chat.files",
+            tooltip="Which files the model got, or is to get always or never",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
@@ -144,7 +149,7 @@ class ChatScreen(MessageSelection):
             on_loaded=self._on_pair_loaded,
             on_failed=lambda: self.submission.take_back(self.open_chats.shown),
         )
-        size_check = SizeCheck(context, self.cost_estimate, edit, self.attachments)
+        size_check = SizeCheck(context, self.cost_estimate, edit)
         self.submission = Submission(
             context, self.loader, size_check, edit, self.attachments, self.keep_preview
         )
@@ -164,6 +169,7 @@ class ChatScreen(MessageSelection):
             context, self.loader, self.cost_estimate, self.keep_preview
         )
         self._conversation_settings = ConversationSettings(context)
+        self._file_chooser = FileChooser(context, self.submission, self.cost_estimate)
         self.welcome = Welcome(context, self.attachments)
 
     # -------------------------------------------------------------------------- the screen
@@ -318,6 +324,7 @@ class ChatScreen(MessageSelection):
             or self.server_status()
             or self.cost_estimate.warning
         )
+        self.notice.set_note(self.cost_estimate.note)
         if notices := self.open_chats.repository.unread_notices():
             self.notice.show(" ".join(notices))
 
@@ -369,6 +376,10 @@ class ChatScreen(MessageSelection):
 
     def action_show_spans(self) -> None:
         self.actions.show_spans(self.open_chats.shown.conversation.last_finished)
+
+    def action_files(self) -> None:
+        selected = self.transcript.selected
+        self._file_chooser.open(None if selected is None else selected.turn)
 
     # -------------------------------------------------------------------------- keep and mode
 

@@ -125,11 +125,17 @@ class Submission:
         self._start(chat, self._open_chats.repository.ask(chat, question, edits), question)
 
     def ask_again(
-        self, mode: Mode, keep: float, turn: Turn | None = None, pins: Pins | None = None
+        self,
+        mode: Mode,
+        keep: float,
+        turn: Turn | None = None,
+        pins: Pins | None = None,
+        choose_files: bool = False,
     ) -> None:
         self._context.composer.box.focus()
-        chat = self._open_chats.shown
-        self._start(chat, self._open_chats.repository.ask_again(chat, mode, keep, turn, pins), None)
+        chat, repository = self._open_chats.shown, self._open_chats.repository
+        asked = repository.ask_again(chat, mode, keep, turn, pins, choose_files)
+        self._start(chat, asked, None)
 
     def continue_answer(self) -> None:
         """Continue the last answer if it was cut off or stopped."""

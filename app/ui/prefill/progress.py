@@ -14,6 +14,7 @@ from app.protocol.events import (
     ImportanceMap,
     PhaseProgress,
     Planned,
+    Retrieved,
     Selected,
     Token,
 )
@@ -49,6 +50,7 @@ class TurnProgress:
     """Monotonic time of the question."""
     stopped_at: float | None = None
     phases: dict[Phase, PhaseProgress] = field(default_factory=dict)
+    retrieved: Retrieved | None = None
     planned: Planned | None = None
     importance: ImportanceMap | None = None
     selected: Selected | None = None
@@ -87,6 +89,8 @@ class TurnProgress:
                 pass
             case PhaseProgress():
                 self.phases[event.phase] = event
+            case Retrieved():
+                self.retrieved = event
             case Planned():
                 self.planned = event
             case ImportanceMap():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,10 +16,12 @@ from app.chat.conversation import Conversation
 from app.sessions.records import Overrides
 from app.settings.definitions import Range, Settings
 from app.settings.introspection import Setting, Value, find
+from app.ui.click_line import ClickLine, Piece
+from app.ui.files.overview import choice_text
 from app.ui.help.screen import Section
 from app.ui.settings.form import SettingsForm, group_heading
 from app.ui.settings.prompt import PromptBox
-from app.ui.settings.row import SettingRow
+from app.ui.settings.row import LABEL_WIDTH, SettingRow
 
 KEYS = {
     "mode": "reading.mode",
@@ -43,6 +46,40 @@ def conversation_settings(settings: Settings) -> dict[str, Setting]:
     found = {name: find(key) for name, key in KEYS.items()}
     rows = {name: replace(each, default=each.value_in(settings)) for name, each in found.items()}
     return rows | {"seed": SEED}
+
+
+class FilesRow(ClickLine, can_focus=True):
+    """How many files are always or never put before the model, which can be cleared."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "ctrl+d", "clear", "Default", id="conversation.files",
+            tooltip="Choose all files automatically",
+        ),
+        Binding("backspace,delete", "clear", show=False),
+    ]  # fmt: skip
+
+    def __init__(self, overrides: Overrides) -> None:
+        super().__init__()
+        self.always, self.never = overrides.always_read, overrides.never_read
+
+    def pieces(self) -> Iterator[Piece]:
+        text = choice_text(len(self.always or ()), len(self.never or ()))
+        yield Piece(("❯" if self.has_focus else " ") + ("• " if text else "  "), "$accent")
+        yield Piece(f"{'Files':<{LABEL_WIDTH}}")
+        yield Piece(text or "all automatic", "bold")
+        if text:
+            yield Piece("  ^D clears it · ^F in the chat shows them", "$ink-dim", self.action_clear)
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def action_clear(self) -> None:
+        self.always = self.never = None
+        self.refresh()
 
 
 class ConversationSettingsScreen(SettingsForm[Overrides]):
@@ -70,6 +107,8 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
         for name, setting in conversation_settings(settings).items():
             value: Any = getattr(conversation.overrides, name)
             self.rows[name] = SettingRow(setting, setting.default if value is None else value)
+        self.files = FilesRow(conversation.overrides)
+        self.files.display = bool(self.files.always or self.files.never)
 
     def compose(self) -> ComposeResult:
         yield self.heading
@@ -78,6 +117,7 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
             yield self.prompt
             yield group_heading("Reading and answers", "overrides the settings")
             yield from self.rows.values()
+            yield self.files
         yield self.message
         yield self.description
         yield self.foot
@@ -97,9 +137,16 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
     # -------------------------------------------------------------------------- fields
 
     def fields(self) -> list[Widget]:
-        return [self.prompt, *self.rows.values()]
+        files = [self.files] if self.files.display else []
+        return [self.prompt, *self.rows.values(), *files]
 
     def describe_other(self) -> None:
+        if self.files.has_focus:
+            self.describe(
+                "Files that the model gets with each question, or never, where not all fit.",
+                "Default: those that fit the question are chosen.",
+            )
+            return
         self.describe(
             "Instructions that the model gets before everything else.",
             "After a change, the whole conversation is read again.",
@@ -128,7 +175,9 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
             name: None if row.value == row.setting.default else _plain(row.value)
             for name, row in self.rows.items()
         }
-        before, prompt = self._conversation.overrides, self.prompt.prompt
+        always, never = self.files.always, self.files.never
+        before = replace(self._conversation.overrides, always_read=always, never_read=never)
+        prompt = self.prompt.prompt
         if prompt == self._conversation.system_prompt:
             return replace(before, **changed)
         system = None if prompt == self._conversation.system else prompt

@@ -127,9 +127,10 @@ def _merge(ranges: list[CharacterRange]) -> tuple[CharacterRange, ...]:
     return tuple(merged)
 
 
-def place_of(text: str, offset: int) -> str:
-    """`line 400`, or `page 12, line 4` of a text whose pages each follow a line `[Page 12]`."""
-    start, page = 0, ""
+def place_of(text: str, offset: int, first_line: int = 1) -> str:
+    """`line 400`, or `page 12, line 4` of a text whose pages each follow a line `[Page 12]`. The
+    text starts at the `first_line` of its file."""
+    start, page, line = 0, "", first_line
     if found := list(_PAGE.finditer(text, 0, offset)):
-        start, page = found[-1].end() + 1, f"page {int(found[-1][1]):,}, "
-    return f"{page}line {text.count(LINE_BREAK, start, max(offset, start)) + 1:,}"
+        start, page, line = found[-1].end() + 1, f"page {int(found[-1][1]):,}, ", 1
+    return f"{page}line {text.count(LINE_BREAK, start, max(offset, start)) + line:,}"

@@ -62,7 +62,7 @@ class DocumentsScreen(ModalScreen[int | None]):
 
     def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
         for index, document in enumerate(self._collection.documents):
-            if text.casefold() in document.name.casefold():
+            if text.casefold() in document.title.casefold():
                 yield str(index), document_line(document, index, width)
 
     def action_choose(self) -> None:
@@ -91,5 +91,5 @@ def document_line(document: ReadDocument, index: int, width: int) -> Content:
         if width - number.cell_length - right.cell_length - 2 >= MIN_NAME:
             break
     name_style = "" if document.passages_read else "$ink-dim"
-    name = Content.assemble(number, (sanitize_line(document.name), name_style))
+    name = Content.assemble(number, (sanitize_line(document.title), name_style))
     return spread(name, right, width)

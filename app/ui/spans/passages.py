@@ -63,6 +63,13 @@ class ReadDocument:
     """Ranges that the user pinned."""
     copied: tuple[tuple[int, int], ...] = ()
     """Ranges that the answer copied."""
+    line: int = 1
+    """The number of its first line in its file."""
+
+    @property
+    def title(self) -> str:
+        """The name, and of a part of a file where it starts."""
+        return self.name if self.line == 1 else f"{self.name}, from line {self.line:,}"
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -147,7 +154,8 @@ def read_documents(
         read = ReadDocument(
             *index, document.name, document.text, passages, importance, document.pinned
         )
-        return replace(read, copied=copied_ranges(answer, document.text, read.is_read))
+        copied = copied_ranges(answer, document.text, read.is_read)
+        return replace(read, copied=copied, line=document.line)
 
     return [
         read_document((message, number), document)

@@ -195,7 +195,7 @@ class SpansScreen(Screen[AskAgain | None]):
         pinned = f" · {len(self._pins_here)} pinned by you" if self._pins_here else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
         room = max(MIN_NAME, width - left.cell_length - right.cell_length)
-        name = Content(sanitize_line(document.name)).truncate(room, ellipsis=True)
+        name = Content(sanitize_line(document.title)).truncate(room, ellipsis=True)
         return Content.assemble(left, name, right).truncate(width, ellipsis=True)
 
     def _passages(self) -> str:
@@ -211,7 +211,7 @@ class SpansScreen(Screen[AskAgain | None]):
         message, position = self._message
         if message and position == self._position:
             return Content.styled(message, "$accent")
-        place = place_of(self._document.text, offset)
+        place = place_of(self._document.text, offset, self._document.line)
         passage = self._document.at(offset)
         importance = passage.score
         if importance is None:

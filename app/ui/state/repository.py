@@ -175,10 +175,12 @@ class ChatRepository:
         keep: float,
         turn: Turn | None = None,
         pins: Pins | None = None,
+        choose_files: bool = False,
     ) -> StoredTurn:
-        return await self._on_disk(
-            lambda: self._commit(chat, lambda: chat.chat.ask_again(mode, keep, turn, pins))
-        )
+        def ask() -> StoredTurn:
+            return chat.chat.ask_again(mode, keep, turn, pins, choose_files)
+
+        return await self._on_disk(lambda: self._commit(chat, ask))
 
     async def continue_answer(self, chat: OpenChat, turn: Turn) -> StoredTurn:
         return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
+from app.ui.files.overview import files_for
 from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import (
@@ -139,7 +140,13 @@ class Transcript(LockableScroll):
 
     async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
         views = {
-            turn.number: TurnView(turn, self.progress[turn.number], self._clock, self._version_of)
+            turn.number: TurnView(
+                turn,
+                self.progress[turn.number],
+                self._clock,
+                self._version_of,
+                files_for(self._chat.conversation, turn),
+            )
             for turn in turns
         }
         self._views = {**views, **self._views} if before is not None else {**self._views, **views}

@@ -13,8 +13,10 @@ from textual.widgets import Static
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
 from app.protocol import wording
+from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
+from app.ui.files.line import FilesLine
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.prefill.progress import TurnProgress
 from app.ui.text import as_sentence, with_full_stop
@@ -78,11 +80,18 @@ class AnswerView(MessageView):
     """How the question is read, the answer, and how it ended."""
 
     def __init__(
-        self, turn: Turn, version: VersionIndex, progress: TurnProgress, clock: Callable[[], float]
+        self,
+        turn: Turn,
+        version: VersionIndex,
+        progress: TurnProgress,
+        clock: Callable[[], float],
+        files: Sequence[Document],
     ) -> None:
         super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
         self._progress, self._clock = progress, clock
         self._is_last, self._has_documents, self._is_first_quote = True, False, False
+        self._available_files = files
+        self._files: FilesLine
         self._thinking: ThinkingView
         self._panel: PrefillPanel
         self._answer: Answer | Quotation
@@ -93,14 +102,15 @@ class AnswerView(MessageView):
         return self.turn.state is not TurnState.RUNNING
 
     def content(self) -> Sequence[Widget]:
+        self._files = FilesLine(self.turn, self._available_files)
         self._thinking = ThinkingView(self.turn, self._progress, self._clock)
         self._panel = PrefillPanel(self._progress, self._clock)
         self._panel.hints = self._keys()
         self._answer = (Quotation if self.turn.quotes else Answer)(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
-        heading = Speaker(QUOTE if self.turn.quotes else ANSWER, self)
-        return [heading, self._thinking, self._panel, self._answer, self._note]
+        speaker = Speaker(QUOTE if self.turn.quotes else ANSWER, self)
+        return [speaker, self._files, self._thinking, self._panel, self._answer, self._note]
 
     def estimate_height(self, width: int) -> int:
         return 5 + estimate_rows(self.turn.text, width)
@@ -108,6 +118,7 @@ class AnswerView(MessageView):
     def tick(self) -> None:
         """Update what changes with time."""
         if self.has_content:
+            self._files.show()
             self._panel.hints = self._keys()
             self._panel.update_progress()
             self._thinking.show()
@@ -185,12 +196,15 @@ class TurnView(Vertical):
         progress: TurnProgress,
         clock: Callable[[], float],
         version_of: Callable[[Turn, TurnPart], VersionIndex],
+        files: Sequence[Document],
     ) -> None:
-        """`turn` and `progress` change with the engine's events; `update_turn` shows that."""
+        """`turn` and `progress` change with the engine's events; `update_turn` shows that. `files`
+        are those from which some may be chosen."""
         super().__init__(classes="turn")
         self.turn = turn
         self.question = QuestionView(turn, version_of(turn, TurnPart.QUESTION))
-        self.answer = AnswerView(turn, version_of(turn, TurnPart.ANSWER), progress, clock)
+        version = version_of(turn, TurnPart.ANSWER)
+        self.answer = AnswerView(turn, version, progress, clock, files)
 
     def compose(self) -> ComposeResult:
         yield self.question

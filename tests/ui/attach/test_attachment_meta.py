@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -24,20 +23,18 @@ def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
 def test_every_reason_is_restored() -> None:
     every = tuple(skipped(reason) for reason in Reason)
     own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", rest=True),)
-    folder = replace(FOLDER, files=3, skipped=every + own, lossy=("src/odd\u202e.txt",))
+    folder = replace(FOLDER, skipped=every + own, lossy=("src/odd\u202e.txt",))
     found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
-    assert (found.files, found.skipped, found.lossy) == (3, every + own, ("src/odd\u202e.txt",))
+    assert (found.skipped, found.lossy) == (every + own, ("src/odd\u202e.txt",))
     assert [each.sentence for each in found.skipped] == [each.sentence for each in every + own]
-    assert (file.files, file.skipped) == (None, ())
+    assert file.skipped == ()
 
 
 def test_no_notes_for_files_and_for_too_many_skipped() -> None:
     assert to_notes(()) == to_notes((FILE, FOLDER)) == ""
     many = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(MAX_SKIPPED))
-    assert len(
-        with_notes((FOLDER,), to_notes((replace(FOLDER, files=1, skipped=many),)))[0].skipped
-    )
-    assert to_notes((replace(FOLDER, files=1, skipped=many, lossy=("one more",)),)) == ""
+    assert len(with_notes((FOLDER,), to_notes((replace(FOLDER, skipped=many),)))[0].skipped)
+    assert to_notes((replace(FOLDER, skipped=many, lossy=("one more",)),)) == ""
 
 
 @pytest.mark.parametrize(
@@ -49,24 +46,18 @@ def test_no_notes_for_files_and_for_too_many_skipped() -> None:
         "[]",
         '{"src/": 7}',
         '{"src/": {}}',
-        '{"src/": {"files": "x", "skipped": [], "lossy": []}}',
-        '{"src/": {"files": 1, "skipped": [["a", "no reason", false]], "lossy": []}}',
-        '{"src/": {"files": 1, "skipped": [["a"]], "lossy": []}}',
-        '{"src/": {"files": 1, "skipped": [["a", "empty", false, "one"]], "lossy": []}}',
-        '{"src/": {"files": 1, "skipped": 3, "lossy": []}}',
+        '{"src/": {"skipped": []}}',
+        '{"src/": {"skipped": [["a", "no reason", false]], "lossy": []}}',
+        '{"src/": {"skipped": [["a"]], "lossy": []}}',
+        '{"src/": {"skipped": [["a", "empty", false, "one"]], "lossy": []}}',
+        '{"src/": {"skipped": 3, "lossy": []}}',
     ],
 )
 def test_damaged_notes_are_ignored(notes: str) -> None:
     (found,) = with_notes((FOLDER,), notes)
-    assert (found.files, found.skipped, found.lossy) == (None, (), ())
+    assert (found.skipped, found.lossy) == ((), ())
 
 
 def test_notes_are_short() -> None:
     some = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(100))
-    assert len(to_notes((replace(FOLDER, files=1, skipped=some),))) < 4_000
-    assert json.loads(to_notes((replace(FOLDER, files=1, skipped=some),)))["src/"]["files"] == 1
-
-
-def test_notes_of_earlier_versions_are_read() -> None:
-    (found,) = with_notes((FOLDER,), '{"src/": {"files": 1, "skipped": [], "odd": ["src/a.py"]}}')
-    assert (found.files, found.lossy) == (1, ("src/a.py",))
+    assert len(to_notes((replace(FOLDER, skipped=some),))) < 4_000

@@ -93,7 +93,7 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
         await ask(pilot, engine)
         documents = engine.asks[0].messages[0].documents
         assert [each.name for each in documents] == ["src/", "src/main.py"]
-        await until_shown(pilot, "▣ src/  1 document · 240 B")
+        await until_shown(pilot, "▣ src/  1 file · 240 B")
 
 
 async def test_keys_reach_every_chip(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from app.ui.app import SpecchatApp
 from app.ui.chat import submission
 from app.ui.chat.context_meter import ContextMeter
 from tests.fakes import FakeEngine, Story
+from tests.ui.files.helpers import attach, repository
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -128,15 +129,37 @@ async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> No
         await until_shown(pilot, "all cached: saves nothing")
 
 
-async def test_more_than_the_model_takes_is_said_before_it_is_sent() -> None:
+async def test_more_than_fits_is_said_before_it_is_sent() -> None:
     engine = FakeEngine()
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT * 3)
-        await until_shown(pilot, "tokens, and qwen3-8b-4bit takes at", "K/41K full")
-        await until_shown(pilot, "start a new conversation with ^N")
+        await until_shown(pilot, " tokens in 1 file · the best parts for each question are read")
+        await until_shown(pilot, "ctx 20K/41K ▓▓▓▓▓░░░░░   new 20K")  # half of it
         await pilot.press("backspace")
-        await until_gone(pilot, "takes at")
+        await until_gone(pilot, "the best parts")
+
+
+async def test_a_folder_of_which_not_all_fits() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, repository(), tokens=8_379_266)
+        await until_shown(
+            pilot, "8,379,266 tokens in 30 files · the best for each question are read (^F)"
+        )
+
+
+async def test_the_next_question_brings_other_files() -> None:
+    engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        engine.say(CostsUpdated(KNOWN))
+        attach(pilot, repository(), tokens=8_379_266)
+        await ask(pilot, engine)
+        await until_shown(pilot, "2 of 30 files")
+        assert "new" not in figures(pilot)
+        await type_in(pilot, "And where?")
+        await until(pilot, lambda: "new 5.5K" in figures(pilot))  # half of what is left
 
 
 @pytest.mark.parametrize("width", [46, 60, 80, 200])

@@ -84,3 +84,5 @@ def test_a_place_has_a_page_if_the_text_has_pages() -> None:
     assert place_of(pages, pages.index("one")) == "page 1, line 1"
     assert place_of(pages, pages.index("three")) == "page 12, line 2"
     assert place_of(pages, 0) == "line 1"
+    assert place_of("a\nb\nc", 4, 120) == "line 122"
+    assert place_of(pages, pages.index("three"), 120) == "page 12, line 2"

@@ -1,0 +1,1 @@
+"""Which files of how many were put before the model, and changing that."""

@@ -1,0 +1,157 @@
+"""What is known about the files of a conversation: which were put before the model, and why. No
+widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.chat.conversation import Conversation, Turn
+from app.protocol.events import Retrieved
+from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
+from app.util import formatting
+
+CHARACTERS_PER_TOKEN = 4
+"""For files that were not put before the model, whose tokens nobody has counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """One file. `tokens` are those that were put before the model, or (`estimated`) those that it
+    would take as a whole."""
+
+    name: str
+    tokens: int
+    in_prompt: bool = False
+    earlier: bool = False
+    """Whether it is there for an earlier question."""
+    estimated: bool = False
+    lines: str = ""
+    reason: str = ""
+
+
+def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
+    """Each file once, without the trees of folders."""
+    return tuple(dict.fromkeys(each for each in documents if not each.name.endswith("/")))
+
+
+def files_for(conversation: Conversation, turn: Turn) -> tuple[Document, ...]:
+    """The files from which those for the question of `turn` were chosen."""
+    asked = (holder for holder in conversation.question_turns(turn) if holder is not None)
+    return files_of(document for holder in asked for document in holder.question.documents)
+
+
+def common_folder(files: Sequence[Document]) -> str:
+    """The folder at the top that all files are in, with its slash, or empty."""
+    top, slash, _ = files[0].name.partition("/") if files else ("", "", "")
+    return top + slash if slash and all(f.name.startswith(top + slash) for f in files) else ""
+
+
+def lines_of(parts: Sequence[Document], file: Document | None) -> str:
+    """`1–80, 200–240`; empty if the parts are the whole file."""
+    if file is None or sum(len(part.text) for part in parts) >= len(file.text):
+        return ""
+    ranges = [(part.line, part.line + part.text.rstrip("\n").count("\n")) for part in parts]
+    return ", ".join(f"{a:,}–{b:,}" if b > a else f"{a:,}" for a, b in ranges)
+
+
+def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
+    found: dict[str, list[RetrievedPart]] = {}
+    for part in parts:
+        found.setdefault(part.document.name, []).append(part)
+    return found
+
+
+def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
+    """For each file in the prompt its name below the common folder, with the lines if not all of it
+    is there, as in `urls/base.py:1–80`. What the user chose or named comes first, then what has
+    most of the question's words."""
+    by_name, top = {each.name: each for each in files}, common_folder(files)
+    first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
+
+    def order(of_file: list[RetrievedPart]) -> tuple[int, int]:
+        reason = of_file[0].reason
+        return first.index(reason) if reason in first else len(first), -len(of_file[0].words)
+
+    names = []
+    for of_file in sorted(by_file(parts).values(), key=order):
+        documents = [part.document for part in of_file]
+        name = documents[0].name
+        lines = lines_of(documents, by_name.get(name))
+        names.append(":".join(filter(None, (name.removeprefix(top), lines))))
+    return names
+
+
+def file_facts(
+    files: Sequence[Document],
+    conversation: Conversation,
+    turn: Turn | None,
+    retrieved: Retrieved | None,
+) -> list[FileFacts]:
+    """The facts for the answer of `turn`. `retrieved` knows which files nearly made it."""
+    parts = by_file(() if turn is None else turn.retrieved or ())
+    earlier: dict[str, list[RetrievedPart]] = {}
+    if turn is not None:
+        before = [
+            part for each in conversation.earlier_turns(turn) for part in each.retrieved or ()
+        ]
+        earlier = by_file(before)
+    nearly = {} if retrieved is None else {r.name: (i, r) for i, r in enumerate(retrieved.ranked)}
+    all_fit = turn is not None and turn.retrieved is None and bool(turn.text)
+    in_turn = set(files_for(conversation, turn)) if all_fit and turn is not None else set()
+
+    def facts(file: Document) -> FileFacts:
+        size = -(-len(file.text) // CHARACTERS_PER_TOKEN)
+        if own := parts.get(file.name, earlier.get(file.name)):
+            is_earlier = file.name not in parts
+            reason = "from an earlier question" if is_earlier else _reason(own[0])
+            lines = lines_of([part.document for part in own], file)
+            tokens = sum(part.tokens for part in own)
+            return FileFacts(file.name, tokens, True, is_earlier, False, lines, reason)
+        reason = ""
+        if file.name in nearly:
+            number, ranked = nearly[file.name]
+            words = f" · {', '.join(ranked.words)}" if ranked.words else ""
+            reason = f"{_ordinal(len(parts) + number + 1)}, score {ranked.score:.2f}{words}"
+        return FileFacts(file.name, size, file in in_turn, estimated=True, reason=reason)
+
+    return [facts(file) for file in files]
+
+
+def _reason(part: RetrievedPart) -> str:
+    match part.reason:
+        case RetrievalReason.WORDS:
+            return f"words: {', '.join(part.words)}" if part.words else "words"
+        case RetrievalReason.MEANING:
+            return "meaning"
+        case RetrievalReason.NAME:
+            return "named in the question"
+        case RetrievalReason.CHOSEN:
+            return "your choice"
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
+def summary(facts: Sequence[FileFacts], room: int | None, always: int, never: int) -> str:
+    """`5 of 2,293 files · 3,912 of 4,096 tokens · 2 always, 1 never`"""
+    shown = [each for each in facts if each.in_prompt and not each.earlier]
+    total, before = formatting.plural(len(facts), "file"), sum(each.earlier for each in facts)
+    if shown or before:
+        tokens = formatting.count(sum(each.tokens for each in shown))
+        about = "about " if any(each.estimated for each in shown) else ""
+        of = f" of {formatting.count(room)}" if room else ""
+        text = f"{formatting.count(len(shown))} of {total} · {about}{tokens}{of} tokens"
+        text += f" · {before:,} from earlier questions" if before else ""
+    else:
+        tokens = formatting.short_count(sum(each.tokens for each in facts))
+        text = f"{total} · about {tokens} tokens"
+    return " · ".join(filter(None, (text, choice_text(always, never))))
+
+
+def choice_text(always: int, never: int) -> str:
+    """`2 always, 1 never`"""
+    counts = ((always, "always"), (never, "never"))
+    return ", ".join(f"{number:,} {word}" for number, word in counts if number)

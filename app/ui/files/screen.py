@@ -1,0 +1,280 @@
+"""Ctrl+F: the files of a conversation as a tree: which the model got, and choosing others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.events import Click
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.visual import Visual
+from textual.widgets import Input
+
+from app.sessions.records import Overrides
+from app.ui.files.overview import FileFacts, summary
+from app.ui.files.tree import Choice, FileTree, Row
+from app.ui.framed_screen import FramedScreen
+from app.ui.help.screen import Section
+from app.ui.safe_input import SafeInput
+from app.ui.text import spread
+from app.util import formatting
+from app.util.sanitize import sanitize_line
+
+MARKS = {Choice.ALWAYS: "●", Choice.NEVER: "×"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFiles:
+    """`always` and `never` are names; `again` if the question is to be asked again with them."""
+
+    always: tuple[str, ...]
+    never: tuple[str, ...]
+    again: bool
+
+
+class FilterLine(SafeInput):
+    """All but Space, which chooses."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return key != "space" and super().check_consume_key(key, character)
+
+
+class TreeView(ScrollView, can_focus=False):
+    """Draws only the rows that are visible: there may be thousands."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"tree--cursor"}
+    cursor: reactive[int] = reactive(0, init=False)
+
+    @dataclass
+    class Clicked(Message):
+        """A click on the row of the cursor."""
+
+    def __init__(self, tree: FileTree, context: int) -> None:
+        """`context` is the model's, in tokens; 0 if unknown."""
+        super().__init__()
+        self._files, self._context_length = tree, context
+        self.rows: list[Row] = []
+
+    @property
+    def row(self) -> Row | None:
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def show(self, rows: list[Row]) -> None:
+        """The cursor stays on its row if that is still there."""
+        key = self.row.key if self.row else ""
+        self.rows = rows
+        self.virtual_size = Size(self.size.width, len(rows))
+        self.go_to(key)
+        self.refresh()
+
+    def go_to(self, key: str) -> None:
+        self.move_to(next((i for i, row in enumerate(self.rows) if row.key == key), 0))
+
+    def move_to(self, index: int) -> None:
+        self.cursor = max(0, min(len(self.rows) - 1, index))
+        top, height = self.scroll_offset.y, max(1, self.size.height)
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True, immediate=True)
+
+    def watch_cursor(self) -> None:
+        self.refresh()
+
+    def on_click(self, event: Click) -> None:
+        index = self.scroll_offset.y + event.y
+        if index < len(self.rows):
+            self.move_to(index)
+            self.post_message(self.Clicked())
+
+    def render_line(self, y: int) -> Strip:
+        index, width = self.scroll_offset.y + y, self.scrollable_content_region.width
+        if index >= len(self.rows):
+            return Strip.blank(width, self.rich_style)
+        row = self.rows[index]
+        content = row_content(row, self._files.choice(row), self._context_length, width)
+        names = ("tree--cursor",) if index == self.cursor else ()
+        style = self.get_visual_style(*names)
+        (strip,) = Visual.to_strips(self, content, width, 1, style)
+        return strip
+
+
+class FilesScreen(FramedScreen[ChosenFiles | None]):
+    """Typing filters, the arrow keys move in the tree."""
+
+    HINTS = ("⏎ ask again", "Space always, never, automatic", "←→ fold", "type to find", "Esc")
+    HINTS_BEFORE = ("⏎ done", *HINTS[1:])
+    # With priority: the focused input would use some of these keys itself.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Up", id="files.up", tooltip="Row above", priority=True),
+        Binding("down", "move(1)", "Down", id="files.down", tooltip="Row below", priority=True),
+        Binding(
+            "pageup", "page(-1)", "Page up", id="files.page_up", tooltip="Page up", priority=True
+        ),
+        Binding(
+            "pagedown", "page(1)", "Page down", id="files.page_down", tooltip="Page down",
+            priority=True,
+        ),
+        Binding(
+            "left", "fold", "Close", id="files.fold",
+            tooltip="Close the folder, or go to the one around it", priority=True,
+        ),
+        Binding(
+            "right", "unfold", "Open", id="files.unfold", tooltip="Open the folder", priority=True
+        ),
+        Binding(
+            "space", "cycle", "Choose", id="files.choose",
+            tooltip="Always, never or automatically put before the model; a folder: all its files",
+            priority=True,
+        ),
+        Binding(
+            "enter", "again", "Again", id="files.again",
+            tooltip="Ask the question again with this choice", priority=True,
+        ),
+        Binding(
+            "escape,ctrl+f", "close", "Close", id="files.close",
+            tooltip="Close; the choice is kept for the next question", priority=True,
+        ),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        facts: Sequence[FileFacts],
+        overrides: Overrides,
+        context: int = 0,
+        room: int | None = None,
+        can_ask: bool = False,
+    ) -> None:
+        """`context` is the model's in tokens, 0 if unknown; `room` is what there was for files;
+        `can_ask` if there is a question to be asked again."""
+        super().__init__()
+        self._facts, self._room, self._can_ask = facts, room, can_ask
+        choices = dict.fromkeys(overrides.never_read or (), Choice.NEVER)
+        choices |= dict.fromkeys(overrides.always_read or (), Choice.ALWAYS)
+        self.files = FileTree(facts, choices)
+        self.filter = FilterLine(placeholder="Type to find", compact=True)
+        self.view = TreeView(self.files, context)
+        if not can_ask:
+            self.HINTS = self.HINTS_BEFORE  # type: ignore[misc]
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Files", FilesScreen),)
+
+    def compose(self) -> ComposeResult:
+        yield self.heading
+        yield self.filter
+        yield self.view
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.filter.focus()
+        self.view.show(self.files.rows())
+        in_prompt = (row for row in self.view.rows if not row.folder and row.files[0].in_prompt)
+        self.view.go_to(next((row.key for row in in_prompt), ""))
+        self._show_summary()
+
+    def _show_summary(self) -> None:
+        always, never = (len(self.files.chosen(each)) for each in (Choice.ALWAYS, Choice.NEVER))
+        self.show_heading("Files", summary(self._facts, self._room, always, never))
+
+    @on(Input.Changed)
+    def _filter(self, event: Input.Changed) -> None:
+        event.stop()
+        self.view.show(self.files.rows(event.value))
+
+    def action_move(self, step: int) -> None:
+        self.view.move_to(self.view.cursor + step)
+
+    def action_page(self, pages: int) -> None:
+        self.view.move_to(self.view.cursor + pages * max(1, self.view.size.height - 1))
+
+    def action_fold(self) -> None:
+        row = self.view.row
+        if row is None or self.filter.value:
+            return
+        if row.is_open:
+            self._set_open(row, False)
+        else:
+            self.view.go_to(row.key.rstrip("/").rpartition("/")[0] + "/")
+
+    def action_unfold(self) -> None:
+        row = self.view.row
+        if row is not None and row.folder and not row.is_open:
+            self._set_open(row, True)
+
+    def _set_open(self, row: Row, is_open: bool) -> None:
+        self.files.set_open(row.folder, is_open)
+        self.view.show(self.files.rows())
+
+    def action_cycle(self) -> None:
+        if (row := self.view.row) is not None:
+            self.files.cycle(row)
+            self.view.refresh()
+            self._show_summary()
+
+    @on(TreeView.Clicked)
+    def _clicked(self) -> None:
+        row = self.view.row
+        if row is not None and row.folder:
+            self._set_open(row, not row.is_open)
+        else:
+            self.action_cycle()
+
+    def action_again(self) -> None:
+        self._dismiss_with(self._can_ask)
+
+    def action_close(self) -> None:
+        """Clear the filter; close where it is empty."""
+        if self.filter.value:
+            self.filter.value = ""
+        else:
+            self._dismiss_with(False)
+
+    def _dismiss_with(self, again: bool) -> None:
+        chosen = self.files.chosen
+        self.dismiss(ChosenFiles(chosen(Choice.ALWAYS), chosen(Choice.NEVER), again))
+
+
+def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Content:
+    """One line of at most `width` cells. Where it is narrow, the reason is cut first."""
+    if row.folder:
+        left = Content.assemble(
+            "  " * row.depth, ("▾ " if row.is_open else "▸ ", "$accent"), sanitize_line(row.label)
+        )
+        shown = [each for each in row.files if each.in_prompt]
+        count = f"{len(shown):,} of {len(row.files):,}" if shown else f"{len(row.files):,}"
+        note = "" if choice in (None, Choice.AUTOMATIC) else f"{choice} · "
+        size = _size(sum(each.tokens for each in shown), False, context) if shown else " " * 15
+        return spread(left, Content.styled(f"{note}{count}  {size}", "$ink-dim"), width)
+    file = row.files[0]
+    mark = MARKS.get(choice, "✓" if file.in_prompt else " ") if choice else " "
+    name_style = "" if file.in_prompt and choice is not Choice.NEVER else "$ink-dim"
+    name = sanitize_line(row.label)
+    left = Content.assemble("  " * row.depth, (f"{mark} ", "$accent"), (name, name_style))
+    if file.lines:
+        left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))
+    size = _size(file.tokens, file.estimated, context)
+    notes = [file.reason] if file.reason else []
+    if choice is Choice.NEVER or (choice is Choice.ALWAYS and file.reason != "your choice"):
+        notes.insert(0, str(choice))
+    reason = sanitize_line(" · ".join(notes))
+    room = width - min(left.cell_length, 2 * width // 3) - cell_len(size) - 4
+    cut = Content.styled(reason, "$ink-dim").truncate(room, ellipsis=True) if room > 7 else ""
+    return spread(left, Content.assemble(cut, ("  " + size, "$ink-dim")), width)
+
+
+def _size(tokens: int, estimated: bool, context: int) -> str:
+    """`~1.2K tok   3%`"""
+    text = f"{'~' if estimated else ''}{formatting.short_count(tokens)} tok"
+    share = formatting.percent(tokens / context) if context and tokens <= context else ""
+    return f"{text:>10} {share:>4}"

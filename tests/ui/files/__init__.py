@@ -1,0 +1,1 @@
+"""Files that are put before the model, where not all fit."""

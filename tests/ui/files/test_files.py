@@ -1,0 +1,338 @@
+"""Which files of how many were put before the model, and choosing others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from app.protocol.events import Retrieved
+from app.protocol.options import Mode
+from app.ui.app import SpecchatApp
+from app.ui.files.overview import FileFacts, choice_text, summary
+from app.ui.files.screen import FilesScreen, row_content
+from app.ui.files.tree import Choice, FileTree, Row
+from tests.fakes import FakeEngine, Story
+from tests.ui.files.helpers import attach, repository
+from tests.ui.helpers import (
+    SMALL,
+    app_with,
+    ask,
+    kept_app,
+    screen_text,
+    type_in,
+    until,
+    until_gone,
+    until_shown,
+)
+
+STORY = Story(answer="It resolves.", retrieves=3)
+QUESTION = "Where is the resolver and the middleware?"
+
+
+async def answered(pilot: Pilot[None], engine: FakeEngine, question: str = QUESTION) -> None:
+    await until_shown(pilot, "ready")
+    attach(pilot, repository())
+    await ask(pilot, engine, question)
+    await until_shown(pilot, "3 of 30 files")
+
+
+def opened(pilot: Pilot[None]) -> FilesScreen:
+    assert isinstance(pilot.app.screen, FilesScreen)
+    return pilot.app.screen
+
+
+async def open_files(pilot: Pilot[None]) -> FilesScreen:
+    await pilot.press("ctrl+f")
+    await until(pilot, lambda: isinstance(pilot.app.screen, FilesScreen), "the files")
+    await until_shown(pilot, "Type to find")
+    return opened(pilot)
+
+
+def overrides(pilot: Pilot[None]) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    assert isinstance(pilot.app, SpecchatApp)
+    found = pilot.app.chat.open_chats.shown.conversation.overrides
+    return found.always_read, found.never_read
+
+
+async def go_to(pilot: Pilot[None], name: str) -> None:
+    """By the filter."""
+    screen = opened(pilot)
+    screen.filter.value = name
+    await until(pilot, lambda: screen.view.row is not None and name in screen.view.row.key, name)
+
+
+async def test_an_answer_says_which_files_it_is_from() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=(150, 30)) as pilot:
+        await answered(pilot, engine)
+        await until_shown(
+            pilot,
+            "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change",
+        )
+
+
+async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
+    engine = FakeEngine(STORY, stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, repository())
+        await type_in(pilot, QUESTION)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        engine.advance()
+        engine.advance()
+        await until_shown(pilot, "choosing files", "retrieve 15/30")
+        assert "of 30 files" not in screen_text(pilot)
+        engine.advance_to(lambda event: isinstance(event, Retrieved))
+        await until_shown(pilot, "3 of 30 files: long.py:280–319, base.py, resolvers.py · ^F to")
+        engine.finish()
+
+
+async def test_a_stored_answer_says_it_too(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
+        await answered(pilot, engine)
+    async with kept_app(tmp_path, FakeEngine(STORY), size=(150, 30)) as (pilot, _):
+        await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
+        screen = await open_files(pilot)
+        await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
+        assert screen.view.row is not None
+        await pilot.press("escape")
+        await until_gone(pilot, "Type to find")
+
+
+@pytest.mark.parametrize("size", [SMALL, (60, 20), (160, 40)])
+async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int]) -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=size) as pilot:
+        await answered(pilot, engine)
+        screen = await open_files(pilot)
+        await until_shown(pilot, "Files  3 of 30 files · ", "▾ repo/", "▾ urls/", "▸ parts/")
+        await until_shown(pilot, "✓ resolvers.py", "2 of 2")
+        assert "file3.txt" not in screen_text(pilot)
+        if size[0] >= 80:
+            await until_shown(pilot, "4,096 tokens", "words: resolver")
+            await until_shown(pilot, "4th, score 1.00")  # it nearly made it
+        await go_to(pilot, "long")
+        await until_shown(pilot, "lines 280–319")
+        await pilot.press("escape")
+        await until(pilot, lambda: not screen.filter.value)
+        lines = screen_text(pilot).splitlines()
+        assert all(len(line) <= size[0] for line in lines)
+
+
+async def test_folders_open_and_close() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await answered(pilot, engine)
+        screen = await open_files(pilot)
+        screen.view.go_to("repo/parts/")
+        await pilot.press("right")
+        await until_shown(pilot, "▾ parts/", "▸ part0/")
+        await pilot.press("down", "right", "down")
+        await until_shown(pilot, "file0.txt")
+        assert screen.view.row is not None
+        assert screen.view.row.key.endswith("file0.txt")
+        await pilot.press("left")
+        assert screen.view.row.key == "repo/parts/part0/"
+        await pilot.press("left", "left", "left")
+        await until_gone(pilot, "part0")
+        await pilot.press(*["pagedown"] * 3, *["pageup"] * 4)
+        assert screen.view.cursor == 0
+
+
+async def test_a_choice_asks_again_with_it() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=(100, 30)) as pilot:
+        await answered(pilot, engine)
+        await open_files(pilot)
+        await go_to(pilot, "file7.txt")
+        await pilot.press("space")
+        await until_shown(pilot, "● repo/parts/part0/file7.txt", "1 always")
+        await go_to(pilot, "base.py")
+        await pilot.press("space", "space")
+        await until_shown(pilot, "× repo/urls/base.py", "1 always, 1 never")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 2, "the second answer")
+        again = engine.asks[1]
+        assert again.files.always == {"repo/parts/part0/file7.txt"}
+        assert again.files.never == {"repo/urls/base.py"}
+        assert again.messages[-1].retrieved is None  # they are to be chosen again
+        assert again.messages[-1].text == QUESTION
+        await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files: file7.txt")
+        screen = await open_files(pilot)
+        await until_shown(pilot, "1 always, 1 never", "your choice")
+        await go_to(pilot, "file7")
+        await pilot.press("space", "space")
+        await until_shown(pilot, "1 never")
+        assert screen.files.chosen(Choice.ALWAYS) == ()
+
+
+async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
+        await answered(pilot, engine)
+        await open_files(pilot)
+        await go_to(pilot, "file7.txt")
+        await pilot.press("space", "escape", "escape")
+        await until_shown(pilot, "From the next question on: 1 always.")
+        assert len(engine.asks) == 1
+    async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
+        await until_shown(pilot, "ready", "3 of 30 files")
+        await ask(pilot, engine, "What is the urlconf?")
+        assert engine.asks[0].files.always == {"repo/parts/part0/file7.txt"}
+        await until_shown(pilot, "3 of 30 files: file7.txt, ")
+        await open_files(pilot)
+        await until_shown(pilot, "from an earlier question", "from earlier questions")
+
+
+async def test_files_can_be_chosen_before_a_question() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await pilot.press("ctrl+f")
+        await until_shown(pilot, "No files here. Type @ to attach")
+        attach(pilot, repository())
+        screen = await open_files(pilot)
+        await until_shown(pilot, "30 files · about", "⏎ done")
+        screen.view.go_to("repo/urls/")
+        await pilot.press("space", "space", "enter")
+        await until_shown(pilot, "From the next question on: 2 never.")
+        assert not engine.asks
+        await ask(pilot, engine, QUESTION)
+        assert engine.asks[0].files.never == {"repo/urls/base.py", "repo/urls/resolvers.py"}
+        await until_shown(pilot, "3 of 30 files: long.py", "README.md")
+
+
+async def test_what_fits_is_said_to_be_there() -> None:
+    engine = FakeEngine(Story(answer="Yes."))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, repository())
+        await ask(pilot, engine)
+        await until_shown(pilot, "Yes.")
+        assert "^F to change" not in screen_text(pilot)
+        await open_files(pilot)
+        await until_shown(pilot, "30 of 30 files", "✓ README.md", "⏎ done")
+
+
+async def test_the_conversations_settings_count_and_clear_the_choice() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await answered(pilot, engine)
+        await open_files(pilot)
+        await go_to(pilot, "file")
+        await pilot.press("space", "down", "space", "space", "escape", "escape")
+        await until_shown(pilot, "1 always, 1 never")
+        await pilot.press("f3")
+        await until_shown(pilot, "This conversation")
+        await pilot.press(*["down"] * 12)
+        await until_shown(pilot, "1 always, 1 never", "^D clears it", "Files that the model gets")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, "all automatic")
+        await pilot.press("escape")
+        await until(pilot, lambda: overrides(pilot) == (None, None))
+
+
+async def test_the_spans_of_a_part_have_the_lines_of_its_file() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=(100, 30)) as pilot:
+        await answered(pilot, engine)
+        await pilot.press("ctrl+s", "slash", *"middleware", "enter", "escape", "down")
+        await until_shown(pilot, "repo/long.py, from line 280", "line 301")
+        await pilot.press("up", "space", "enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        parts = engine.asks[1].messages[-1].retrieved
+        assert parts is not None  # the same ones
+        assert [part.name for part in parts if part.pinned] == ["repo/long.py"]
+        await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files")
+
+
+async def test_an_edited_question_chooses_again_and_a_repeated_one_does_not() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=(100, 30)) as pilot:
+        await answered(pilot, engine)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].mode is Mode.FULL
+        assert len(engine.asks[1].messages[-1].retrieved or ()) == 3
+        await until_shown(pilot, "‹ 2/2 ›", "3 of 30 files: long.py")
+        await pilot.press("tab", "up", "ctrl+e")
+        await until_shown(pilot, "Editing an earlier question")
+        await type_in(pilot, " Or file12.txt?")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 3)
+        assert engine.asks[2].messages[-1].retrieved is None
+        await until_shown(pilot, "3 of 30 files: file12.txt, ")
+
+
+async def test_five_thousand_files() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, repository(5_000), tokens=8_000_000)
+        await until_shown(pilot, "8,000,000 tokens in 5,000 files · the best for each question")
+        screen = await open_files(pilot)
+        await pilot.press(*"file499")
+        await until_shown(pilot, "repo/parts/part49/file499.txt")
+        assert len(screen.view.rows) == 7  # with file4990.txt to file4995.txt
+        await pilot.press("escape", "space")
+        await until_shown(pilot, "5,000 always")
+        await pilot.press("space", "space", "escape")
+        await ask(pilot, engine, QUESTION)
+        await until_shown(pilot, "▣ repo/  5,000 files", "3 of 5,000 files: long.py:280–319")
+        await open_files(pilot)
+        await until_shown(pilot, "✓ resolvers.py", "3 of 5,000 files · ")
+        await pilot.press("escape", "ctrl+s")
+        await until_shown(pilot, "Spans  1/3")
+        await pilot.press("escape", "tab", "up", "ctrl+e")
+        await until_shown(pilot, "Editing an earlier question", "▣ repo/ · 5,000 files")
+
+
+# ------------------------------------------------------------------------------ no screen
+
+
+FACTS = [FileFacts(f"a/b{n % 7}/c{n}.py", n, in_prompt=n == 3) for n in range(50)]
+
+
+def test_folders_with_what_was_read_start_open() -> None:
+    tree = FileTree(FACTS, {"a/b5/c5.py": Choice.NEVER})
+    open_folders = [row.folder for row in tree.rows() if row.is_open]
+    assert open_folders == ["a/", "a/b3/", "a/b5/"]
+    assert [row.key for row in tree.rows("B3 c1")] == ["a/b3/c10.py", "a/b3/c17.py"]
+
+
+def test_a_folder_chooses_all_its_files() -> None:
+    tree = FileTree(FACTS, {"a/b0/c7.py": Choice.NEVER})
+    folder = next(row for row in tree.rows() if row.folder == "a/b0/")
+    assert tree.choice(folder) is None
+    tree.cycle(folder)
+    assert tree.choice(folder) is Choice.ALWAYS
+    assert len(tree.chosen(Choice.ALWAYS)) == len(folder.files)
+    tree.cycle(folder)
+    tree.cycle(folder)
+    assert not tree.choices
+
+
+def test_what_was_chosen_elsewhere_stays_chosen() -> None:
+    tree = FileTree(FACTS, {"gone.py": Choice.ALWAYS})
+    tree.cycle(tree.rows()[0])
+    assert "gone.py" in tree.chosen(Choice.ALWAYS)
+
+
+@pytest.mark.parametrize("width", [20, 40, 76, 200])
+@pytest.mark.parametrize("choice", [None, *Choice])
+def test_each_row_is_a_line(width: int, choice: Choice | None) -> None:
+    for name in ("a", "very/" * 40 + "x", "漢字" * 40, "\x1b[31m\n"):
+        why = "words: " + "resolver, " * 20
+        facts = FileFacts(name, 2_000, True, lines="1–20", reason=why)
+        for row in (Row(1, name, (facts,)), Row(2, name, (facts,), "a/")):
+            drawn = row_content(row, choice, 8_192, width)
+            assert drawn.cell_length <= width
+            assert drawn.plain.isprintable()
+
+
+def test_the_summary() -> None:
+    assert summary(FACTS, None, 0, 0) == "1 of 50 files · 3 tokens"
+    assert summary(FACTS, 4096, 2, 1) == "1 of 50 files · 3 of 4,096 tokens · 2 always, 1 never"
+    assert choice_text(0, 1_000) == "1,000 never"
