@@ -150,11 +150,10 @@ class Report:
         if not self._live or event.phase is Phase.DECODE:
             return
         reading = None if self._planned is None else self._planned.reading
-        units = {Phase.SCORE: "tokens", Phase.PREFILL: "tokens", Phase.RETRIEVE: "files"}
-        counted = event.total and event.phase in units
+        unit = wording.COUNTED.get(event.phase) if event.total else None
         parts = [
             wording.activity(event.phase, reading),
-            f"{progress(event.done, event.total)} {units[event.phase]}" if counted else "",
+            f"{progress(event.done, event.total)} {unit}" if unit else "",
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",
         ]

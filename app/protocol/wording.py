@@ -25,6 +25,8 @@ ACTIVITIES = {
     Phase.DECODE: "Answering",
 }
 """What happens in a phase; what PREFILL does depends on how the prompt is read."""
+COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
+"""What is counted while a phase runs."""
 
 
 def reading_line(statistics: Statistics) -> str:

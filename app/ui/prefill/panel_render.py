@@ -111,10 +111,10 @@ def _share(state: TurnProgress) -> float | None:
 def _amount(state: TurnProgress) -> str:
     """How far it is, or how much it had read when it began to answer."""
     phase = state.running_phase
-    if phase in (Phase.SCORE, Phase.PREFILL):
+    if phase in wording.COUNTED:
         progress = state.phases[phase]
         done = formatting.progress(progress.done, progress.total)
-        return f" · {done} tokens" if progress.total else ""
+        return f" · {done} {wording.COUNTED[phase]}" if progress.total else ""
     share = _share(state)
     if phase is not Phase.DECODE or share is None:
         return ""
