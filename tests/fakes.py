@@ -106,6 +106,8 @@ class Story:
     """Why the question asks for every token: everything is read."""
     retrieves: int | None = None
     """How many files are put before the model, where there are more."""
+    makes_room: bool = False
+    """What was put before earlier questions goes."""
     part_lines: int = 40
     """Of a longer file, only so many lines around the first one with a word of the question."""
 
@@ -267,7 +269,10 @@ class FakeEngine:
         if retrieved is not None:
             parts = tuple(part.document for part in retrieved.parts)
             last = replace(ask.messages[-1], retrieved=parts)
-            ask = replace(ask, messages=(*ask.messages[:-1], last))
+            earlier = ask.messages[:-1]
+            if story.makes_room:
+                earlier = tuple(replace(each, retrieved=()) for each in earlier)
+            ask = replace(ask, messages=(*earlier, last))
         total = story.prompt_tokens or prompt_tokens(ask)
         self._prompt_tokens[ask.turn] = total
         self._lengths[ask.turn] = sum(len(d.text) for d in ask.messages[0].in_prompt[:1])
@@ -356,6 +361,7 @@ class FakeEngine:
 
     def _plan(self, ask: Ask, story: Story, total: int, dense: bool) -> Planned:
         question = max(1, total - 60)
+        end = (Segment(SegmentKind.QUESTION, question, total, 0),)
         return Planned(
             turn=ask.turn,
             reading=Reading.DENSE if dense else Reading.SPARSE,
@@ -365,10 +371,7 @@ class FakeEngine:
             eligible_tokens=question,
             reused_tokens=story.reused_tokens,
             prompt_ids=tuple(range(total)),
-            segments=(
-                Segment(SegmentKind.DOCUMENT, 0, question, 0, 0),
-                Segment(SegmentKind.QUESTION, question, total, 0),
-            ),
+            segments=(*document_segments(ask, question), *end),
             guard=story.guard,
         )
 
@@ -486,6 +489,14 @@ def choosing(retrieved: Retrieved | None) -> Iterator[Event]:
     if retrieved is not None:
         yield from phase(retrieved.turn, Phase.RETRIEVE, retrieved.total_files, 0.4, steps=2)
         yield retrieved
+
+
+def document_segments(ask: Ask, end: int) -> Iterator[Segment]:
+    """One for each message with documents, as if it had one only, of equal lengths."""
+    messages = [index for index, each in enumerate(ask.messages) if each.in_prompt]
+    for number, message in enumerate(messages):
+        start, stop = (at * end // len(messages) for at in (number, number + 1))
+        yield Segment(SegmentKind.DOCUMENT, start, stop, message, 0)
 
 
 def begun_answer(ask: Ask) -> Message:

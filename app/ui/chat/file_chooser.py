@@ -47,7 +47,7 @@ class FileChooser:
         retrieved = None if progress is None else progress.retrieved
         pair = self._cost_estimate.pair
         screen = FilesScreen(
-            file_facts(files, chat.conversation, turn, retrieved),
+            file_facts(files, chat.conversation, turn, progress),
             chat.conversation.overrides,
             0 if pair is None else pair.target.context_length,
             None if retrieved is None else retrieved.room,

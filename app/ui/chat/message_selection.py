@@ -13,6 +13,7 @@ from app.ui.attach.chips import Chip
 from app.ui.chat.chrome import NewTextMarker
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.composer import Composer
+from app.ui.chat.file_chooser import FileChooser
 from app.ui.chat.message_actions import MessageActions
 from app.ui.keys import forward_key
 from app.ui.transcript.message import MessageView
@@ -30,6 +31,10 @@ class MessageSelection(Screen[None]):
             tooltip="To the attachments, if there are any; otherwise like Tab",
         ),
         Binding(
+            "ctrl+f", "files", "Files", id="chat.files",
+            tooltip="Which files the model got, or gets always or never",
+        ),
+        Binding(
             "ctrl+b", "to_end", "Bottom", id="chat.bottom", tooltip="To the end of the conversation"
         ),
     ]  # fmt: skip
@@ -38,6 +43,7 @@ class MessageSelection(Screen[None]):
     composer: Composer
     actions: MessageActions
     new_text_marker: NewTextMarker
+    file_chooser: FileChooser
 
     def show_hints(self) -> None:
         """Show the keys that work now."""
@@ -60,6 +66,10 @@ class MessageSelection(Screen[None]):
             targets[index - 1].focus()
         else:
             self.action_messages()
+
+    def action_files(self) -> None:
+        selected = self.transcript.selected
+        self.file_chooser.open(None if selected is None else selected.turn)
 
     @on(DescendantFocus)
     @on(DescendantBlur)

@@ -35,7 +35,6 @@ from app.ui.chat.model_loading import PairLoader
 from app.ui.chat.navigation import Navigation
 from app.ui.chat.question_edit import QuestionEdit
 from app.ui.chat.real_model import RealModel
-from app.ui.chat.size_check import SizeCheck
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.completion.completion_list import CompletionList
@@ -74,10 +73,6 @@ class ChatScreen(MessageSelection):
         Binding(
             "ctrl+s", "show_spans", "Spans", id="chat.spans",
             tooltip="What was read, and where the answer stands",
-        ),
-        Binding(
-            "ctrl+f", "files", "Files", id="chat.files",
-            tooltip="Which files the model got, or is to get always or never",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
@@ -149,9 +144,8 @@ class ChatScreen(MessageSelection):
             on_loaded=self._on_pair_loaded,
             on_failed=lambda: self.submission.take_back(self.open_chats.shown),
         )
-        size_check = SizeCheck(context, self.cost_estimate, edit)
         self.submission = Submission(
-            context, self.loader, size_check, edit, self.attachments, self.keep_preview
+            context, self.loader, self.cost_estimate, edit, self.attachments, self.keep_preview
         )
         self.real_model = RealModel(context, self.loader, self.submission)
         self.actions = MessageActions(context, self.submission, edit, self.keep_preview)
@@ -169,7 +163,7 @@ class ChatScreen(MessageSelection):
             context, self.loader, self.cost_estimate, self.keep_preview
         )
         self._conversation_settings = ConversationSettings(context)
-        self._file_chooser = FileChooser(context, self.submission, self.cost_estimate)
+        self.file_chooser = FileChooser(context, self.submission, self.cost_estimate)
         self.welcome = Welcome(context, self.attachments)
 
     # -------------------------------------------------------------------------- the screen
@@ -222,10 +216,9 @@ class ChatScreen(MessageSelection):
         return self.composer.notice
 
     def _tick(self) -> None:
-        if self.open_chats.running is not None:
-            view = self.transcript.view(self.open_chats.running.number)
-            if view is not None:
-                view.tick()
+        running = self.open_chats.running
+        if running is not None and (view := self.transcript.view(running.number)) is not None:
+            view.tick()
         self.loader.tick()
         self.composer.chips.tick()
         if not self.open_chats.repository.opening:
@@ -376,10 +369,6 @@ class ChatScreen(MessageSelection):
 
     def action_show_spans(self) -> None:
         self.actions.show_spans(self.open_chats.shown.conversation.last_finished)
-
-    def action_files(self) -> None:
-        selected = self.transcript.selected
-        self._file_chooser.open(None if selected is None else selected.turn)
 
     # -------------------------------------------------------------------------- keep and mode
 

@@ -17,6 +17,7 @@ from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
+from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.keep_preview import KeepPreview
 from app.ui.chat.model_loading import PairLoader
 from app.ui.chat.question_edit import QuestionEdit
@@ -39,13 +40,14 @@ class Submission:
         self,
         context: ChatContext,
         loader: PairLoader,
-        size_check: SizeCheck,
+        cost_estimate: CostEstimate,
         edit: QuestionEdit,
         attachments: Attachments,
         keep_preview: KeepPreview,
     ) -> None:
         self._context, self._open_chats = context, context.open_chats
-        self._loader, self._size_check, self._edit = loader, size_check, edit
+        self._loader, self._edit = loader, edit
+        self._size_check = SizeCheck(context, cost_estimate, edit)
         self._attachments, self._keep_preview = attachments, keep_preview
         self._cancel_on_start = False
         self._edited_turn: Turn | None = None

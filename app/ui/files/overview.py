@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.chat.conversation import Conversation, Turn
-from app.protocol.events import Retrieved
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
+from app.ui.prefill.progress import TurnProgress
 from app.util import formatting
 
 CHARACTERS_PER_TOKEN = 4
@@ -86,16 +86,17 @@ def file_facts(
     files: Sequence[Document],
     conversation: Conversation,
     turn: Turn | None,
-    retrieved: Retrieved | None,
+    progress: TurnProgress | None,
 ) -> list[FileFacts]:
-    """The facts for the answer of `turn`. `retrieved` knows which files nearly made it."""
+    """The facts for the answer of `turn`, as far as its `progress` knows them."""
+    retrieved = None if progress is None else progress.retrieved
+    in_prompt = None if progress is None else progress.messages_with_documents
     parts = by_file(() if turn is None else turn.retrieved or ())
     earlier: dict[str, list[RetrievedPart]] = {}
     if turn is not None:
-        before = [
-            part for each in conversation.earlier_turns(turn) for part in each.retrieved or ()
-        ]
-        earlier = by_file(before)
+        asked = enumerate(conversation.question_turns(turn)[:-1])
+        before = (each for i, each in asked if in_prompt is None or i in in_prompt)
+        earlier = by_file(part for each in before if each for part in each.retrieved or ())
     nearly = {} if retrieved is None else {r.name: (i, r) for i, r in enumerate(retrieved.ranked)}
     all_fit = turn is not None and turn.retrieved is None and bool(turn.text)
     in_turn = set(files_for(conversation, turn)) if all_fit and turn is not None else set()

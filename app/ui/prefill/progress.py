@@ -18,6 +18,7 @@ from app.protocol.events import (
     Selected,
     Token,
 )
+from app.protocol.prompt import SegmentKind
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
 SPARSE_PHASES = (
@@ -167,6 +168,15 @@ class TurnProgress:
         """Tokens that were in the cache already."""
         known = self.planned or self.statistics
         return known.reused_tokens if known else 0
+
+    @property
+    def messages_with_documents(self) -> set[int | None] | None:
+        """Which messages have documents in the prompt: what was put before earlier questions may
+        have made room. None if that is unknown."""
+        if self.planned is None:
+            return None
+        segments = self.planned.segments
+        return {each.message for each in segments if each.kind is SegmentKind.DOCUMENT}
 
     @property
     def latest_phase(self) -> Phase | None:

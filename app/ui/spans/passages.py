@@ -144,6 +144,7 @@ def read_documents(
     for text in () if selected is None else selected.texts:
         texts.setdefault((text.message, text.document), []).append(text)
     segments = _segments(progress.planned)
+    in_prompt = progress.messages_with_documents
 
     def read_document(index: tuple[int, int], document: Document) -> ReadDocument:
         length = len(document.text)
@@ -160,6 +161,7 @@ def read_documents(
     return [
         read_document((message, number), document)
         for message, documents in enumerate(messages)
+        if in_prompt is None or message in in_prompt
         for number, document in enumerate(documents)
         if document.text
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,20 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await until_shown(pilot, "3 of 30 files: file7.txt, ")
         await open_files(pilot)
         await until_shown(pilot, "from an earlier question", "from earlier questions")
+
+
+async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None:
+    engine = FakeEngine(STORY)
+    async with app_with(engine).run_test(size=(100, 30)) as pilot:
+        await answered(pilot, engine)
+        engine.story = replace(STORY, makes_room=True)
+        await ask(pilot, engine, "And file20.txt?")
+        await until_shown(pilot, "3 of 30 files: file20.txt")
+        await open_files(pilot)
+        await until_shown(pilot, "Files  3 of 30 files", "named in the question")
+        assert "earlier" not in screen_text(pilot)
+        await pilot.press("escape", "ctrl+s")
+        await until_shown(pilot, "Spans  1/3")
 
 
 async def test_files_can_be_chosen_before_a_question() -> None:
