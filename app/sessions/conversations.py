@@ -190,6 +190,8 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
             message.failure,
             message.thinking,
             message.truncated,
+            message.mode,
+            message.keep,
             id=message.id if keep_ids else None,
         )
         if message.stats is not None:

@@ -131,6 +131,10 @@ ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 """,
     "7 confidence": "ALTER TABLE runs ADD COLUMN confidence REAL;",
     "8 unsure": "ALTER TABLE runs ADD COLUMN unsure INTEGER NOT NULL DEFAULT 0;",
+    "9 requests": """
+ALTER TABLE messages ADD COLUMN mode TEXT;
+ALTER TABLE messages ADD COLUMN keep REAL;
+""",
 }
 
 

@@ -11,7 +11,6 @@ from app.chat.conversation import Turn, TurnPart
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
-from app.protocol.stats import Reading
 from app.sessions.records import DeletedMessages
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -102,12 +101,9 @@ class MessageActions:
         self._context.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
 
     def _again(self, view: MessageView) -> None:
-        turn, progress = view.turn, self._open_chats.shown.progress[view.turn.number]
-        mode, keep = turn.question.mode, turn.question.keep
-        if (statistics := progress.statistics) is not None:
-            mode = statistics.mode
-            keep = statistics.keep_ratio if statistics.reading is Reading.SPARSE else keep
-        self._ask_again(turn, mode, keep)
+        """As it was asked: an automatic keep is chosen again."""
+        question = view.turn.question
+        self._ask_again(view.turn, question.mode, question.keep)
 
     def _ask_again(self, turn: Turn, mode: Mode, keep: float) -> None:
         if self._submission.may_ask():
@@ -125,7 +121,10 @@ class MessageActions:
         self._keep_preview.end()
         shown = turn in self._open_chats.shown.conversation.branch
         if result is not None and self._submission.may_ask() and shown:
-            self._submission.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
+            mode, keep = turn.question.mode, turn.question.keep
+            if result.keep is not None:
+                mode, keep = Mode.SPARSE, result.keep
+            self._submission.ask_again(mode, keep, turn, result.pins)
 
     # -------------------------------------------------------------------------- keep
 

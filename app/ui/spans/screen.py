@@ -37,9 +37,10 @@ MIN_NAME = 12
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Ask the same question again at this keep, with these characters pinned."""
+    """Ask the same question again, with these characters pinned: at another keep, or (None) as it
+    was asked."""
 
-    keep: float
+    keep: float | None
     pins: Pins
 
 
@@ -398,7 +399,8 @@ class SpansScreen(Screen[AskAgain | None]):
         self._show_message(f"Copied {formatting.plural(passage.end - passage.start, 'character')}.")
 
     def action_again(self) -> None:
-        self.dismiss(AskAgain(self._keep, self._pins))
+        keep = None if self._keep == self._read_keep else self._keep
+        self.dismiss(AskAgain(keep, self._pins))
 
     def action_close(self) -> None:
         if self.search.display:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.protocol.commands import Reselect
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
 from app.ui.spans.passages import ReadKind
 from app.ui.spans.screen import SpansScreen
@@ -49,6 +49,20 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await until_shown(pilot, "Everywhere")
         await pilot.press("f1", "escape")
         await until_shown(pilot, "❯")
+
+
+async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, TEXT)
+        await ask(pilot, engine)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt")
+        await pilot.press("end", "space", "enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        again = engine.asks[1]
+        assert (again.mode, again.keep_ratio) == (Mode.AUTO, AUTO_KEEP)
+        assert again.messages[0].documents[0].pinned
 
 
 async def test_of_a_text_that_is_cached_whole_the_choice_is_shown_as_a_choice() -> None:

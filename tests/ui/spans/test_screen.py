@@ -135,7 +135,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
         await until(pilot, lambda: spans.results)
         (result,) = spans.results
         assert result is not None
-        assert result.keep == 0.2
+        assert result.keep is None
         ((start, end),) = result.pins[0, 0]
         assert start <= at(191) < end
 
@@ -157,14 +157,14 @@ async def test_a_pin_is_taken_away_again() -> None:
         await until_shown(pilot, "1 pinned by you")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
-    assert spans.results[0] == AskAgain(0.2, {(0, 0): ((6, 10),)})
+    assert spans.results[0] == AskAgain(None, {(0, 0): ((6, 10),)})
     again = SpansApp(SpansScreen([replace(whole, pinned=((6, 10),))], 0.2))
     async with again.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
         await until_shown(pilot, "No longer pinned.")
         await pilot.press("enter")
         await until(pilot, lambda: again.results)
-    assert again.results[0] == AskAgain(0.2, {(0, 0): ()})
+    assert again.results[0] == AskAgain(None, {(0, 0): ()})
 
 
 async def test_folding_hides_what_was_not_read(spans: SpansApp) -> None:
@@ -364,7 +364,7 @@ async def test_a_click_on_its_mark_pins_a_passage_and_lets_it_go() -> None:
         await until_shown(pilot, "█ Three.")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
-    assert spans.results[0] == AskAgain(0.2, {(0, 0): ((18, 24),)})
+    assert spans.results[0] == AskAgain(None, {(0, 0): ((18, 24),)})
 
 
 async def test_a_click_on_a_fold_opens_it(spans: SpansApp) -> None:
@@ -407,7 +407,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await click_hint(pilot, "⏎ again")
         await until(pilot, lambda: spans.results)
         assert spans.results[0] is not None
-        assert spans.results[0].keep == 0.2
+        assert spans.results[0].keep is None
 
 
 async def test_what_is_needed_most_fits_in_any_width() -> None:
