@@ -32,8 +32,9 @@ class ReadBudget:
         if self._cancelled is not None and self._cancelled():
             raise Cancelled
         if time.monotonic() > self._end:
-            detail = f"is past the time limit of {self._seconds:g} seconds"
-            raise LimitReached(Rejected(Reason.TOO_SLOW, detail))
+            limit = f"{self._seconds:g} seconds"
+            detail = f"is past the time limit of {limit}"
+            raise LimitReached(Rejected(Reason.TOO_SLOW, detail, limit=limit))
 
     def time_left(self, seconds: float) -> float:
         """`seconds`, or what is left of the whole time limit if that is less."""

@@ -48,6 +48,7 @@ class ComposeBox(TextArea):
             "/", "type('/')", "Commands", id="compose.commands",
             tooltip="All commands (in an empty box)",
         ),
+        Binding("ctrl+a", "again_or_start", show=False),
         Binding(
             "ctrl+v", "paste_system", "Paste", id="compose.paste",
             tooltip="Paste from the system's clipboard",
@@ -199,6 +200,13 @@ class ComposeBox(TextArea):
             self.action_delete_left()
         else:
             self.post_message(self.ErasedNothing())
+
+    async def action_again_or_start(self) -> None:
+        """In a box with text, to the start of the line."""
+        if self.text:
+            self.action_cursor_line_start()
+        else:
+            await self.run_action("screen.ask_again")
 
     def action_undo(self) -> None:
         if self.history._undo_stack:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.chat.conversation import Turn, TurnPart
+from app.chat.conversation import Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
@@ -44,6 +44,13 @@ class MessageActions:
         """Locked while the branch changes: a key may arrive before the previous one is handled."""
 
     # -------------------------------------------------------------------------- which keys work
+
+    @staticmethod
+    def next_hints(last: Turn) -> list[str]:
+        """After the last turn. One that is not complete is more likely to be asked again."""
+        if last.state is TurnState.DONE and not last.can_continue:
+            return ["^R again, in full"]
+        return [*(["F4 continue"] if last.can_continue else []), "^A again", "^R again, in full"]
 
     def hints(self, view: MessageView) -> list[str]:
         """The most important first."""

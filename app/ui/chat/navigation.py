@@ -65,7 +65,8 @@ class Navigation:
         messages += self._repository.unread_notices()
         last = opened.conversation.last
         if self._startup_message and last is not None and last.state is TurnState.STOPPED:
-            messages.append("^R asks the last question again, reading in full.")
+            continues = "F4 continues the last answer, " if last.can_continue else ""
+            messages.append(f"{continues}^A asks the last question again, ^R reads it all.")
         self._attachments.reassign(early, opened)
         await self._show(opened)
         context.notice.show(" ".join(filter(None, messages)))

@@ -15,6 +15,7 @@ from textual.events import Paste
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
 from app.protocol.options import Mode
+from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.attach.chips import Chip, Chips
@@ -67,7 +68,12 @@ class ChatScreen(MessageSelection):
             tooltip="How much is read (selected answer: read again)", priority=True,
         ),
         Binding(
-            "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading in full"
+            "ctrl+a", "ask_again", "Again", id="chat.again",
+            tooltip="Ask again in the same way (in an empty box)",
+        ),
+        Binding(
+            "ctrl+r", "ask_again(True)", "Again, in full", id="chat.again_full",
+            tooltip="Ask again, reading in full",
         ),
         Binding(
             "ctrl+s", "show_spans", "Spans", id="chat.spans",
@@ -104,7 +110,7 @@ class ChatScreen(MessageSelection):
         super().__init__()
         self.engine = engine
         self._snapshots = snapshots
-        self.server_status: Callable[[], str] = lambda: ""  # what other programs are waiting for
+        self.server: LocalServer | None = None
         self._bridge = Bridge(self)
         self._settings_file = settings_file
         next_mode = default_next_mode(settings_file.settings)
@@ -219,6 +225,7 @@ class ChatScreen(MessageSelection):
         if not self.open_chats.repository.opening:
             self._save_pending()
         self.footer.show_meter(self.cost_estimate.meter())
+        self.header.show_serving(None if self.server is None else self.server.port)
 
     def show_hints(self) -> None:
         chat, selected = self.open_chats.shown, self.transcript.selected
@@ -234,9 +241,11 @@ class ChatScreen(MessageSelection):
             hints.insert(0, "Esc go back")
         elif self.open_chats.running is not None:
             hints.insert(0, "Esc stop")
-        elif chat.conversation.last is not None:
-            hints.insert(2, "^R again, in full")
-        if selected is not None:
+        elif (last := chat.conversation.last) is not None:
+            hints[1:1] = self.actions.next_hints(last)
+        if self.composer.slider.display:  # which shows its own keys
+            hints = ["F1 keys"]
+        elif selected is not None:
             hints = self.actions.hints(selected)
         self.footer.show_hints(hints, hide_mode=selected is not None)
         self.footer.show_next_mode(self.next_mode)
@@ -308,7 +317,7 @@ class ChatScreen(MessageSelection):
         self.notice.set_persistent(
             self.loader.status_text
             or self.open_chats.problem
-            or self.server_status()
+            or (self.server.status if self.server is not None else "")
             or self.cost_estimate.warning
         )
         if notices := self.open_chats.repository.unread_notices():
@@ -349,12 +358,14 @@ class ChatScreen(MessageSelection):
         if question is not None or not self.loader.cancel():
             await self.submission.stop()
 
-    async def action_ask_again(self) -> None:
-        if self.submission.broken or self.open_chats.shown.conversation.last is None:
+    async def action_ask_again(self, in_full: bool = False) -> None:
+        """Ask the last question again, as it was asked or in full."""
+        last = self.open_chats.shown.conversation.last
+        if self.submission.broken or last is None:
             self.notice.show("No question to ask again.")
         elif self.submission.may_ask():
-            keep = self.open_chats.shown.conversation.last.question.keep
-            self.submission.ask_again(Mode.FULL, keep)
+            mode = Mode.FULL if in_full else last.question.mode
+            self.submission.ask_again(mode, last.question.keep)
 
     def action_continue_answer(self) -> None:
         if self.submission.may_ask():
@@ -403,6 +414,7 @@ class ChatScreen(MessageSelection):
             self.composer.slider.effect = self.cost_estimate.text_at(keep)
 
     def on_keep_slider_closed(self, event: KeepSlider.Closed) -> None:
+        self.show_hints()
         if self.actions.on_keep_closed(event):
             pass
         elif event.keep is not None:

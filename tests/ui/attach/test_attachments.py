@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from app.errors import UserError
+from app.ingest.reader import read
 from app.ingest.records import Cancelled, Progress
 from app.models.embedded import target_path
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
+from app.settings.definitions import Settings
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import Attachment, make_attachment
+from app.ui.attach.attachment_meta import to_notes, with_notes
 from app.ui.attach.chips import Chip
 from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
@@ -94,6 +98,21 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
         documents = engine.asks[0].messages[0].documents
         assert [each.name for each in documents] == ["src/", "src/main.py"]
         await until_shown(pilot, "▣ src/  1 document · 240 B")
+
+
+async def test_what_a_limit_left_out_is_said_with_the_limit(tmp_path: Path) -> None:
+    for number in range(4):
+        written(tmp_path / "docs" / f"{number}.txt", "Text.\n")
+    written(tmp_path / "docs" / "0.bin", b"\0")
+    limits = replace(Settings().limits(), files=2)
+    (read_result,) = read([str(tmp_path / "docs")], limits=limits).results
+    folder = replace(make_attachment(read_result.documents), files=2, skipped=read_result.skipped)
+    assert folder.skipped_text == "1 and the rest skipped (limit 2 files)"
+    assert read_result.skipped_summary == "1: 1 binary, and the rest (limit 2 files)"
+    (restored,) = with_notes([make_attachment(read_result.documents)], to_notes([folder]))
+    assert restored.skipped_text == folder.skipped_text
+    only_limit = replace(folder, skipped=folder.skipped[-1:])
+    assert only_limit.skipped_text == "the rest skipped (limit 2 files)"
 
 
 async def test_keys_reach_every_chip(tmp_path: Path) -> None:
