@@ -76,6 +76,12 @@ class ComposeBox(TextArea):
         text: str
 
     @dataclass
+    class UnknownCommand(Message):
+        """Enter was pressed with a command that does not exist; a sentence says so."""
+
+        sentence: str
+
+    @dataclass
     class ErasedNothing(Message):
         """Backspace in an empty box."""
 
@@ -173,8 +179,12 @@ class ComposeBox(TextArea):
         if command is None:
             self.choices.close()
             self.post_message(self.Submitted(self.text))
+        elif isinstance(command, str):
+            self.choices.close()
+            self.post_message(self.UnknownCommand(command))
         else:
-            self.replace_all("")
+            with self.prevent(TextArea.Changed):  # which would clear what the command says
+                self.replace_all("")
             await command.run()
 
     def action_type(self, character: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Paste
+from textual.screen import Screen
 
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
@@ -37,6 +39,7 @@ from app.ui.chat.question_edit import QuestionEdit
 from app.ui.chat.size_check import SizeCheck
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
+from app.ui.completion.commands import ActsAtOnce, Owner
 from app.ui.completion.completion_list import CompletionList
 from app.ui.conversations.sidebar import Sidebar
 from app.ui.help.screen import Section
@@ -189,6 +192,61 @@ class ChatScreen(MessageSelection):
             ("Messages", MessageSelection),
             ("A selected message", MessageView),
         )
+
+    def command_owners(self) -> Iterator[Owner]:
+        from app.ui.conversations.screen import ConversationsScreen
+        from app.ui.models.screen import ModelsScreen
+        from app.ui.spans.screen import SpansScreen
+
+        yield Owner("box", ComposeBox, self._run_on_box)
+        yield Owner("chat", ChatScreen, self.run_action)
+        yield Owner("app", type(self.app), self.app.run_action)
+        yield Owner("message", MessageView, self._run_on_message)
+        yield Owner("attached", Chip, self._run_on_chip)
+        yield Owner("keep", KeepSlider, self._run_on_slider, "^G", "Keep")
+        for prefix, title, kind, key, action in (
+            ("conversations", "Conversation", ConversationsScreen, "^O", "screen.conversations"),
+            ("spans", "What was read", SpansScreen, "^S", "screen.show_spans"),
+            ("models", "Models", ModelsScreen, "^L", "app.models"),
+        ):
+            yield Owner(prefix, kind, partial(self._run_on_screen, kind, action), key, title)
+
+    async def _run_on_box(self, action: str) -> None:
+        self.composer.box.focus()
+        await self.composer.box.run_action(action)
+
+    async def _run_on_message(self, action: str) -> None:
+        """On the selected one, or the last answer."""
+        message = self.transcript.selected or next(reversed(self.transcript.messages), None)
+        if message is None:
+            self.notice.show("Nothing has been asked yet.")
+        else:
+            await message.run_action(action)
+
+    async def _run_on_chip(self, action: str) -> None:
+        chips = [*self.composer.chips.query(Chip)]
+        if chips:
+            await chips[-1].run_action(action)
+        else:
+            self.notice.show("Nothing is attached.")
+
+    async def _run_on_slider(self, action: str) -> None:
+        self.action_set_keep()
+        await self.composer.slider.run_action(action)
+
+    async def _run_on_screen(self, kind: type[Screen[Any]], opens: str, action: str) -> None:
+        """Open a screen, and act there if that is safe. Not in this task, for which the new screen
+        may wait."""
+
+        async def act() -> None:
+            await self.run_action(opens)
+            screen = self.app.screen
+            if not isinstance(screen, kind):  # a notice says why
+                return
+            if isinstance(screen, ActsAtOnce) and await screen.has_chosen():
+                await screen.run_action(action)
+
+        self.run_worker(act())
 
     def on_mount(self) -> None:
         self.composer.box.focus()
@@ -347,6 +405,10 @@ class ChatScreen(MessageSelection):
     @on(Chips.Changed)
     def _count_tokens(self) -> None:
         self.attachments.count()
+
+    @on(ComposeBox.UnknownCommand)
+    def _refuse_command(self, event: ComposeBox.UnknownCommand) -> None:
+        self.notice.show(event.sentence)
 
     async def on_compose_box_submitted(self, event: ComposeBox.Submitted) -> None:
         await self.attachments.ask(event.text)

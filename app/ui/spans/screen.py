@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._collapsed = False
         self._hits: list[SearchHit] = []
         self._message = ("", (0, 0))
+        self._drawn = asyncio.Event()
         self.view = DocumentView(self._document)
         self.minimap = Minimap(self._document)
         self.search = SearchLine(self.view)
@@ -127,7 +129,15 @@ class SpansScreen(Screen[AskAgain | None]):
     def on_mount(self) -> None:
         self.view.focus()
         self.view.cursor = self._start
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self._draw_first)
+
+    def _draw_first(self) -> None:
+        self._draw()
+        self._drawn.set()
+
+    async def has_chosen(self) -> bool:
+        await self._drawn.wait()
+        return True
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)

@@ -28,11 +28,11 @@ class MessageView(LazyContainer, can_focus=True):
         Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous message"),
         Binding("down", "move(1)", "Down", id="message.down", tooltip="Next message"),
         Binding(
-            "left", "version(-1)", "Previous version", id="message.left",
+            "left", "version(-1)", "Previous version", id="message.previous_version",
             tooltip="Previous version, where the conversation branches",
         ),
         Binding(
-            "right", "version(1)", "Next version", id="message.right",
+            "right", "version(1)", "Next version", id="message.next_version",
             tooltip="Next version, where the conversation branches",
         ),
         Binding(
