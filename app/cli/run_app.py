@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -31,15 +33,17 @@ def run_app(
     draft: str | None = None,
     kv_bits: str | None = None,
     hosts: Hosts | None = None,
+    paths: Sequence[str] = (),
 ) -> int:
-    """Open the app in a child process; returns the exit status."""
+    """Open the app in a child process, with `paths` attached; returns the exit status."""
+    attached = [existing_path(path) for path in paths]
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     watched_by = current_supervisor()
     if watched_by is None:
         return supervise()
-    return _open(target, draft, kv_bits, hosts, watched_by)
+    return _open(target, draft, kv_bits, hosts, attached, watched_by)
 
 
 def _open(
@@ -47,6 +51,7 @@ def _open(
     draft: str | None,
     kv_bits: str | None,
     hosts: Hosts | None,
+    attached: Sequence[str],
     watched_by: Supervisor,
 ) -> int:
     gc.disable()  # imports create no garbage
@@ -80,6 +85,7 @@ def _open(
             snapshots=snapshots_path(),
             costs=costs_path(),
             startup_message=" ".join([*news, *problem]),
+            attached=attached,
             supervised=lambda: watched_by.alive,
             clipboard=system_clipboard(),
             show_welcome=models.names[0] == EMBEDDED,
@@ -89,6 +95,14 @@ def _open(
         )
         app.run()
     return app.return_code or 0
+
+
+def existing_path(path: str) -> str:
+    """A file or a folder by its absolute path. Raises IngestError."""
+    from app.ingest.reader import file_mode
+
+    file_mode(path)
+    return os.path.abspath(path)
 
 
 def _library() -> Library:

@@ -123,6 +123,7 @@ class SpecchatApp(App[None]):
         snapshots: Path | None = None,
         costs: Path | None = None,
         startup_message: str = "",
+        attached: Sequence[str] = (),
         supervised: Callable[[], bool] = lambda: True,
         clipboard: Clipboard | None = None,
         show_welcome: bool = False,
@@ -131,7 +132,8 @@ class SpecchatApp(App[None]):
         machines: Machines | None = None,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
-        `startup_message` is shown first. The app exits once `supervised` returns False, because
+        `startup_message` is shown first. The files and folders `attached` go to a new conversation.
+        The app exits once `supervised` returns False, because
         no parent process would restore the terminal. With `show_welcome` the first start explains
         the app and has a sample to ask about. A `server` answers other programs once the user
         starts it. `machines` are those that a target may be spread over."""
@@ -147,7 +149,7 @@ class SpecchatApp(App[None]):
         self._supervised = supervised
         self.window = Window(self._write)
         self.chat = ChatScreen(
-            engine, load, settings_file, clock, folder, snapshots, costs, startup_message
+            engine, load, settings_file, clock, folder, snapshots, costs, startup_message, attached
         )
         self.chat.welcome.enabled = show_welcome and settings_file.is_new
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,6 +41,7 @@ from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
 from app.ui.completion.commands import ActsAtOnce, Owner
 from app.ui.completion.completion_list import CompletionList
+from app.ui.completion.paths import typed_path
 from app.ui.conversations.sidebar import Sidebar
 from app.ui.help.screen import Section
 from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
@@ -107,12 +108,14 @@ class ChatScreen(MessageSelection):
         snapshots: Path | None = None,
         costs: Path | None = None,
         startup_message: str = "",
+        attached: Sequence[str] = (),
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`;
-        `startup_message` is shown first."""
+        `startup_message` is shown first. Files and folders `attached`, by their absolute paths, go
+        to a new conversation."""
         super().__init__()
         self.engine = engine
-        self._snapshots = snapshots
+        self._snapshots, self._attached = snapshots, attached
         self.server: LocalServer | None = None
         self._bridge = Bridge(self)
         self._settings_file = settings_file
@@ -262,6 +265,7 @@ class ChatScreen(MessageSelection):
             self.run_worker(self._open_store())
         else:
             self._navigation.apply_cache_policy()
+            self._attach_paths()
             if self._settings_file.problem:  # otherwise keep the answer to an early key
                 self.notice.show(self._settings_file.problem)
 
@@ -347,9 +351,14 @@ class ChatScreen(MessageSelection):
     # -------------------------------------------------------------------------- conversations
 
     async def _open_store(self) -> None:
-        await self._navigation.open_store(self._settings_file.problem)
+        await self._navigation.open_store(self._settings_file.problem, bool(self._attached))
+        self._attach_paths()
         self.submission.submit_queued()
         await self.welcome.show()
+
+    def _attach_paths(self) -> None:
+        for path in self._attached:
+            self.attachments.attach(path, typed_path(path))
 
     @on(Sidebar.Opened)
     def _open_clicked(self, event: Sidebar.Opened) -> None:

@@ -88,6 +88,11 @@ def _split(word: str) -> tuple[str, str]:
     return folder + slash, name
 
 
+def typed_path(path: str) -> str:
+    """What stands for a path in the compose box, with the `@`."""
+    return "@" + _escaped(path)
+
+
 def _escaped(path: str) -> str:
     return _TO_ESCAPE.sub(r"\\\1", path)
 

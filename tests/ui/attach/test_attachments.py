@@ -115,6 +115,22 @@ async def test_what_a_limit_left_out_is_said_with_the_limit(tmp_path: Path) -> N
     assert only_limit.skipped_text == "the rest skipped (limit 2 files)"
 
 
+async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path) -> None:
+    note = written(tmp_path / "My note.txt", "Note.\n")
+    missing = tmp_path / "gone.txt"
+    async with kept_app(tmp_path / "data", engine := FakeEngine()) as (pilot, _):
+        await ask(pilot, engine, "Before?")
+    engine = FakeEngine()
+    paths = [str(note), str(repository(tmp_path)), str(missing)]
+    async with kept_app(tmp_path / "data", engine, attached=paths) as (pilot, app):
+        await until_shown(pilot, "▣ My note.txt", "▣ src/", "There is no file or folder")
+        assert app.chat.composer.box.text == f"@{missing}"
+        await pilot.press("ctrl+u")
+        await ask(pilot, engine)
+        (message,) = engine.asks[0].messages
+        assert [each.name for each in message.documents] == ["My note.txt", "src/", "src/main.py"]
+
+
 async def test_keys_reach_every_chip(tmp_path: Path) -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
