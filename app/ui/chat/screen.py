@@ -443,7 +443,9 @@ class ChatScreen(MessageSelection):
             self.submission.continue_answer()
 
     def action_show_spans(self) -> None:
-        self.actions.show_spans(self.open_chats.shown.conversation.last_finished)
+        """Of the answer that is being given, or the last one."""
+        last = self.open_chats.running or self.open_chats.shown.conversation.last_finished
+        self.actions.show_spans(last)
 
     # -------------------------------------------------------------------------- keep and mode
 
