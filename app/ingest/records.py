@@ -207,3 +207,11 @@ class Progress:
     """Bytes of them."""
     path: str
     """The one visited last; as in Skipped."""
+    page: int = 0
+    pages: int = 0
+    """Of that file, if it has pages: `page` of `pages` is read."""
+
+    @property
+    def page_text(self) -> str:
+        """`page 41 of 300`, or empty."""
+        return f"page {self.page:,} of {self.pages:,}" if self.pages else ""

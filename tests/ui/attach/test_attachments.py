@@ -57,9 +57,10 @@ class Held:
 
     def __init__(self, then: Callable[[FileJob], Attachment] = FileJob.run) -> None:
         self._then, self._goes_on = then, threading.Event()
+        self.progress = Progress(40, 34, 1_200_000, "src/x")
 
     def __call__(self, reading: FileJob) -> Attachment:
-        reading.progress = Progress(40, 34, 1_200_000, "src/x")
+        reading.progress = self.progress
         while not self._goes_on.wait(0.01):
             if reading.cancelled.is_set():
                 raise Cancelled
@@ -154,6 +155,18 @@ async def test_progress_and_stopping_it(tmp_path: Path) -> None:
         await pilot.press("backspace")
         await until_gone(pilot, "src")
         assert pilot.app.chat.attachments.jobs(pilot.app.chat.open_chats.shown) == ()
+
+
+async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        held = Held()
+        held.progress = Progress(1, 0, 0, "a.pdf", 41, 300)
+        pilot.app.chat.attachments.read = held
+        attach(pilot, written(tmp_path / "a.pdf", "x"))
+        await until_shown(pilot, "◌ a.pdf · reading · page 41 of 300")
+        await pilot.press("backspace")
+        await until_gone(pilot, "a.pdf")
 
 
 @pytest.mark.parametrize(
