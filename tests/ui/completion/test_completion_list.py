@@ -134,6 +134,34 @@ async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
         assert engine.asks[0].messages[0].text == "@zzz"
 
 
+@pytest.mark.parametrize(
+    "text", ["what is @gone.txt about?", "@src/gone", "(see)\n@~/gone-from-home and @contract.txt"]
+)
+async def test_a_missing_file_is_said_like_other_bad_input_and_can_be_sent(
+    start: Path, text: str
+) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, text)
+        await pilot.press("enter")
+        await until_shown(pilot, "There is no file or folder '", "Press Enter again to send")
+        assert (box_text(pilot), engine.asks) == (text, [])
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].text == text
+
+
+@pytest.mark.parametrize("text", ["@zzz", "me@home.org", "of @contract.txt, @src/ or @all?"])
+async def test_what_names_no_missing_file_is_sent_at_once(start: Path, text: str) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, text)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+
+
 async def test_what_is_pasted_opens_no_list(start: Path) -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
