@@ -124,7 +124,9 @@ def unknown_command(word: str, all_commands: Sequence[Command]) -> str:
     names = [each.name for each in matching(word, all_commands)[:1]]
     names += get_close_matches(word, [each.name for each in all_commands], 1)
     nearest = f" Did you mean /{names[0]}?" if names else ""
-    return f"There is no command /{word}.{nearest} / lists all; with another word it is sent."
+    return (
+        f"There is no command /{word}.{nearest} Type / for all; with more words it is a question."
+    )
 
 
 def matching(word: str, all_commands: Sequence[Command]) -> list[Command]:

@@ -193,8 +193,9 @@ class SpansScreen(Screen[AskAgain | None]):
         try_keep: Callable[[float], None] | None,
         status: str,
     ) -> None:
-        """The same documents as they are read now. The one on the screen stays there."""
-        key = self._key
+        """The same documents as they are read now. What is on the screen stays there, once the user
+        has moved or pinned something."""
+        key, untouched = self._key, self._position == (0, 0) and not any(self._pins.values())
         self._documents = Collection(documents)
         keys = [(each.message, each.document) for each in self._documents.documents]
         self._at = keys.index(key)
@@ -204,6 +205,8 @@ class SpansScreen(Screen[AskAgain | None]):
             self._hits = self._documents.find(self.search.value)
         self.view.show(self._document)
         self.view.show_hits(self._hits_here)
+        if untouched:
+            self._go_to(*self._documents.first())
         self._draw()
 
     def _draw(self) -> None:

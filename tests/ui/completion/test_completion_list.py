@@ -269,7 +269,7 @@ async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
         ("/newer", "There is no command /newer. Did you mean /new?"),
         ("/exprot", "There is no command /exprot. Did you mean /export?"),
         (" /sp ", "There is no command /sp. Did you mean /spans?"),
-        ("/xyzzy", "There is no command /xyzzy. / lists all; with another word it is sent."),
+        ("/xyzzy", "There is no command /xyzzy. Type / for all; with more words it is a question."),
     ],
 )
 async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told: str) -> None:
