@@ -65,6 +65,8 @@ def described(
                 below.append(described(inner, (*words, each.dest), each.help or ""))
         elif action.help != argparse.SUPPRESS:
             (options if action.option_strings else arguments).append(_option(parser, action))
+    if isinstance(of_app := getattr(parser, "of_app", None), argparse.ArgumentParser):
+        arguments += [_option(of_app, each) for each in of_app._get_positional_actions()]
     return Command(
         words,
         help,

@@ -88,6 +88,7 @@ def _zsh_function(command: Command) -> str:
     offered = "\n            ".join(
         _quoted(f"{each.name}:{each.help}") for each in command.commands
     )
+    files = "\n        _files" * any(each.is_path for each in command.arguments)
     cases = "\n            ".join(f"{each.name}) {_zsh_name(each)} ;;" for each in command.commands)
     return f"""{_zsh_name(command)}() {{
     local context state state_descr line
@@ -98,7 +99,7 @@ def _zsh_function(command: Command) -> str:
         local -a commands=(
             {offered}
         )
-        _describe command commands
+        _describe command commands{files}
         ;;
     rest)
         case $line[1] in

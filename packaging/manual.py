@@ -46,6 +46,7 @@ def _synopsis(command: Command) -> list[str]:
     rest = ["[\\fIOPTION\\fR]..."] if command.options else []
     rest += [_argument(each) for each in command.arguments]
     if command.choice:
+        rest += ["|"] * bool(command.arguments)
         rest.append(re.sub(r"(\w+)", r"\\fI\1\\fR", command.choice))
     return [*words, " ".join(rest) or "\\&", ".br"]
 

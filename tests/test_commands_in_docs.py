@@ -78,8 +78,8 @@ def test_the_parser_takes_every_command_line(page: Path) -> None:
             if re.search(r"are required: [A-Z]|expected one argument", said):
                 continue
             pytest.fail(f"specchat {shlex.join(words)}: {said}")
-        if options.command == "ask":
-            for each in options.files:
+        if options.command in (None, "ask"):
+            for each in options.paths or getattr(options, "files", []):
                 assert each in FOR_ANY or (ROOT / each).exists(), each
 
 

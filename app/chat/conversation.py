@@ -13,7 +13,7 @@ from itertools import takewhile
 from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Failed, Finished, Planned, Retrieved, Token
-from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
+from app.protocol.options import AUTO_KEEP, Mode, Sampling
 from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.sessions.records import Overrides
@@ -47,7 +47,7 @@ class Question:
     text: str
     documents: tuple[Document, ...] = ()
     mode: Mode = Mode.AUTO
-    keep: float = DEFAULT_KEEP_RATIO
+    keep: float = AUTO_KEEP
     despite_memory: bool = False
     """Try it although it is predicted not to fit."""
 

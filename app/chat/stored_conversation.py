@@ -243,7 +243,7 @@ class StoredConversation:
     ) -> StoredTurn:
         assert self.id is not None
         current = self._store.conversation(self.id).current
-        reply = self._store.begin_reply(asked)
+        reply = self._store.begin_reply(asked, question.mode, question.keep)
         # Message ids are unique, so that turns of several conversations can share an engine.
         turn, command = self.conversation.start_turn(
             question, retry_of, reply.message, edit_of, choose_files
@@ -292,6 +292,7 @@ class StoredConversation:
             return known
         question = Question(message.text, self._documents(message))
         if answer is not None:
+            question = _as_requested(question, answer)
             self._stats[answer.id] = answer.stats
             turn = _answered_turn(answer, question, self._models)
             turn.retrieved = self._retrieved(answer)
@@ -351,6 +352,13 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
         replace(attachment, pinned=document.pinned)
         for attachment, document in zip(stored, documents, strict=True)
     ]
+
+
+def _as_requested(question: Question, answer: records.Message) -> Question:
+    """The question, read as was asked for this answer: not as was then chosen."""
+    mode = question.mode if answer.mode is None else answer.mode
+    keep = question.keep if answer.keep is None else answer.keep
+    return replace(question, mode=mode, keep=keep)
 
 
 def _answered_turn(answer: records.Message, question: Question, models: ModelPair) -> Turn:

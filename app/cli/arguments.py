@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +24,8 @@ from app.errors import UserError
 from app.protocol.options import DEFAULT_KEEP_RATIO, Scoring
 
 STRESS_RUNS, STRESS_LENGTH = 10, "32k"
+_WORD = re.compile(r"[A-Za-z][A-Za-z-]*")
+"""What may be meant as a command."""
 _REAL = "real models instead of a shape: a folder or repository"
 
 
@@ -32,15 +38,69 @@ class Parser(argparse.ArgumentParser):
         )
 
 
-def parser() -> argparse.ArgumentParser:
-    top = Parser(
-        prog="specchat",
-        description="Chat with local models about long documents."
-        " Without a command, the app opens.",
-    )
-    top.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    add_model_options(top, None)
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+class TopParser(Parser):
+    """Where the first word is no command, all words are files and folders for the app.
+
+    A file that is named like a command can be given as `./ask`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            prog="specchat",
+            usage="%(prog)s [OPTION]... [PATH]...\n       %(prog)s [OPTION]... COMMAND ...",
+            description="Chat with local models about long documents. Without a command, the app"
+            " opens, with the files and folders of the command line attached.",
+        )
+        self.of_app = Parser(prog="specchat", usage=self.usage)
+        self.of_app.add_argument("paths", nargs="+", metavar="PATH", help="a file or a folder")
+        self.of_app.format_help = self.format_help  # type: ignore[method-assign]
+        self.set_defaults(paths=[])
+        for parser in (self, self.of_app):
+            parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+            add_model_options(parser, None)
+        self.of_app.set_defaults(command=None)
+        self.commands = self.add_subparsers(
+            prog="specchat",
+            parser_class=Parser,
+            dest="command",
+            metavar="COMMAND",
+            title="commands",
+        )
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Raises UserError for a word that is neither a command nor a path."""
+        words = sys.argv[1:] if args is None else list(args)
+        first = self._first_word(words)
+        if first is None or first in self.commands.choices:
+            return super().parse_known_args(words, namespace)
+        if _WORD.fullmatch(first) and not os.path.lexists(first):
+            found = get_close_matches(first, self.commands.choices, 1)
+            advice = f"use `specchat {found[0]}`" if found else "name a file or a folder"
+            raise UserError(
+                f"{first!r} is neither a command nor a file or folder here",
+                f"{advice}, or see `specchat --help` for the commands",
+            )
+        return self.of_app.parse_known_intermixed_args(words, namespace)
+
+    def _first_word(self, words: Sequence[str]) -> str | None:
+        """The first that is neither an option nor the value of one."""
+        rest = iter(words)
+        for word in rest:
+            if word == "--":
+                return next(rest, None)
+            if not word.startswith("-"):
+                return word
+            action = self._option_string_actions.get(word)
+            if action is not None and action.nargs != 0:
+                next(rest, None)
+        return None
+
+
+def parser() -> TopParser:
+    top = TopParser()
+    commands = top.commands
     _add_ask(commands.add_parser("ask", help="answer one question and print the answer"))
     add_conversations(
         commands.add_parser(

@@ -41,13 +41,18 @@ class InnerServer:
     def status(self) -> str:
         return "Answering another program." if self._engine.guest.busy else ""
 
+    @property
+    def port(self) -> int | None:
+        running = self._running
+        return PORT if running is not None and running[2].is_alive() else None
+
     def report_answers(self, on_answered: OnAnswered) -> None:
         self._on_answered = on_answered
 
     def switch(self) -> str:
-        if self._running is not None and self._running[2].is_alive():
+        if self.port is not None:
             self.stop()
-            return "Other programs cannot ask any more."
+            return "Server stopped."
         return self._start()
 
     def _start(self) -> str:

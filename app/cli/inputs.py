@@ -94,7 +94,8 @@ class ProgressLine:
         if self._live:
             self._shown = True
             counts = f"{progress.files:,} files of {progress.entries:,} visited"
-            sys.stderr.write(f"\r\x1b[KReading: {counts}")
+            text = ", ".join(filter(None, (counts, progress.page_text)))
+            sys.stderr.write(f"\r\x1b[KReading: {text}")
             sys.stderr.flush()
 
     def clear(self) -> None:

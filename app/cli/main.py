@@ -108,4 +108,4 @@ def _dispatch(arguments: Sequence[str]) -> int:
     from app.cli.run_app import run_app
 
     spread = chosen_hosts(options.hosts, options.split)
-    return run_app(options.target, options.draft, options.kv_bits, spread)
+    return run_app(options.target, options.draft, options.kv_bits, spread, options.paths)

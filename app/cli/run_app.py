@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
@@ -21,15 +23,17 @@ def run_app(
     draft: str | None = None,
     kv_bits: str | None = None,
     hosts: Hosts | None = None,
+    paths: Sequence[str] = (),
 ) -> int:
-    """Open the app in a child process; returns the exit status."""
+    """Open the app in a child process, with `paths` attached; returns the exit status."""
+    attached = [existing_path(path) for path in paths]
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     watched_by = current_supervisor()
     if watched_by is None:
         return supervise()
-    return _open(target, draft, kv_bits, hosts, watched_by)
+    return _open(target, draft, kv_bits, hosts, attached, watched_by)
 
 
 def _open(
@@ -37,6 +41,7 @@ def _open(
     draft: str | None,
     kv_bits: str | None,
     hosts: Hosts | None,
+    attached: Sequence[str],
     watched_by: Supervisor,
 ) -> int:
     gc.disable()  # imports create no garbage
@@ -73,6 +78,7 @@ def _open(
             snapshots=snapshots_path(),
             costs=costs_path(),
             startup_message=" ".join([*news, *problem]),
+            attached=attached,
             supervised=lambda: watched_by.alive,
             clipboard=system_clipboard(),
             show_welcome=models.names[0] == EMBEDDED,
@@ -82,6 +88,14 @@ def _open(
         )
         app.run()
     return app.return_code or 0
+
+
+def existing_path(path: str) -> str:
+    """A file or a folder by its absolute path. Raises IngestError."""
+    from app.ingest.reader import file_mode
+
+    file_mode(path)
+    return os.path.abspath(path)
 
 
 def _library() -> Library:

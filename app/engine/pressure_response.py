@@ -11,8 +11,8 @@ from app.engine import memory
 from app.engine.loader import ModelPair
 from app.engine.memory_manager import MemoryManager
 from app.engine.memory_monitor import MemoryMonitor
-from app.engine.memory_probes import MemorySample, SystemPressure
-from app.engine.pressure_levels import SWAP_RATE_WARNING, LevelChange
+from app.engine.memory_probes import MemorySample
+from app.engine.pressure_levels import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, LevelChange
 from app.protocol.events import Event, MemoryReport, PressureChanged
 from app.protocol.memory import PressureLevel, format_bytes
 
@@ -77,14 +77,11 @@ class PressureResponse:
 def describe(change: LevelChange) -> str:
     """Why the level changed, with numbers, and what is done."""
     reading, rung = change.sample, change.level
-    figures = (
-        f"{format_bytes(reading.used)} of {format_bytes(reading.ceiling)}, {reading.share:.0%}"
-    )
     if rung is PressureLevel.NORMAL:
-        return f"Memory has room again ({figures})."
+        return "Memory pressure is back to normal."
     if rung.severity < change.previous.severity:
-        return f"Memory is less tight ({figures})."
-    return f"{_PROBLEMS[rung]} ({_why(reading, figures)}): {_RESPONSES[rung]}."
+        return f"Memory is less tight ({_why(reading)})."
+    return f"{_PROBLEMS[rung]} ({_why(reading)}): {_RESPONSES[rung]}."
 
 
 _PROBLEMS = {
@@ -99,9 +96,11 @@ _RESPONSES = {
 }
 
 
-def _why(reading: MemorySample, figures: str) -> str:
-    if reading.system is not SystemPressure.NORMAL:
-        return f"the system says so, {figures}"
+def _why(reading: MemorySample) -> str:
+    """What is scarce: this program's share of memory is named only if it is why."""
+    if reading.share >= THRESHOLDS[PressureLevel.WARN] - HYSTERESIS:
+        used, most = format_bytes(reading.used), format_bytes(reading.ceiling)
+        return f"{used} of {most}, {reading.share:.0%}"
     if reading.swap_rate >= SWAP_RATE_WARNING:
-        return f"{format_bytes(reading.swap_rate)} a second go to swap, {figures}"
-    return figures
+        return f"{format_bytes(reading.swap_rate)} a second go to swap"
+    return "other programs use most of it"

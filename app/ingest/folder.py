@@ -66,7 +66,7 @@ class _FolderReader:
                     except Rejected as rejected:
                         self._skip(found.path, rejected)
         except LimitReached as limit:
-            self._skip(self._budget.path, limit.rejected, rest=True)
+            self._skip(self._budget.path, limit.rejected)
 
     def _read(self, found: FoundFile) -> None:
         limits = self._limits
@@ -88,9 +88,10 @@ class _FolderReader:
         self.files.append(FileRead(path, content.size, decoded.encoding, decoded.lossy))
         self._budget.add_file(content.size)
 
-    def _skip(self, path: str, rejected: Rejected, rest: bool = False) -> None:
+    def _skip(self, path: str, rejected: Rejected) -> None:
         path = f"{self.name}/{printable(path)}"
-        self.skipped.append(Skipped(path, rejected.reason, rejected.detail, rejected.advice, rest))
+        why = rejected.reason, rejected.detail, rejected.advice
+        self.skipped.append(Skipped(path, *why, rejected.limit))
 
 
 def _overview(reader: _FolderReader, limits: Limits) -> Document:

@@ -28,11 +28,11 @@ class Limits:
     tree_lines: int = 300
     """Lines of a folder's tree."""
     seconds: float = 60.0
-    """Seconds for all inputs except standard input."""
+    """Seconds for all inputs except standard input and pages of PDF files."""
     git_seconds: float = 10.0
     """Seconds for git to list a repository; after that, .gitignore files are read instead."""
     pdf_seconds: float = 30.0
-    """Seconds to extract the text of one PDF file."""
+    """Seconds to extract the text of one page of a PDF file."""
     pdf_memory: int = 1024 * MIB
     """Bytes of memory for extracting one PDF file, where the system can limit it."""
     include_private: bool = False

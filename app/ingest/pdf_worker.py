@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import resource
 import sys
 
 ENCRYPTED, NO_TEXT = 3, 4
 
 
-def main(memory: int) -> int:
-    """`memory` is the limit for this process, in bytes."""
+def main(memory: int, progress: int) -> int:
+    """`memory` is the limit for this process, in bytes. To the file `progress`, a descriptor, it
+    writes how many pages it has read, and of how many."""
     bound(memory)
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
@@ -26,8 +28,10 @@ def main(memory: int) -> int:
     except DependencyError:  # a cipher for which pypdf needs another library
         return ENCRYPTED
     found = False
+    total = len(reader.pages)
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text()
+        os.pwrite(progress, b"%d %d" % (number, total), 0)
         found = found or bool(text.strip())
         sys.stdout.buffer.write(f"[Page {number}]\n{text}\n\n".encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
@@ -41,4 +45,4 @@ def bound(memory: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

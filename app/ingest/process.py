@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
 from app.ingest.budget import ReadBudget
@@ -22,10 +22,12 @@ def run_bounded(
     stdin: IO[bytes] | None = None,
     folder: str | None = None,
     environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    progressed: Callable[[], bool] = lambda: False,
 ) -> tuple[int, bytes] | None:
     """Exit status and output; None when it ran longer than `seconds`, wrote more than `max_bytes`,
-    or could not be started. The process never outlives this call. Raises what `budget.check`
-    raises."""
+    or could not be started. `progressed` is called while it runs: if it returns True, `seconds`
+    start again. The process never outlives this call. Raises what `budget.check` raises."""
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(
@@ -35,21 +37,24 @@ def run_bounded(
                 stderr=subprocess.DEVNULL,
                 cwd=folder,
                 env=environment,
+                pass_fds=pass_fds,
             )
         except OSError:
             return None
         try:
             left = budget.time_left(seconds)
-            while process.poll() is None and left > 0:
+            while process.poll() is None:
+                if progressed():
+                    left = budget.time_left(seconds)
                 budget.check()
+                if left <= 0:
+                    return None
                 if os.fstat(output.fileno()).st_size > max_bytes:
                     return None
                 try:
                     process.wait(min(_POLL_SECONDS, left))
                 except subprocess.TimeoutExpired:
                     left -= _POLL_SECONDS
-            if process.poll() is None:
-                return None
         finally:
             process.kill()
             process.wait()

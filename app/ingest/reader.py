@@ -72,7 +72,7 @@ def read(
 
 def _read_path(path: str, bytes_left: int, limits: Limits, budget: ReadBudget) -> ReadResult:
     try:
-        mode = _mode(path)
+        mode = file_mode(path)
         if stat.S_ISDIR(mode):
             return read_folder(path, bytes_left, limits, budget)
         if not stat.S_ISREG(mode):
@@ -87,7 +87,8 @@ def _read_path(path: str, bytes_left: int, limits: Limits, budget: ReadBudget) -
         raise _error(repr(path), limit.rejected) from None
 
 
-def _mode(path: str) -> int:
+def file_mode(path: str) -> int:
+    """Raises IngestError if there is no such file or folder, or it cannot be reached."""
     if not path:
         raise IngestError("The file name is empty", "give a file, a folder or `-`")
     try:

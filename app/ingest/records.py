@@ -76,9 +76,10 @@ class Rejected(Exception):
     """A file or folder cannot be read. `detail` (the end of a sentence) and `advice` replace the
     texts of the reason."""
 
-    def __init__(self, reason: Reason, detail: str = "", advice: str = "") -> None:
+    def __init__(self, reason: Reason, detail: str = "", advice: str = "", limit: str = "") -> None:
+        """`limit` is a few words, such as `5,000 files`, if a limit is the reason."""
         super().__init__(reason, detail, advice)
-        self.reason = reason
+        self.reason, self.limit = reason, limit
         self.detail = detail or REASON_TEXTS[reason][1]
         self.advice = advice or REASON_TEXTS[reason][2]
 
@@ -94,7 +95,8 @@ class LimitReached(Exception):
 
 def limit_reached(limit: str) -> LimitReached:
     """`limit` is a few words, such as `5,000 files`."""
-    return LimitReached(Rejected(Reason.TOO_MUCH, f"is over the limit of {limit}"))
+    detail = f"is over the limit of {limit}"
+    return LimitReached(Rejected(Reason.TOO_MUCH, detail, limit=limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,13 @@ class Skipped:
     detail: str
     """The end of a sentence that begins with the path."""
     advice: str
-    rest: bool = False
-    """Whether everything after it was skipped too, because a limit was reached."""
+    limit: str = ""
+    """The limit that was reached, such as `5,000 files`, if everything after it was skipped too."""
+
+    @property
+    def rest(self) -> bool:
+        """Whether everything after it was skipped too."""
+        return bool(self.limit)
 
     @property
     def sentence(self) -> str:
@@ -165,8 +172,7 @@ class ReadResult:
             f"{n:,} {REASON_TEXTS[reason][0]}" for reason, n in counts.most_common()
         )
         parts = [f"{counts.total():,}: {reasons}"] if counts else []
-        if any(each.rest for each in self.skipped):
-            parts.append("the rest, over a limit")
+        parts += [f"the rest (limit {each.limit})" for each in self.skipped if each.rest]
         return ", and ".join(parts)
 
 
@@ -201,3 +207,11 @@ class Progress:
     """Bytes of them."""
     path: str
     """The one visited last; as in Skipped."""
+    page: int = 0
+    pages: int = 0
+    """Of that file, if it has pages: `page` of `pages` is read."""
+
+    @property
+    def page_text(self) -> str:
+        """`page 41 of 300`, or empty."""
+        return f"page {self.page:,} of {self.pages:,}" if self.pages else ""

@@ -20,6 +20,11 @@ class LocalServer(Protocol):
         """What it is doing just now; empty if nothing."""
         ...
 
+    @property
+    def port(self) -> int | None:
+        """On which it can be asked; None while it is stopped."""
+        ...
+
     def report_answers(self, on_answered: OnAnswered) -> None:
         """Call this with each request, on a thread that must not wait."""
         ...

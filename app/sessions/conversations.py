@@ -135,21 +135,49 @@ def delete_message(connection: sqlite3.Connection, id: int, now: datetime) -> De
         nearest = min(others, key=lambda other: abs(other - id), default=None)
         last = message.parent if nearest is None else messages.newest_leaf(connection, nearest)
         set_current(connection, message.conversation, last)
+    _clear_default_title(connection, message.conversation)
     return DeletedMessages(message.conversation, ids, current)
 
 
 def restore_messages(connection: sqlite3.Connection, removed: DeletedMessages) -> None:
     messages.restore(connection, removed.messages)
     set_current(connection, removed.conversation, removed.current)
+    for question in _questions(connection, removed.conversation, trashed=False)[:1]:
+        set_default_title(connection, removed.conversation, question)
 
 
 def set_default_title(connection: sqlite3.Connection, id: int, question: str) -> None:
     """Title an untitled conversation after its first question."""
+    title = _default_title(question)
+    connection.execute(
+        "UPDATE conversations SET title = ? WHERE id = ? AND title = ''", (title, id)
+    )
+
+
+def _default_title(question: str) -> str:
     line = " ".join(question.split())
-    if len(line) > TITLE_LENGTH:
-        cut = line[:TITLE_LENGTH]
-        line = (cut.rpartition(" ")[0] or cut[:-1]) + "…"
-    connection.execute("UPDATE conversations SET title = ? WHERE id = ? AND title = ''", (line, id))
+    if len(line) <= TITLE_LENGTH:
+        return line
+    cut = line[:TITLE_LENGTH]
+    return (cut.rpartition(" ")[0] or cut[:-1]) + "…"
+
+
+def _clear_default_title(connection: sqlite3.Connection, id: int) -> None:
+    """Without any question, a conversation loses the title that a deleted one gave it."""
+    if _questions(connection, id, trashed=False):
+        return
+    titles = map(_default_title, _questions(connection, id, trashed=True))
+    if conversation(connection, id).title in titles:
+        rename(connection, id, "")
+
+
+def _questions(connection: sqlite3.Connection, id: int, trashed: bool) -> list[str]:
+    rows = connection.execute(
+        "SELECT text FROM messages WHERE conversation = ? AND role = 'user'"
+        f" AND trashed_at IS {'NOT ' if trashed else ''}NULL ORDER BY id",
+        (id,),
+    )
+    return [text for (text,) in rows]
 
 
 def purge(connection: sqlite3.Connection, before: datetime) -> None:
@@ -191,6 +219,8 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
             message.failure,
             message.thinking,
             message.truncated,
+            message.mode,
+            message.keep,
             id=message.id if keep_ids else None,
         )
         if message.stats is not None:

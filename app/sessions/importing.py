@@ -179,6 +179,8 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         stats=None if stats is None else _stats(stats),
         thinking=_checked(str, plain.get("thinking", "")),  # older exports have none
         truncated=_checked(bool, plain.get("truncated", plain.get("cut", False))),
+        mode=None if plain.get("mode") is None else Mode(plain["mode"]),
+        keep=None if plain.get("keep") is None else _fraction(plain["keep"]),
     )
 
 
@@ -252,6 +254,12 @@ def _number(value: Any, below: int) -> int:
     if not 0 <= _checked(int, value) < below:
         raise ValueError(f"{value} is out of range")
     return int(value)
+
+
+def _fraction(value: Any) -> float:
+    if not 0 <= _checked((int, float), value) <= 1:
+        raise ValueError(f"{value} is no fraction")
+    return float(value)
 
 
 def _time(value: Any) -> datetime:

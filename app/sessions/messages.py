@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
+from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import AnswerStats, Attachment, Message, ReadMap, State
@@ -29,7 +30,8 @@ from app.sessions.serialization import (
 
 _COLUMNS = (
     "m.id, m.conversation, m.parent, m.role, m.state, m.created_at, m.text, m.thinking,"
-    " m.token_ids, m.failure, m.cut," + ", ".join(f"r.{name}" for name in STATS_COLUMNS)
+    " m.token_ids, m.failure, m.cut, m.mode, m.keep,"
+    + ", ".join(f"r.{name}" for name in STATS_COLUMNS)
 )
 _BRANCH = f"""
 WITH RECURSIVE branch(id, depth) AS (
@@ -125,17 +127,19 @@ def add(
     failure: str | None = None,
     thinking: str = "",
     truncated: bool = False,
+    mode: Mode | None = None,
+    keep: float | None = None,
     id: int | None = None,
 ) -> int:
     """Insert a message and return its id. Raises StoreError for text that is not valid Unicode."""
     check_text(text)
     check_text(thinking)
     ids = pack_ids(token_ids)
-    written = (text, thinking, ids, failure, truncated)
+    written = (text, thinking, ids, failure, truncated, mode, keep)
     id = connection.execute(
         "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
-        " text, thinking, token_ids, failure, cut)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " text, thinking, token_ids, failure, cut, mode, keep)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (id, conversation, parent, role, state, pack_time(now), *written),
     ).lastrowid
     assert id is not None
@@ -314,7 +318,7 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 
 def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
-    thinking, token_ids, failure, cut, *columns = more
+    thinking, token_ids, failure, cut, mode, keep, *columns = more
     stats = None
     if columns[0] is not None:
         # Damaged statistics must not hide the answer.
@@ -334,6 +338,8 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         attachments=attachments,
         stats=stats,
         truncated=bool(cut),
+        mode=Mode(mode) if mode in tuple(Mode) else None,
+        keep=keep if keep is not None and 0 <= keep <= 1 else None,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from app.protocol.options import EMBEDDED
+from app.protocol.options import EMBEDDED, Mode
 from app.protocol.prompt import RetrievalReason, Role, Span, SpanText
 from app.protocol.stats import Statistics
 
@@ -85,7 +85,8 @@ class Message:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
     the very ids that were generated, `thinking` is its text between thinking tags, and `failure`
     the sentence of one that failed. `truncated`: it reached the maximum length or, if it was
-    stopped, only repeated itself."""
+    stopped, only repeated itself. `mode` and `keep` are how a reply was asked for: None if that is
+    unknown, as for questions."""
 
     id: int
     conversation: int
@@ -100,6 +101,8 @@ class Message:
     stats: AnswerStats | None = None
     thinking: str = ""
     truncated: bool = False
+    mode: Mode | None = None
+    keep: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,10 @@ ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 ALTER TABLE attachments ADD COLUMN line INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE attachments ADD COLUMN retrieval TEXT NOT NULL DEFAULT '';
 """,
+    "10 requests": """
+ALTER TABLE messages ADD COLUMN mode TEXT;
+ALTER TABLE messages ADD COLUMN keep REAL;
+""",
 }
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self, TypeVar
 
+from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.sessions import backup, conversations, drafts, messages, quarantine
 from app.sessions.attachments import Attachments, Source
@@ -217,14 +218,18 @@ class Store:
 
         return self._message(fork)
 
-    def begin_reply(self, question: int) -> ReplyWriter:
-        """A new, empty answer to message `question`, which may have others."""
+    def begin_reply(
+        self, question: int, mode: Mode | None = None, keep: float | None = None
+    ) -> ReplyWriter:
+        """A new, empty answer to message `question`, which may have others, asked for in this mode
+        and at this keep."""
 
         def begin(connection: sqlite3.Connection) -> int:
             conversation = messages.message(connection, question).conversation
             now = self._now()
+            role, state = Role.ASSISTANT, State.PARTIAL
             id = messages.add(
-                connection, conversation, question, Role.ASSISTANT, State.PARTIAL, "", now
+                connection, conversation, question, role, state, "", now, mode=mode, keep=keep
             )
             conversations.advance(connection, conversation, id, now)
             return id

@@ -18,7 +18,8 @@ from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
-from textual.events import Resize
+from textual.events import Event as TextualEvent
+from textual.events import Key, MouseDown, Paste, Resize
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import TextArea
@@ -128,6 +129,7 @@ class SpecchatApp(App[None]):
         snapshots: Path | None = None,
         costs: Path | None = None,
         startup_message: str = "",
+        attached: Sequence[str] = (),
         supervised: Callable[[], bool] = lambda: True,
         clipboard: Clipboard | None = None,
         show_welcome: bool = False,
@@ -136,7 +138,8 @@ class SpecchatApp(App[None]):
         machines: Machines | None = None,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
-        `startup_message` is shown first. The app exits once `supervised` returns False, because
+        `startup_message` is shown first. The files and folders `attached` go to a new conversation.
+        The app exits once `supervised` returns False, because
         no parent process would restore the terminal. With `show_welcome` the first start explains
         the app and has a sample to ask about. A `server` answers other programs once the user
         starts it. `machines` are those that a target may be spread over."""
@@ -146,12 +149,13 @@ class SpecchatApp(App[None]):
         settings_file = settings or SettingsFile()
         self._engine = engine
         self._engine_clock = clock
-        self._quit_asked_at: float | None = None
+        self._quit_asked: tuple[str, float] | None = None
+        """The last key, if it asked to quit, and when."""
         self._closing_engine = False
         self._supervised = supervised
         self.window = Window(self._write)
         self.chat = ChatScreen(
-            engine, load, settings_file, clock, folder, snapshots, costs, startup_message
+            engine, load, settings_file, clock, folder, snapshots, costs, startup_message, attached
         )
         self.chat.welcome.enabled = show_welcome and settings_file.is_new
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
@@ -160,7 +164,7 @@ class SpecchatApp(App[None]):
         )
         self._library, self._server, self._machines = library, server, machines
         if server is not None:
-            self.chat.server_status = lambda: server.status
+            self.chat.server = server
             server.report_answers(self._request_answered)
         self._models: ModelsController | None = None
 
@@ -211,7 +215,8 @@ class SpecchatApp(App[None]):
     async def action_quit(self) -> None:
         """Quit, but ask for a second ^Q if a long answer would be lost."""
         elapsed, remaining = self.chat.open_chats.elapsed_and_remaining
-        if max(elapsed, remaining) < LONG_TURN_SECONDS or self._confirms_quit(QUIT_CONFIRM_SECONDS):
+        long_turn = max(elapsed, remaining) >= LONG_TURN_SECONDS
+        if not long_turn or self._confirms_quit("ctrl+q", QUIT_CONFIRM_SECONDS):
             self._quit(0)
             return
         long = f"{formatting.seconds(elapsed)} so far"
@@ -223,11 +228,18 @@ class SpecchatApp(App[None]):
         else:
             self.notify(message)
 
-    def _confirms_quit(self, window: float) -> bool:
-        """Whether this is the second request within `window` seconds."""
-        now, before = self._engine_clock(), self._quit_asked_at
-        self._quit_asked_at = now
-        return before is not None and now - before <= window
+    def _confirms_quit(self, key: str, window: float) -> bool:
+        """Whether this key was also the last one, at most `window` seconds ago."""
+        now, before = self._engine_clock(), self._quit_asked
+        self._quit_asked = key, now
+        return before is not None and before[0] == key and now - before[1] <= window
+
+    async def on_event(self, event: TextualEvent) -> None:
+        if isinstance(event, Key | Paste | MouseDown) and not (
+            isinstance(event, Key) and self._quit_asked and event.key == self._quit_asked[0]
+        ):
+            self._quit_asked = None
+        await super().on_event(event)
 
     @on(TurnFinished)
     def _notify_finished(self, event: TurnFinished) -> None:
@@ -262,7 +274,7 @@ class SpecchatApp(App[None]):
             self.copy_to_clipboard(selected)
             self.chat.notice.show("Copied.")
             return
-        if self._confirms_quit(QUIT_WINDOW_SECONDS):
+        if self._confirms_quit("ctrl+c", QUIT_WINDOW_SECONDS):
             self._quit(0)
         self.chat.notice.show("Press ^C again to quit.")
 

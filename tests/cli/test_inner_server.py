@@ -95,7 +95,7 @@ def test_programs_and_the_app_ask_one_pair(app: App, port: int, tmp_path: Path) 
     assert finished.turn == 1
     assert not [each for each in app.events.queue if getattr(each, "turn", 1) not in (1, None)]
     assert server.status == ""
-    assert server.switch() == "Other programs cannot ask any more."
+    assert server.switch() == "Server stopped."
     with pytest.raises(httpx.ConnectError):
         post(port, "Still there?")
     app.engine.send(Close())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -12,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from app.ingest import pdf_worker
+from app.ingest.budget import ReadBudget
 from app.ingest.limits import Limits
+from app.ingest.process import run_bounded
 from app.ingest.reader import read
+from app.ingest.records import Cancelled, LimitReached, Progress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
@@ -118,6 +123,66 @@ def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     start = time.monotonic()
     assert "longer than 0.3 seconds" in refusal(path, limits=Limits(pdf_seconds=0.3))
     assert time.monotonic() - start < 5
+
+
+def test_pages_are_told_and_reading_them_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = "import os, sys, time; os.pwrite(int(sys.argv[2]), b'41 300', 0); time.sleep(60)"
+    monkeypatch.setattr(pdf_worker, "__file__", str(written(tmp_path / "slow.py", worker)))
+    path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
+    told: list[Progress] = []
+    with pytest.raises(Cancelled):
+        read([str(path)], progress=told.append, cancelled=lambda: told[-1:] and told[-1].pages > 0)
+    assert told[-1].page_text == "page 41 of 300"
+
+
+def test_pages_that_get_on_do_not_count_towards_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    told: list[Progress] = []
+    budget = ReadBudget(10.0, told.append)
+    budget.visit("a.pdf")
+    for page in range(1, 6):
+        now[0] += 8.0
+        budget.show_page(page, 5)
+        budget.check()
+    assert [each.page for each in told] == [1, 2, 3, 4, 5]
+    now[0] += 11.0
+    with pytest.raises(LimitReached):
+        budget.check()
+
+
+def test_a_process_that_gets_on_has_its_time_again() -> None:
+    """It ends once it was asked five times, which is four times longer than its limit."""
+    read_end, write_end = os.pipe()
+    asked: list[int] = []
+
+    def progressed() -> bool:
+        asked.append(1)
+        if len(asked) == 5:
+            os.write(write_end, b"x")
+        return True
+
+    command = [sys.executable, "-c", f"import os; os.read({read_end}, 1)"]
+    done = run_bounded(
+        command, 0.01, 10, ReadBudget(60.0), pass_fds=(read_end,), progressed=progressed
+    )
+    assert done == (0, b"")
+    assert run_bounded(command, 0.01, 10, ReadBudget(60.0), pass_fds=(read_end,)) is None
+
+
+def test_the_worker_tells_its_pages(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile() as pages, tempfile.TemporaryFile() as file:
+        file.write(pdf_of(SENTENCE, "Two.", "Three."))
+        file.seek(0)
+        command = [sys.executable, pdf_worker.__file__, str(2**30), str(pages.fileno())]
+        done = subprocess.run(
+            command, stdin=file, stdout=subprocess.DEVNULL, pass_fds=(pages.fileno(),), check=True
+        )
+        assert (done.returncode, os.pread(pages.fileno(), 64, 0)) == (0, b"3 3")
 
 
 def test_nothing_is_imported_from_where_we_stand(

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
 from app.sessions import importing
@@ -44,7 +45,7 @@ def rich(store: Store) -> int:
     conversation = answered(store)
     question, answer = store.branch(conversation)
     store.edit(question.id, 'Odd </pre><script>alert(1)</script> "text" \x1b[31m \u202e 中文')
-    again = store.begin_reply(question.id)
+    again = store.begin_reply(question.id, Mode.SPARSE, 0.35)
     again.append("Sto", [5])
     again.stop()
     store.begin_reply(question.id).fail("It broke: mend it.")

@@ -50,6 +50,27 @@ def test_a_message_goes_with_all_that_follows_and_comes_back(store: Store) -> No
     assert store.search("Question 2")
 
 
+def test_a_title_goes_and_comes_with_the_question_that_gave_it(store: Store) -> None:
+    three_turns(store)
+    first, *_ = store.branch(1)
+    removed = store.delete_message(first.id)
+    assert store.conversation(1).title == ""
+    store.restore_messages(removed)
+    assert store.conversation(1).title == "Question 0?"
+    store.delete_message(first.id)
+    store.add_message(1, Role.USER, "Another?")
+    assert store.conversation(1).title == "Another?"
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_title_stays_that_was_given_or_has_questions(store: Store, renamed: bool) -> None:
+    three_turns(store)
+    if renamed:
+        store.rename(1, "Lease")
+    store.delete_message(store.branch(1)[0 if renamed else 2].id)
+    assert store.conversation(1).title == ("Lease" if renamed else "Question 0?")
+
+
 def test_where_there_is_another_version_that_is_current_then(store: Store) -> None:
     three_turns(store)
     second = store.branch(1)[2]

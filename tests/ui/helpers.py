@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -82,6 +82,7 @@ async def kept_app(
     engine: FakeEngine | None = None,
     size: tuple[int, int] = SMALL,
     settings: SettingsFile | None = None,
+    attached: Sequence[str] = (),
 ) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
     """The app on the conversations of `folder`, from its start to its proper end."""
     if not (folder / "conversations.db").exists():
@@ -94,6 +95,7 @@ async def kept_app(
         settings=settings,
         folder=folder,
         snapshots=folder / "snapshots",
+        attached=attached,
     )
     try:
         async with app.run_test(size=size) as pilot:

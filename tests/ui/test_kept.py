@@ -13,7 +13,7 @@ from textual.widgets import Markdown
 
 from app.protocol.commands import CachePolicy, PruneSnapshots
 from app.protocol.events import Finished, Token
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
 from app.sessions import records
@@ -147,6 +147,36 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
         await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text so far stays")
         await until_shown(pilot, "An answer was cut off when specchat ended")
         assert "before the first word" not in screen_text(pilot)
+
+
+@pytest.mark.parametrize("words", [0, 3])
+@pytest.mark.parametrize(
+    ("keys", "mode", "keep"),
+    [
+        ([], Mode.AUTO, AUTO_KEEP),
+        (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
+        (["ctrl+t"], Mode.FULL, AUTO_KEEP),
+    ],
+)
+async def test_after_a_kill_it_is_asked_again_as_it_was_asked(
+    tmp_path: Path, keys: list[str], mode: Mode, keep: float, words: int
+) -> None:
+    folder, killed = tmp_path / "alive", tmp_path / "killed"
+    engine = FakeEngine(stepping=True)
+    async with kept_app(folder, engine) as (pilot, _):
+        await paste(pilot, DOCUMENT)
+        await pilot.press(*keys)
+        await ask(pilot, engine, "What?")
+        for _ in range(words):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        shutil.copytree(folder, killed)
+        engine.finish()
+    for place in (killed, folder):  # without statistics, and with those of what was chosen
+        async with kept_app(place, engine := FakeEngine()) as (pilot, _):
+            await until_shown(pilot, "What?")
+            await pilot.press("tab", "ctrl+a")
+            await until(pilot, lambda engine=engine: engine.asks)
+            assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (mode, keep)
 
 
 async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:

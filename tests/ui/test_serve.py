@@ -23,6 +23,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.status, self.stopped = "", False
+        self.port: int | None = None
         self.installed = False
         self.answered: OnAnswered | None = None
 
@@ -32,7 +33,8 @@ class Scripted:
     def switch(self) -> str:
         if not self.installed:
             raise UserError("The server's packages are not installed", "`pip` does it")
-        return "Other programs can ask."
+        self.port = None if self.port else 8321
+        return "Other programs can ask." if self.port else "Server stopped."
 
     def stop(self) -> None:
         self.stopped = True
@@ -49,11 +51,14 @@ async def test_it_is_started_by_key_and_by_name_and_says_what_it_does() -> None:
         await until_shown(pilot, "Other programs can ask.")
         await pilot.press("a")
         await until_gone(pilot, "Other programs can ask.")
+        await until_shown(pilot, "specchat · serving :8321")
         server.status = "Answering another program."
         await until_shown(pilot, server.status)
         server.status = ""
         await until_gone(pilot, "Answering another program.")
         assert "a" in screen_text(pilot)
+        await pilot.press("f5")
+        await until_gone(pilot, "serving :8321")
     app.shutdown()
     assert server.stopped
 

@@ -60,12 +60,13 @@ class Attachment:
 
     @property
     def skipped_text(self) -> str:
-        """`12 skipped`, or empty."""
-        if not self.skipped:
-            return ""
+        """`12 skipped`, `12 and the rest skipped (limit 5,000 files)`, or empty."""
         listed = sum(not each.rest for each in self.skipped)
-        more = " or more" if any(each.rest for each in self.skipped) else ""
-        return f"{listed:,}{more} skipped"
+        what = [f"{listed:,}"] if listed else []
+        limits = [each.limit for each in self.skipped if each.limit]
+        if limits:
+            return f"{' and '.join([*what, 'the rest'])} skipped (limit {limits[0]})"
+        return f"{listed:,} skipped" if listed else ""
 
 
 def make_attachment(documents: Iterable[Document]) -> Attachment:

@@ -52,11 +52,12 @@ def _packed(skipped: Skipped) -> list[object]:
     return [
         skipped.path,
         str(skipped.reason),
-        skipped.rest,
+        skipped.limit,
         *(custom if custom != [detail, advice] else []),
     ]
 
 
-def _unpacked(path: str, reason: str, rest: bool, *custom: str) -> Skipped:
+def _unpacked(path: str, reason: str, limit: str, *custom: str) -> Skipped:
     detail, advice = custom or REASON_TEXTS[Reason(reason)][1:]
-    return Skipped(str(path), Reason(reason), str(detail), str(advice), bool(rest))
+    why = Reason(reason), str(detail), str(advice)
+    return Skipped(str(path), *why, str(limit))

@@ -29,11 +29,12 @@ class FileJob:
 
     @property
     def facts(self) -> str:
-        progress = self.progress
-        if progress is None or not progress.files:
-            return "reading"
-        files = formatting.plural(progress.files, "file")
-        return f"reading · {files} · {formatting.size(progress.size)}"
+        progress, parts = self.progress, ["reading"]
+        if progress is not None and progress.files:
+            parts += [formatting.plural(progress.files, "file"), formatting.size(progress.size)]
+        if progress is not None and progress.pages:
+            parts.append(progress.page_text)
+        return " · ".join(parts)
 
     def run(self) -> Attachment:
         """Read it; on a thread. Raises IngestError and Cancelled."""

@@ -3,6 +3,7 @@ and its result goes to the conversation it was started in."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,11 @@ from app.ui.attach.chips import Item
 from app.ui.attach.file_job import FileJob, ReadFile
 from app.ui.background import in_background
 from app.ui.chat.context import ChatContext
+from app.ui.completion.paths import words_like_paths
 from app.ui.state.repository import OpenChat
 
+DISK_SECONDS = 1.0
+"""How long a question waits to hear whether a file that it names exists."""
 Ask = Callable[[str], Awaitable[None]]
 
 
@@ -34,6 +38,8 @@ class Attachments:
         self._counting: list[tuple[Document, ...]] = []
         self._uncountable = False
         self._deferred: tuple[OpenChat, str] | None = None
+        self._refused = ""
+        """A question that was not sent, because it names a file that does not exist."""
         self.on_user_attachment: Callable[[], None] = lambda: None
         """Called before the user attaches something."""
 
@@ -138,6 +144,8 @@ class Attachments:
 
     async def ask(self, typed: str) -> None:
         """Ask the question, once all its attachments are read."""
+        if await self._names_missing_file(typed):
+            return
         jobs = self.jobs(self._open_chats.shown)
         if not jobs or not typed.strip():
             await self._ask(typed)
@@ -145,6 +153,30 @@ class Attachments:
         self._deferred = self._open_chats.shown, typed
         name = jobs[-1].name
         self._context.notice.show(f"The question is sent when '{name}' is read. Esc cancels that.")
+
+    async def _names_missing_file(self, typed: str) -> bool:
+        """Whether an `@` stands before a file that does not exist, which a notice says. Asked once
+        more, it is no file."""
+        refused, self._refused = self._refused, ""
+        words = words_like_paths(typed)
+        if not words or typed == refused:
+            return False
+        paths = self._context.composer.box.choices.paths
+
+        def check() -> None:
+            for word in words:
+                paths.check_exists(word)
+
+        try:
+            await asyncio.wait_for(in_background(check), DISK_SECONDS)
+        except TimeoutError:
+            return False
+        except UserError as error:
+            self._refused = typed
+            hint = "Press Enter again to send it as it is."
+            self._context.notice.show(f"{error} {hint}")
+            return True
+        return False
 
     def cancel_deferred(self) -> bool:
         """Do not send the question that waits for files; returns whether there was one."""

@@ -26,7 +26,8 @@ MIN_TITLE_CELLS = 10
 
 
 class Header(Widget):
-    """`specchat`, the model pair, and the memory in use once the engine has reported it."""
+    """`specchat`, whether other programs can ask, the model pair, and the memory in use once the
+    engine has reported it."""
 
     def __init__(self, target: str, draft: str | None) -> None:
         super().__init__()
@@ -35,11 +36,18 @@ class Header(Widget):
         self.memory: MemoryStats | None = None
         self._rung = PressureLevel.NORMAL
         self._title = self._status = ""
+        self._port: int | None = None
 
     def show_title(self, title: str, status: str) -> None:
         """The conversation's title, and a status such as "read-only"."""
         if (title, status) != (self._title, self._status):
             self._title, self._status = title, status
+            self.refresh()
+
+    def show_serving(self, port: int | None) -> None:
+        """The port on which other programs can ask; None if they cannot."""
+        if port != self._port:
+            self._port = port
             self.refresh()
 
     def show_pair(self, loaded: Loaded, machines: int = 1) -> None:
@@ -58,8 +66,9 @@ class Header(Widget):
         """On a narrow screen the memory bar is dropped first, then the title, then the draft."""
         width = self.content_size.width
         left = Content.styled("specchat", f"bold {ACCENT}")
-        if self._status:
-            left = Content.assemble(left, (f" · {self._status}", ACCENT))
+        serving = "" if self._port is None else f"serving :{self._port}"
+        for mark in filter(None, (self._status, serving)):
+            left = Content.assemble(left, (f" · {mark}", ACCENT))
         pair = self._pair()
         available = width - left.cell_length - pair.cell_length - 12
         if self._title and available >= MIN_TITLE_CELLS:

@@ -48,6 +48,7 @@ class ComposeBox(TextArea):
             "/", "type('/')", "Commands", id="compose.commands",
             tooltip="All commands (in an empty box)",
         ),
+        Binding("ctrl+a", "again_or_start", show=False),
         Binding(
             "ctrl+v", "paste_system", "Paste", id="compose.paste",
             tooltip="Paste from the system's clipboard",
@@ -73,6 +74,12 @@ class ComposeBox(TextArea):
         """A paste that becomes a chip."""
 
         text: str
+
+    @dataclass
+    class UnknownCommand(Message):
+        """Enter was pressed with a command that does not exist; a sentence says so."""
+
+        sentence: str
 
     @dataclass
     class ErasedNothing(Message):
@@ -172,8 +179,12 @@ class ComposeBox(TextArea):
         if command is None:
             self.choices.close()
             self.post_message(self.Submitted(self.text))
+        elif isinstance(command, str):
+            self.choices.close()
+            self.post_message(self.UnknownCommand(command))
         else:
-            self.replace_all("")
+            with self.prevent(TextArea.Changed):  # which would clear what the command says
+                self.replace_all("")
             await command.run()
 
     def action_type(self, character: str) -> None:
@@ -199,6 +210,13 @@ class ComposeBox(TextArea):
             self.action_delete_left()
         else:
             self.post_message(self.ErasedNothing())
+
+    async def action_again_or_start(self) -> None:
+        """In a box with text, to the start of the line."""
+        if self.text:
+            self.action_cursor_line_start()
+        else:
+            await self.run_action("screen.ask_again")
 
     def action_undo(self) -> None:
         if self.history._undo_stack:

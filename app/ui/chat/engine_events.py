@@ -100,7 +100,10 @@ class EngineEventHandler:
                 self._open_chats.apply(event, turn)
 
     def _apply_to_turn(self, event: Event, number: int | None) -> int | None:
-        if number is None or self._open_chats.apply(event, number):
+        if number is None:
+            return None
+        if self._open_chats.apply(event, number):
+            self._keep_preview.on_progress(event)
             return number
         if isinstance(event, Selected):
             self._keep_preview.on_selected(event)

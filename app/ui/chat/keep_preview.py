@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.protocol.commands import Reselect
-from app.protocol.events import Selected
+from app.protocol.events import (
+    Event,
+    FellBackToDense,
+    ImportanceMap,
+    Planned,
+    Selected,
+)
+from app.protocol.stats import Reading
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
 from app.ui.prefill.panel_render import would_read
 from app.ui.prefill.progress import TurnProgress
+from app.util import formatting
 
 if TYPE_CHECKING:
     from app.ui.spans.passages import ReadDocument
@@ -31,6 +40,7 @@ class KeepPreview:
         self._next_keep: float | None = None
         self._in_flight = False
         self._spans: SpansScreen | None = None
+        self._spans_turn: Turn | None = None
 
     @property
     def active(self) -> bool:
@@ -53,10 +63,30 @@ class KeepPreview:
         if not documents:
             return None
         self._begin(turn)
-        move = self.move if self._turn else None
         shown = None if selected is None else selected.keep_ratio
-        self._spans = SpansScreen(documents, progress.keep, move, shown)
+        self._spans = SpansScreen(
+            documents, progress.keep, self._try_keep, shown, _reading_status(progress)
+        )
+        self._spans_turn = turn
         return self._spans
+
+    @property
+    def _try_keep(self) -> Callable[[float], None] | None:
+        return self.move if self._turn else None
+
+    def on_progress(self, event: Event) -> None:
+        """An event of the running turn: what is shown of its documents may have changed."""
+        turn = self._spans_turn
+        changes = Planned | ImportanceMap | Selected | FellBackToDense
+        if turn is not None and isinstance(event, changes) and event.turn == turn.number:
+            self._show_progress(turn)
+
+    def _show_progress(self, turn: Turn) -> None:
+        progress = self._open_chats.shown.progress[turn.number]
+        documents = self._documents(turn, progress.would_select)
+        if self._spans is not None and documents:
+            status = _reading_status(progress)
+            self._spans.show_progress(documents, progress.keep, self._try_keep, status)
 
     def move(self, keep: float) -> None:
         if not self._open_chats.busy:
@@ -65,7 +95,10 @@ class KeepPreview:
 
     def on_finished(self) -> None:
         """The last turn can be previewed now: a slider that was opened meanwhile does."""
-        if self._slider.display and not self.active:
+        if self._spans_turn is not None:
+            self._begin(self._spans_turn)
+            self._show_progress(self._spans_turn)
+        elif self._slider.display and not self.active:
             self._preview(self._slider.value / 100)
 
     def _preview(self, keep: float) -> None:
@@ -91,7 +124,7 @@ class KeepPreview:
             from app.ui.spans.copies import clear_cache
 
             clear_cache()
-        self._spans = None
+        self._spans = self._spans_turn = None
         turn, progress = self._turn, self._progress
         self._turn = self._progress = None
         if turn is not None and progress is not None:
@@ -121,3 +154,15 @@ class KeepPreview:
         chat = self._open_chats.shown
         messages = chat.conversation.documents_by_message(turn)
         return read_documents(messages, chat.progress[turn.number], selected, turn.text)
+
+
+def _reading_status(progress: TurnProgress) -> str:
+    """What a turn does with the documents; empty once it has ended."""
+    if progress.finished:
+        return ""
+    if progress.reading is Reading.DENSE:
+        return "reading everything"
+    if progress.selected is None:
+        return "still choosing what to read"
+    read, total = progress.selected.selected_tokens, progress.selected.prompt_tokens
+    return f"reading {formatting.percent(read / max(total, 1))}"

@@ -7,11 +7,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.chat.conversation import Turn, TurnPart
+from app.chat.conversation import Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
-from app.protocol.stats import Reading
 from app.sessions.records import DeletedMessages
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -45,6 +44,13 @@ class MessageActions:
         """Locked while the branch changes: a key may arrive before the previous one is handled."""
 
     # -------------------------------------------------------------------------- which keys work
+
+    @staticmethod
+    def next_hints(last: Turn) -> list[str]:
+        """After the last turn. One that is not complete is more likely to be asked again."""
+        if last.state is TurnState.DONE and not last.can_continue:
+            return ["^R again, in full"]
+        return [*(["F4 continue"] if last.can_continue else []), "^A again", "^R again, in full"]
 
     def hints(self, view: MessageView) -> list[str]:
         """The most important first."""
@@ -102,12 +108,9 @@ class MessageActions:
         self._context.notice.show(" ".join(f"Copied code {which} ({facts}).{more}".split()))
 
     def _again(self, view: MessageView) -> None:
-        turn, progress = view.turn, self._open_chats.shown.progress[view.turn.number]
-        mode, keep = turn.question.mode, turn.question.keep
-        if (statistics := progress.statistics) is not None:
-            mode = statistics.mode
-            keep = statistics.keep_ratio if statistics.reading is Reading.SPARSE else keep
-        self._ask_again(turn, mode, keep)
+        """As it was asked: an automatic keep is chosen again."""
+        question = view.turn.question
+        self._ask_again(view.turn, question.mode, question.keep)
 
     def _ask_again(self, turn: Turn, mode: Mode, keep: float) -> None:
         if self._submission.may_ask():
@@ -125,7 +128,10 @@ class MessageActions:
         self._keep_preview.end()
         shown = turn in self._open_chats.shown.conversation.branch
         if result is not None and self._submission.may_ask() and shown:
-            self._submission.ask_again(Mode.SPARSE, result.keep, turn, result.pins)
+            mode, keep = turn.question.mode, turn.question.keep
+            if result.keep is not None:
+                mode, keep = Mode.SPARSE, result.keep
+            self._submission.ask_again(mode, keep, turn, result.pins)
 
     # -------------------------------------------------------------------------- keep
 

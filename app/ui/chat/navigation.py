@@ -44,11 +44,13 @@ class Navigation:
         self._trashed: set[int] = set()
         self._discard_candidate: OpenChat | None = None
 
-    async def open_store(self, problem: str) -> None:
-        """Open the conversation where the user was, and show `problem` there. What was typed during
-        loading stays as a draft, and is asked only if that conversation is new."""
+    async def open_store(self, problem: str, new: bool = False) -> None:
+        """Open the conversation where the user was, or a `new` one, and show `problem` there. What
+        was typed during loading stays as a draft, and is asked only if that conversation is new."""
         context, early = self._context, self._open_chats.shown
         opened = await self._repository.open(context.next_mode)
+        if new and opened.id is not None:
+            opened = await self._repository.load_chat(None, context.default_mode)
         self._prune_snapshots()
         self.apply_cache_policy()
         early.draft, messages = context.composer.draft, [self._startup_message, problem]
@@ -65,7 +67,8 @@ class Navigation:
         messages += self._repository.unread_notices()
         last = opened.conversation.last
         if self._startup_message and last is not None and last.state is TurnState.STOPPED:
-            messages.append("^R asks the last question again, reading in full.")
+            continues = "F4 continues the last answer, " if last.can_continue else ""
+            messages.append(f"{continues}^A asks the last question again, ^R reads it all.")
         self._attachments.reassign(early, opened)
         await self._show(opened)
         context.notice.show(" ".join(filter(None, messages)))

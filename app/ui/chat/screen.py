@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Paste
+from textual.screen import Screen
 
 from app.protocol.commands import Load
 from app.protocol.engine import Engine
 from app.protocol.options import Mode
+from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.attach.chips import Chip, Chips
@@ -37,7 +40,9 @@ from app.ui.chat.question_edit import QuestionEdit
 from app.ui.chat.real_model import RealModel
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
+from app.ui.completion.commands import ActsAtOnce, Owner
 from app.ui.completion.completion_list import CompletionList
+from app.ui.completion.paths import typed_path
 from app.ui.conversations.sidebar import Sidebar
 from app.ui.help.screen import Section
 from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
@@ -68,7 +73,12 @@ class ChatScreen(MessageSelection):
             tooltip="How much is read (selected answer: read again)", priority=True,
         ),
         Binding(
-            "ctrl+r", "ask_again", "Again", id="chat.again", tooltip="Ask again, reading everything"
+            "ctrl+a", "ask_again", "Again", id="chat.again",
+            tooltip="Ask again in the same way (in an empty box)",
+        ),
+        Binding(
+            "ctrl+r", "ask_again(True)", "Again, in full", id="chat.again_full",
+            tooltip="Ask again, reading everything",
         ),
         Binding(
             "ctrl+s", "show_spans", "Spans", id="chat.spans",
@@ -99,13 +109,15 @@ class ChatScreen(MessageSelection):
         snapshots: Path | None = None,
         costs: Path | None = None,
         startup_message: str = "",
+        attached: Sequence[str] = (),
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`;
-        `startup_message` is shown first."""
+        `startup_message` is shown first. Files and folders `attached`, by their absolute paths, go
+        to a new conversation."""
         super().__init__()
         self.engine = engine
-        self._snapshots = snapshots
-        self.server_status: Callable[[], str] = lambda: ""  # what other programs are waiting for
+        self._snapshots, self._attached = snapshots, attached
+        self.server: LocalServer | None = None
         self._bridge = Bridge(self)
         self._settings_file = settings_file
         next_mode = default_next_mode(settings_file.settings)
@@ -186,6 +198,61 @@ class ChatScreen(MessageSelection):
             ("A selected message", MessageView),
         )
 
+    def command_owners(self) -> Iterator[Owner]:
+        from app.ui.conversations.screen import ConversationsScreen
+        from app.ui.models.screen import ModelsScreen
+        from app.ui.spans.screen import SpansScreen
+
+        yield Owner("box", ComposeBox, self._run_on_box)
+        yield Owner("chat", ChatScreen, self.run_action)
+        yield Owner("app", type(self.app), self.app.run_action)
+        yield Owner("message", MessageView, self._run_on_message)
+        yield Owner("attached", Chip, self._run_on_chip)
+        yield Owner("keep", KeepSlider, self._run_on_slider, "^G", "Keep")
+        for prefix, title, kind, key, action in (
+            ("conversations", "Conversation", ConversationsScreen, "^O", "screen.conversations"),
+            ("spans", "What was read", SpansScreen, "^S", "screen.show_spans"),
+            ("models", "Models", ModelsScreen, "^L", "app.models"),
+        ):
+            yield Owner(prefix, kind, partial(self._run_on_screen, kind, action), key, title)
+
+    async def _run_on_box(self, action: str) -> None:
+        self.composer.box.focus()
+        await self.composer.box.run_action(action)
+
+    async def _run_on_message(self, action: str) -> None:
+        """On the selected one, or the last answer."""
+        message = self.transcript.selected or next(reversed(self.transcript.messages), None)
+        if message is None:
+            self.notice.show("Nothing has been asked yet.")
+        else:
+            await message.run_action(action)
+
+    async def _run_on_chip(self, action: str) -> None:
+        chips = [*self.composer.chips.query(Chip)]
+        if chips:
+            await chips[-1].run_action(action)
+        else:
+            self.notice.show("Nothing is attached.")
+
+    async def _run_on_slider(self, action: str) -> None:
+        self.action_set_keep()
+        await self.composer.slider.run_action(action)
+
+    async def _run_on_screen(self, kind: type[Screen[Any]], opens: str, action: str) -> None:
+        """Open a screen, and act there if that is safe. Not in this task, for which the new screen
+        may wait."""
+
+        async def act() -> None:
+            await self.run_action(opens)
+            screen = self.app.screen
+            if not isinstance(screen, kind):  # a notice says why
+                return
+            if isinstance(screen, ActsAtOnce) and await screen.has_chosen():
+                await screen.run_action(action)
+
+        self.run_worker(act())
+
     def on_mount(self) -> None:
         self.composer.box.focus()
         self.show_hints()
@@ -200,6 +267,7 @@ class ChatScreen(MessageSelection):
             self.run_worker(self._open_store())
         else:
             self._navigation.apply_cache_policy()
+            self._attach_paths()
             if self._settings_file.problem:  # otherwise keep the answer to an early key
                 self.notice.show(self._settings_file.problem)
 
@@ -224,6 +292,7 @@ class ChatScreen(MessageSelection):
         if not self.open_chats.repository.opening:
             self._save_pending()
         self.footer.show_meter(self.cost_estimate.meter())
+        self.header.show_serving(None if self.server is None else self.server.port)
 
     def show_hints(self) -> None:
         chat, selected = self.open_chats.shown, self.transcript.selected
@@ -239,9 +308,11 @@ class ChatScreen(MessageSelection):
             hints.insert(0, "Esc go back")
         elif self.open_chats.running is not None:
             hints.insert(0, "Esc stop")
-        elif chat.conversation.last is not None:
-            hints.insert(2, "^R again, in full")
-        if selected is not None:
+        elif (last := chat.conversation.last) is not None:
+            hints[1:1] = self.actions.next_hints(last)
+        if self.composer.slider.display:  # which shows its own keys
+            hints = ["F1 keys"]
+        elif selected is not None:
             hints = self.actions.hints(selected)
         self.footer.show_hints(hints, hide_mode=selected is not None)
         self.footer.show_next_mode(self.next_mode)
@@ -285,9 +356,14 @@ class ChatScreen(MessageSelection):
     # -------------------------------------------------------------------------- conversations
 
     async def _open_store(self) -> None:
-        await self._navigation.open_store(self._settings_file.problem)
+        await self._navigation.open_store(self._settings_file.problem, bool(self._attached))
+        self._attach_paths()
         self.submission.submit_queued()
         await self.welcome.show()
+
+    def _attach_paths(self) -> None:
+        for path in self._attached:
+            self.attachments.attach(path, typed_path(path))
 
     @on(Sidebar.Opened)
     def _open_clicked(self, event: Sidebar.Opened) -> None:
@@ -314,7 +390,7 @@ class ChatScreen(MessageSelection):
             self.loader.status_text
             or self.real_model.status_text
             or self.open_chats.problem
-            or self.server_status()
+            or (self.server.status if self.server is not None else "")
             or self.cost_estimate.warning
         )
         self.notice.set_note(self.cost_estimate.note)
@@ -346,6 +422,10 @@ class ChatScreen(MessageSelection):
     def _count_tokens(self) -> None:
         self.attachments.count()
 
+    @on(ComposeBox.UnknownCommand)
+    def _refuse_command(self, event: ComposeBox.UnknownCommand) -> None:
+        self.notice.show(event.sentence)
+
     async def on_compose_box_submitted(self, event: ComposeBox.Submitted) -> None:
         await self.attachments.ask(event.text)
 
@@ -356,19 +436,23 @@ class ChatScreen(MessageSelection):
         if question is not None or not (self.loader.cancel() or self.real_model.cancel()):
             await self.submission.stop()
 
-    async def action_ask_again(self) -> None:
-        if self.submission.broken or self.open_chats.shown.conversation.last is None:
+    async def action_ask_again(self, in_full: bool = False) -> None:
+        """Ask the last question again, as it was asked or in full."""
+        last = self.open_chats.shown.conversation.last
+        if self.submission.broken or last is None:
             self.notice.show("No question to ask again.")
         elif self.submission.may_ask():
-            keep = self.open_chats.shown.conversation.last.question.keep
-            self.submission.ask_again(Mode.FULL, keep)
+            mode = Mode.FULL if in_full else last.question.mode
+            self.submission.ask_again(mode, last.question.keep)
 
     def action_continue_answer(self) -> None:
         if self.submission.may_ask():
             self.submission.continue_answer()
 
     def action_show_spans(self) -> None:
-        self.actions.show_spans(self.open_chats.shown.conversation.last_finished)
+        """Of the answer that is being given, or the last one."""
+        last = self.open_chats.running or self.open_chats.shown.conversation.last_finished
+        self.actions.show_spans(last)
 
     # -------------------------------------------------------------------------- keep and mode
 
@@ -410,6 +494,7 @@ class ChatScreen(MessageSelection):
             self.composer.slider.effect = self.cost_estimate.text_at(keep)
 
     def on_keep_slider_closed(self, event: KeepSlider.Closed) -> None:
+        self.show_hints()
         if self.actions.on_keep_closed(event):
             pass
         elif event.keep is not None:

@@ -267,4 +267,4 @@ def _why_ended(last: Turn | None) -> str:
         return "nothing has been asked yet"
     if last.state is TurnState.DONE:
         return "the last answer is complete"
-    return "the last answer is empty. ^R asks again, reading in full"
+    return "the last answer is empty. ^A asks again, ^R reading in full"

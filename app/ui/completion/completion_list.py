@@ -20,7 +20,15 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.ui.background import in_background
-from app.ui.completion.commands import Command, command_word, commands, matching
+from app.ui.completion.commands import (
+    Command,
+    HasCommands,
+    command_word,
+    commands,
+    matching,
+    typed_word,
+    unknown_command,
+)
 from app.ui.completion.paths import (
     MAX_ENTRIES,
     MAX_SECONDS,
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
 
 KEY_WAIT_SECONDS = 0.5
 """How long a key waits for the names in a folder."""
-NAME_CELLS, KEY_CELLS = 16, 6
+NAME_CELLS, KEY_CELLS = 16, 8
 MARGIN = 7
 """Cells beside an option: padding and scrollbar."""
 
@@ -84,6 +92,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         self._listings: dict[str, DirListing | UserError] = {}
         self._listing: set[str] = set()
         self._listed = asyncio.Event()
+        self._known_commands: list[Command] | None = None
 
     # -------------------------------------------------------------------------- which completions
 
@@ -116,10 +125,14 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             self._word = "@" + (path or "")
             self._complete_path(path or "")
 
-    def command(self, text: str) -> Command | None:
-        """The command whose whole name this text is."""
-        word = command_word(text.strip())
-        return next((each for each in self._commands() if each.name == word), None)
+    def command(self, text: str) -> Command | str | None:
+        """The command that this text is, or why there is none; None for all other texts."""
+        word = command_word(text)
+        if word is None:
+            return None
+        every = self._commands()
+        known = (each for each in every if each.name == word)
+        return next(known, None) or unknown_command(word, every)
 
     def close(self) -> None:
         self.is_open, self._completions = False, []
@@ -138,11 +151,13 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
         line = self._box.document.get_line(row)
         path, command = word_before(line[:column]), None
         if self._box.document.line_count == 1 and column == len(line):
-            command = command_word(line)
+            command = typed_word(line)
         return command, path, (row, 0 if command is not None else column - len(path or ""))
 
     def _commands(self) -> list[Command]:
-        return commands(self._box, (self.screen, self.app))
+        if self._known_commands is None and isinstance(self.screen, HasCommands):
+            self._known_commands = commands(self.screen.command_owners())
+        return self._known_commands or []
 
     # -------------------------------------------------------------------------- folders
 
@@ -230,7 +245,8 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
     async def _choose(self, chosen: Completion | None) -> None:
         if chosen is None:
             return
-        self._write("")
+        with self._box.prevent(TextArea.Changed):  # which would clear what a command says
+            self._write("")
         self.close()
         if isinstance(chosen, Command):
             await chosen.run()

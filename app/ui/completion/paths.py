@@ -18,6 +18,8 @@ MAX_SECONDS = 2.0
 MAX_SHOWN = 200
 
 _AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
+_WORDS = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])+)")
+_LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}$", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)")
 _TO_ESCAPE = re.compile(r"([\s\\])")
 
@@ -40,6 +42,13 @@ def word_before(line: str) -> str | None:
     return None if found is None else found[1]
 
 
+def words_like_paths(text: str) -> list[str]:
+    """What follows an `@` at the start of a word and can hardly be anything but a path: it has a
+    slash or an ending."""
+    words = (_ESCAPED.sub(r"\1", word).rstrip(".,;:!?)") for word in _WORDS.findall(text))
+    return [word for word in words if _LIKE_A_PATH.match(word)]
+
+
 def start_folder() -> str:
     """The working directory."""
     try:
@@ -57,6 +66,13 @@ class PathCompleter:
     def folder(self, word: str) -> str:
         """The folder whose names can complete `word`."""
         return self._absolute(_split(word)[0])
+
+    def check_exists(self, path: str) -> None:
+        """Waits for the disk. Raises IngestError if there is no such file or folder."""
+        from app.ingest.reader import file_mode  # slow to import
+
+        if not os.path.lexists(self._absolute(path)):
+            file_mode(path)
 
     def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:
         """Best first: names that start with the typed text, contain it, or have its letters in this
@@ -86,6 +102,11 @@ def _split(word: str) -> tuple[str, str]:
     """The folder, which ends with '/' or is empty, and the start of a name in it."""
     folder, slash, name = _ESCAPED.sub(r"\1", word).rpartition("/")
     return folder + slash, name
+
+
+def typed_path(path: str) -> str:
+    """What stands for a path in the compose box, with the `@`."""
+    return "@" + _escaped(path)
 
 
 def _escaped(path: str) -> str:

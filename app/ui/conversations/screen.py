@@ -88,6 +88,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._hits: tuple[SearchHit, ...] = ()
         self._rows: list[Row] = []
         self._deleted: list[Conversation] = []
+        self._loaded = asyncio.Event()
         self.prompt = PromptLine()
 
     def help_sections(self) -> tuple[Section, ...]:
@@ -102,7 +103,17 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
 
     def on_mount(self) -> None:
         self.set_interval(REFRESH_SECONDS, self._refresh_statuses)
-        self.run_in_turn(lambda: self._load(self._current))
+        self.run_in_turn(self._load_first)
+
+    async def _load_first(self) -> None:
+        try:
+            await self._load(self._current)
+        finally:
+            self._loaded.set()
+
+    async def has_chosen(self) -> bool:
+        await self._loaded.wait()
+        return self._highlighted is not None and self._highlighted.id == self._current
 
     # -------------------------------------------------------------------------- the list
 

@@ -57,6 +57,10 @@ class Sidebar(Vertical):
     def on_show(self) -> None:
         self.update_list(self._current)
 
+    def on_resize(self) -> None:
+        """Titles are cut to the width."""
+        self.update_list(self._current)
+
     async def _load(self) -> None:
         try:
             conversations = await self._repository.read(lambda store: store.conversations())

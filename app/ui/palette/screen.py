@@ -24,6 +24,7 @@ from textual.widgets import LoadingIndicator, Static
 
 from app.sessions.records import Conversation
 from app.settings.introspection import Setting, all_settings
+from app.ui.completion.commands import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
 from app.ui.safe_input import SafeInput
@@ -88,7 +89,13 @@ class PaletteProvider(Provider):
                 yield Hit(score, entry.render(matched), entry.run, entry.searched)
 
     def _actions(self) -> Iterator[Entry]:
-        """The screen's first, then those of the app and of the focused widget."""
+        """In the chat all commands; elsewhere the screen's, those of the app, and those of the
+        focused widget."""
+        if isinstance(self.screen, HasCommands):
+            for each in commands(self.screen.command_owners()):
+                text = each.description if each.description != each.label else ""
+                yield Entry(each.label, text, each.key, each.run)
+            return
         seen = set()
         found = self.screen.active_bindings.values()
         for active in sorted(found, key=lambda each: each.node is not self.screen):

@@ -15,9 +15,10 @@ from app.protocol.stats import Reading
 from app.ui.prefill.progress import TurnProgress
 from app.ui.spans.copies import copied_ranges
 
-PARAGRAPH_BREAK = re.compile(r"\n[ \t]*\n")
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
+_NOT_BLANK = re.compile(r"\S")
+_SENTENCE_ENDS = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 
 
 class ReadKind(StrEnum):
@@ -116,18 +117,84 @@ class ReadDocument:
         return [match.span() for match in pattern.finditer(self.text)]
 
     def paragraph(self, offset: int) -> tuple[int, int]:
-        """The paragraph around this character, without the white space around it."""
-        start = max(0, offset - MAX_PARAGRAPH // 2)
-        end = min(len(self.text), offset + MAX_PARAGRAPH // 2)
-        for match in PARAGRAPH_BREAK.finditer(self.text, start, end):
-            if match.end() <= offset:
-                start = match.end()
-            elif match.start() > offset:
-                end = match.start()
+        """The paragraph around this character: from blank line to blank line, without the white
+        space around it; of a long one, and of a text without blank lines, whole lines around it.
+        Lines that stand alone and end no sentence, such as headings and those of double-spaced
+        text, belong to what follows. On a blank line it is the next one, or the last. Empty if
+        there is no text at all."""
+        text = self.text
+        start, end = _line(text, offset)
+        if not text[start:end].strip():
+            found = _NOT_BLANK.search(text, offset)
+            offset = len(text.rstrip()) - 1 if found is None else found.start()
+            if offset < 0:
+                return 0, 0
+            start, end = _line(text, offset)
+        first = max(0, offset - MAX_PARAGRAPH // 2)
+        last = min(len(text), offset + MAX_PARAGRAPH // 2)
+        start, end = _block(text, start, end, first, last)
+        while _goes_on(text[start:end]):
+            following = _next_block(text, end, last)
+            if following is None:
                 break
-        piece = self.text[start:end]
+            alone = "\n" not in text[slice(*following)].strip()
+            end = following[1]
+            if not alone or not _goes_on(text[slice(*following)]):
+                break
+        while (before := _previous_block(text, start, first)) is not None:
+            if not _goes_on(text[slice(*before)]):
+                break
+            start = before[0]
+        start, end = max(start, first), min(end, last)  # of a line that is longer than all this
+        piece = text[start:end]
         start += len(piece) - len(piece.lstrip())
         return start, max(start, end - (len(piece) - len(piece.rstrip())))
+
+
+def _line(text: str, offset: int) -> tuple[int, int]:
+    """The line that this character is in, without its newline."""
+    end = text.find("\n", offset)
+    return text.rfind("\n", 0, offset) + 1, len(text) if end < 0 else end
+
+
+def _block(text: str, start: int, end: int, first: int, last: int) -> tuple[int, int]:
+    """The line `start:end` and its neighbours up to blank lines, within `first:last`."""
+    while start > 0:
+        before = text.rfind("\n", 0, start - 1) + 1
+        if before < first or not text[before:start].strip():
+            break
+        start = before
+    while end < len(text):
+        _, after = _line(text, end + 1)
+        if after > last or not text[end:after].strip():
+            break
+        end = after
+    return start, end
+
+
+def _next_block(text: str, end: int, last: int) -> tuple[int, int] | None:
+    """The lines after the blank ones that follow `end`; None if they do not end before `last`."""
+    if end < len(text) and text[end : _line(text, end + 1)[1]].strip():
+        return None  # it was cut there
+    found = _NOT_BLANK.search(text, end, last)
+    if found is None:
+        return None
+    start, stop = _block(text, *_line(text, found.start()), found.start(), last)
+    return (start, stop) if stop <= last else None
+
+
+def _previous_block(text: str, start: int, first: int) -> tuple[int, int] | None:
+    stop = len(text[first:start].rstrip()) + first
+    if stop <= first or text.count("\n", stop, start) < 2:
+        return None
+    begin, _ = _block(text, *_line(text, stop - 1), first, start)
+    return (begin, stop) if begin >= first else None
+
+
+def _goes_on(block: str) -> bool:
+    """Whether it is one line that does not end like a sentence."""
+    line = block.strip()
+    return "\n" not in line and not line.endswith(_SENTENCE_ENDS)
 
 
 def read_documents(
@@ -148,7 +215,8 @@ def read_documents(
 
     def read_document(index: tuple[int, int], document: Document) -> ReadDocument:
         length = len(document.text)
-        passages: tuple[Passage, ...] = (Passage(0, length, ReadKind.SELECTED),)
+        kind = ReadKind.SELECTED if _read_whole(progress) else ReadKind.UNREAD
+        passages: tuple[Passage, ...] = (Passage(0, length, kind),)
         if selected is not None:
             passages = _passages(length, selected.spans, texts.get(index, ()))
         importance = _importance(segments.get(index), progress.planned, progress.importance)
@@ -165,6 +233,14 @@ def read_documents(
         for number, document in enumerate(documents)
         if document.text
     ]
+
+
+def _read_whole(progress: TurnProgress) -> bool:
+    """Whether a turn without a selection has read, or reads, everything: not one that is still
+    choosing or was stopped at that."""
+    if progress.reading is Reading.DENSE:
+        return True
+    return progress.statistics is not None and progress.statistics.read_tokens > 0
 
 
 def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> tuple[Passage, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,20 +27,23 @@ from app.ui.spans.hints import FINDING, Hints, reading_hints
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.search import SearchLine
-from app.ui.spans.view import DocumentView, TextRange, overlapping
+from app.ui.spans.view import MARKS, DocumentView, TextRange, overlapping
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 KEEP_STEP = 0.01
+MIN_LEGEND_HEIGHT = 16
+"""Rows of a terminal that has room for what the marks mean."""
 MIN_NAME = 12
 """Cells for a document's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Ask the same question again at this keep, with these characters pinned."""
+    """Ask the same question again, with these characters pinned: at another keep, or (None) as it
+    was asked."""
 
-    keep: float
+    keep: float | None
     pins: Pins
 
 
@@ -93,19 +97,22 @@ class SpansScreen(Screen[AskAgain | None]):
         keep: float,
         try_keep: Callable[[float], None] | None = None,
         shown_keep: float | None = None,
+        status: str = "",
     ) -> None:
         """`documents` is not empty. `keep` is what was read at; with a `shown_keep`, the documents
-        are as that one would read them."""
+        are as that one would read them. `status` says what is being done, while it is."""
         super().__init__()
         self._documents = Collection(documents)
         self._read_keep = keep
         self._keep = keep if shown_keep is None else shown_keep
         self._try_keep = try_keep
+        self._doing = status
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
         self._at, self._start = self._documents.first()
         self._collapsed = False
         self._hits: list[SearchHit] = []
         self._message = ("", (0, 0))
+        self._drawn = asyncio.Event()
         self.view = DocumentView(self._document)
         self.minimap = Minimap(self._document)
         self.search = SearchLine(self.view)
@@ -120,13 +127,22 @@ class SpansScreen(Screen[AskAgain | None]):
             yield self.view
             yield self.minimap
         yield self.search
+        yield Static(id="spans-legend", markup=False)
         yield Static(id="spans-status", markup=False)
         yield self._hints
 
     def on_mount(self) -> None:
         self.view.focus()
         self.view.cursor = self._start
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self._draw_first)
+
+    def _draw_first(self) -> None:
+        self._draw()
+        self._drawn.set()
+
+    async def has_chosen(self) -> bool:
+        await self._drawn.wait()
+        return True
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._draw)
@@ -170,6 +186,29 @@ class SpansScreen(Screen[AskAgain | None]):
         self.view.show(self._document)
         self._draw()
 
+    def show_progress(
+        self,
+        documents: Sequence[ReadDocument],
+        keep: float,
+        try_keep: Callable[[float], None] | None,
+        status: str,
+    ) -> None:
+        """The same documents as they are read now. What is on the screen stays there, once the user
+        has moved or pinned something."""
+        key, untouched = self._key, self._position == (0, 0) and not any(self._pins.values())
+        self._documents = Collection(documents)
+        keys = [(each.message, each.document) for each in self._documents.documents]
+        self._at = keys.index(key)
+        self._read_keep = self._keep = keep
+        self._try_keep, self._doing = try_keep, status
+        if self._hits:
+            self._hits = self._documents.find(self.search.value)
+        self.view.show(self._document)
+        self.view.show_hits(self._hits_here)
+        if untouched:
+            self._go_to(*self._documents.first())
+        self._draw()
+
     def _draw(self) -> None:
         view, rows = self.view, self.view.rows
         top = min(view.scroll_offset.y, len(rows) - 1)
@@ -182,15 +221,36 @@ class SpansScreen(Screen[AskAgain | None]):
         self.query_one("#spans-status", Static).update(
             self._status().truncate(width, ellipsis=True)
         )
+        legend = self.query_one("#spans-legend", Static)
+        legend.display = self.size.height >= MIN_LEGEND_HEIGHT
+        legend.update(self._legend().truncate(width, ellipsis=True))
         hints = reading_hints(len(self._documents) > 1, self._documents.copies > 0)
         self._hints.show(FINDING if self.search.display else hints)
+
+    def _legend(self) -> Content:
+        """The marks and styles that these documents have."""
+        kinds = {passage.kind for each in self._documents.documents for passage in each.passages}
+        if any(self._pins.values()):
+            kinds.add(ReadKind.PINNED)
+        parts = [
+            Content.assemble((mark, "$accent"), (f" {kind.value}", "$ink-dim"))
+            for kind, mark in MARKS.items()
+            if kind in kinds and mark.strip()
+        ]
+        if ReadKind.UNREAD in kinds:
+            parts.append(Content.assemble(("dim", "$ink-unread"), (" not read", "$ink-dim")))
+        if self._documents.copies:
+            parts.append(Content.assemble(("bold", "bold $accent"), (" in the answer", "$ink-dim")))
+        return Content("   ").join(parts)
 
     def _head(self, width: int) -> Content:
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
         left = Content.assemble(("Spans  ", "bold $accent"), (number, "$ink-dim"))
         read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
-        if self._keep != self._read_keep:
+        if self._doing:
+            read = self._doing
+        elif self._keep != self._read_keep:
             read = f"keep {formatting.percent(self._keep)} would {read}"
         pinned = f" · {len(self._pins_here)} pinned by you" if self._pins_here else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
@@ -385,7 +445,9 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_keep(self, steps: int) -> None:
         if self._try_keep is None:
             self._show_message(
-                "Another keep can only be tried on the last answer, if it was scored."
+                "Another keep can be tried when the answer is there."
+                if self._doing
+                else "Another keep can only be tried on the last answer, if it was scored."
             )
             return
         self._message = ("", (0, 0))
@@ -398,7 +460,11 @@ class SpansScreen(Screen[AskAgain | None]):
         self._show_message(f"Copied {formatting.plural(passage.end - passage.start, 'character')}.")
 
     def action_again(self) -> None:
-        self.dismiss(AskAgain(self._keep, self._pins))
+        if self._doing:
+            self._show_message("Still answering. Esc goes back, where Esc stops it.")
+            return
+        keep = None if self._keep == self._read_keep else self._keep
+        self.dismiss(AskAgain(keep, self._pins))
 
     def action_close(self) -> None:
         if self.search.display:

@@ -110,21 +110,24 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def show_pins(self, pins: tuple[TextRange, ...]) -> None:
         """Ranges that are always read."""
-        self._pins = pins
-        self.refresh()
+        if pins != self._pins:
+            self._pins = pins
+            if self._collapsed:
+                self._wrap()
+            self.refresh()
 
     def show_hits(self, hits: tuple[TextRange, ...]) -> None:
         self._hits = hits
         self.refresh()
 
     def collapse(self, collapsed: bool) -> None:
-        """Whether each long unread range takes one row."""
+        """Whether each long range that is neither read nor pinned takes one row."""
         self._collapsed = collapsed
         self._wrap()
 
     def _wrap(self) -> None:
         before = self.row - self.scroll_offset.y
-        ranges = _unread_ranges(self._document) if self._collapsed else ()
+        ranges = _unread_ranges(self._document, self._pins) if self._collapsed else ()
         self._rows = WrappedRows(self._document.text, self._text_width, ranges)
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
         self.scroll_to(y=max(0, self.row - before), animate=False, force=True, immediate=True)
@@ -229,13 +232,22 @@ def overlapping(ranges: Sequence[TextRange], start: int, end: int) -> Sequence[T
     return ranges[first : bisect_left(ranges, end, key=lambda r: r[0])]
 
 
-def _unread_ranges(document: ReadDocument) -> Iterator[CollapsedRange]:
-    """Whole lines that were not read, where there are enough of them."""
+def _without(whole: TextRange, ranges: Sequence[TextRange]) -> Iterator[TextRange]:
+    """What is left of `whole` without the `ranges` (ascending, disjoint)."""
+    start, end = whole
+    for first, last in overlapping(ranges, start, end):
+        if start < first:
+            yield start, first
+        start = last
+    if start < end:
+        yield start, end
+
+
+def _unread_ranges(document: ReadDocument, pins: Sequence[TextRange]) -> Iterator[CollapsedRange]:
+    """Whole lines that were not read and are not pinned, where there are enough of them."""
     text = document.text
-    for passage in document.passages:
-        if passage.kind is not ReadKind.UNREAD:
-            continue
-        start, end = passage.start, passage.end
+    unread = [(p.start, p.end) for p in document.passages if p.kind is ReadKind.UNREAD]
+    for start, end in (piece for each in unread for piece in _without(each, pins)):
         if start and text[start - 1] != "\n":
             start = text.find("\n", start, end) + 1 or end
         if end < len(text):

@@ -191,6 +191,7 @@ class ChatRepository:
         def task() -> T:
             result = change(chat.chat)
             _replay_missing(chat)
+            self._read_title(chat)
             return result
 
         return await self._on_disk(task)
@@ -299,8 +300,12 @@ class ChatRepository:
                 if is_new:
                     self._store.save_draft(records.Draft(None))
                 self._save_draft(chat.id, chat.unsent_draft)
-            chat.title = self._store.conversation(chat.id).title
+            self._read_title(chat)
         return pending
+
+    def _read_title(self, chat: OpenChat) -> None:
+        if self._store is not None and chat.id is not None and self.writable:
+            chat.title = self._store.conversation(chat.id).title
 
     def _save_draft(self, id: int | None, draft: Draft) -> None:
         store, new = self._open_store, {}

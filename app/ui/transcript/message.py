@@ -28,12 +28,12 @@ class MessageView(LazyContainer, can_focus=True):
         Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous or next message"),
         Binding("down", "move(1)", "Down", id="message.down", tooltip="Previous or next message"),
         Binding(
-            "left", "version(-1)", "Previous version", id="message.left",
-            tooltip="Another version, where the conversation branches",
+            "left", "version(-1)", "Previous version", id="message.previous_version",
+            tooltip="Previous version, where the conversation branches",
         ),
         Binding(
-            "right", "version(1)", "Next version", id="message.right",
-            tooltip="Another version, where the conversation branches",
+            "right", "version(1)", "Next version", id="message.next_version",
+            tooltip="Next version, where the conversation branches",
         ),
         Binding(
             "space", "details", "Details", id="message.details",

@@ -15,14 +15,14 @@ FOLDER = make_attachment([Document("src/", "tree"), Document("src/a.py", "a")])
 FILE = make_attachment([Document("a.txt", "A.")])
 
 
-def skipped(reason: Reason, detail: str = "", rest: bool = False) -> Skipped:
+def skipped(reason: Reason, detail: str = "", limit: str = "") -> Skipped:
     _, words, advice = REASON_TEXTS[reason]
-    return Skipped(f"src/{reason}", reason, detail or words, advice, rest)
+    return Skipped(f"src/{reason}", reason, detail or words, advice, limit)
 
 
 def test_every_reason_is_restored() -> None:
     every = tuple(skipped(reason) for reason in Reason)
-    own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", rest=True),)
+    own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", "7 files"),)
     folder = replace(FOLDER, skipped=every + own, lossy=("src/odd\u202e.txt",))
     found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
     assert (found.skipped, found.lossy) == (every + own, ("src/odd\u202e.txt",))
@@ -47,9 +47,9 @@ def test_no_notes_for_files_and_for_too_many_skipped() -> None:
         '{"src/": 7}',
         '{"src/": {}}',
         '{"src/": {"skipped": []}}',
-        '{"src/": {"skipped": [["a", "no reason", false]], "lossy": []}}',
+        '{"src/": {"skipped": [["a", "no reason", ""]], "lossy": []}}',
         '{"src/": {"skipped": [["a"]], "lossy": []}}',
-        '{"src/": {"skipped": [["a", "empty", false, "one"]], "lossy": []}}',
+        '{"src/": {"skipped": [["a", "empty", "", "one"]], "lossy": []}}',
         '{"src/": {"skipped": 3, "lossy": []}}',
     ],
 )

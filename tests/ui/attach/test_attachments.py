@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from app.errors import UserError
+from app.ingest.reader import read
 from app.ingest.records import Cancelled, Progress
 from app.models.embedded import target_path
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
+from app.settings.definitions import Settings
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import Attachment, make_attachment
+from app.ui.attach.attachment_meta import to_notes, with_notes
 from app.ui.attach.chips import Chip
 from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
@@ -53,9 +57,10 @@ class Held:
 
     def __init__(self, then: Callable[[FileJob], Attachment] = FileJob.run) -> None:
         self._then, self._goes_on = then, threading.Event()
+        self.progress = Progress(40, 34, 1_200_000, "src/x")
 
     def __call__(self, reading: FileJob) -> Attachment:
-        reading.progress = Progress(40, 34, 1_200_000, "src/x")
+        reading.progress = self.progress
         while not self._goes_on.wait(0.01):
             if reading.cancelled.is_set():
                 raise Cancelled
@@ -96,6 +101,37 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
         await until_shown(pilot, "▣ src/  1 file · 240 B")
 
 
+async def test_what_a_limit_left_out_is_said_with_the_limit(tmp_path: Path) -> None:
+    for number in range(4):
+        written(tmp_path / "docs" / f"{number}.txt", "Text.\n")
+    written(tmp_path / "docs" / "0.bin", b"\0")
+    limits = replace(Settings().limits(), files=2)
+    (read_result,) = read([str(tmp_path / "docs")], limits=limits).results
+    folder = replace(make_attachment(read_result.documents), files=2, skipped=read_result.skipped)
+    assert folder.skipped_text == "1 and the rest skipped (limit 2 files)"
+    assert read_result.skipped_summary == "1: 1 binary, and the rest (limit 2 files)"
+    (restored,) = with_notes([make_attachment(read_result.documents)], to_notes([folder]))
+    assert restored.skipped_text == folder.skipped_text
+    only_limit = replace(folder, skipped=folder.skipped[-1:])
+    assert only_limit.skipped_text == "the rest skipped (limit 2 files)"
+
+
+async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path) -> None:
+    note = written(tmp_path / "My note.txt", "Note.\n")
+    missing = tmp_path / "gone.txt"
+    async with kept_app(tmp_path / "data", engine := FakeEngine()) as (pilot, _):
+        await ask(pilot, engine, "Before?")
+    engine = FakeEngine()
+    paths = [str(note), str(repository(tmp_path)), str(missing)]
+    async with kept_app(tmp_path / "data", engine, attached=paths) as (pilot, app):
+        await until_shown(pilot, "▣ My note.txt", "▣ src/", "There is no file or folder")
+        assert app.chat.composer.box.text == f"@{missing}"
+        await pilot.press("ctrl+u")
+        await ask(pilot, engine)
+        (message,) = engine.asks[0].messages
+        assert [each.name for each in message.documents] == ["My note.txt", "src/", "src/main.py"]
+
+
 async def test_keys_reach_every_chip(tmp_path: Path) -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
@@ -119,6 +155,18 @@ async def test_progress_and_stopping_it(tmp_path: Path) -> None:
         await pilot.press("backspace")
         await until_gone(pilot, "src")
         assert pilot.app.chat.attachments.jobs(pilot.app.chat.open_chats.shown) == ()
+
+
+async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        held = Held()
+        held.progress = Progress(1, 0, 0, "a.pdf", 41, 300)
+        pilot.app.chat.attachments.read = held
+        attach(pilot, written(tmp_path / "a.pdf", "x"))
+        await until_shown(pilot, "◌ a.pdf · reading · page 41 of 300")
+        await pilot.press("backspace")
+        await until_gone(pilot, "a.pdf")
 
 
 @pytest.mark.parametrize(

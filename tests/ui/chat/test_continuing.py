@@ -9,6 +9,7 @@ import pytest
 
 from app.protocol.commands import Load
 from app.protocol.events import Token
+from app.protocol.options import Mode
 from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, Story
@@ -20,6 +21,7 @@ from tests.ui.helpers import (
     kept_app,
     paste,
     screen_text,
+    type_in,
     until,
     until_gone,
     until_shown,
@@ -86,6 +88,50 @@ async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by
         await until_shown(pilot, "stopped before the first word")
         await pilot.press("f4")
         await until_shown(pilot, "! Nothing to continue: the last answer is empty.")
+
+
+@pytest.mark.parametrize("words", [0, 2])
+@pytest.mark.parametrize(("key", "mode"), [("ctrl+a", Mode.SPARSE), ("ctrl+r", Mode.FULL)])
+async def test_a_stopped_answer_is_continued_or_asked_again_in_two_ways(
+    words: int, key: str, mode: Mode
+) -> None:
+    engine = FakeEngine(CUT, stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready in")
+        await paste(pilot, DOCUMENT)
+        await pilot.press("ctrl+g", "enter")
+        await ask(pilot, engine)
+        for _ in range(words):
+            engine.advance_to(lambda event: isinstance(event, Token))
+        await pilot.press("escape")
+        engine.finish()
+        await until_shown(pilot, "F4 continue" if words else "⏎ send", "^A again", "^R again, in")
+        await type_in(pilot, "words")
+        await pilot.press(key if key == "ctrl+r" else "ctrl+u", *["ctrl+a"] * (key == "ctrl+a"))
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].mode is mode
+
+
+async def test_in_a_box_with_text_it_goes_to_the_start_of_the_line() -> None:
+    engine = FakeEngine(CUT)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await type_in(pilot, "words")
+        await pilot.press("ctrl+a", "a")
+        await until_shown(pilot, "❯ awords")
+        assert len(engine.asks) == 1
+
+
+async def test_the_keys_of_the_slider_stand_alone() -> None:
+    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "⏎ send")
+        await pilot.press("ctrl+g")
+        await until_shown(pilot, "⏎ set")
+        await until_gone(pilot, "⏎ send")
+        await pilot.press("escape")
+        await until_gone(pilot, "⏎ set")
+        await until_shown(pilot, "⏎ send")
 
 
 async def test_an_earlier_answer_does_not_offer_to_go_on() -> None:
@@ -155,6 +201,25 @@ async def test_quitting_asks_only_where_an_answer_took_long(seconds: float) -> N
             clock.now += 2
             await pilot.press("ctrl+q")
         await until(pilot, lambda: app._exit)
+
+
+@pytest.mark.parametrize("key", ["ctrl+c", "ctrl+q"])
+@pytest.mark.parametrize("between", ["a", "left", "ctrl+l"])
+async def test_a_key_between_two_requests_to_quit_takes_the_first_back(
+    key: str, between: str
+) -> None:
+    engine, clock = FakeEngine(Story(slowness=0.1), stepping=True), Clock()
+    app = SpecchatApp(engine, Load("models/target-model", "models/draft-model"), clock=clock)
+    async with app.run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        clock.now = 40.0
+        await pilot.press(key, between, key)
+        assert not app._exit
+        await pilot.press({"ctrl+c": "ctrl+q", "ctrl+q": "ctrl+c"}[key])
+        assert not app._exit
+        await pilot.press(key, key)
+        assert app._exit
 
 
 async def test_quitting_asks_where_the_first_word_is_far_and_not_when_it_is_over() -> None:

@@ -164,7 +164,7 @@ async def test_esc_gives_an_edit_up_and_what_was_written_comes_back() -> None:
 @pytest.mark.parametrize(
     ("keys", "mode", "keep"),
     [
-        (["ctrl+a"], Mode.AUTO, 0.2),
+        (["ctrl+a"], Mode.AUTO, AUTO_KEEP),
         (["ctrl+r"], Mode.FULL, AUTO_KEEP),
         (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
     ],

@@ -7,6 +7,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from app.protocol.stats import Phase
+from app.sessions.store import Store
 from app.ui.attach.chips import Chips
 from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story
@@ -98,6 +99,19 @@ async def test_what_the_engine_refuses_comes_back_as_it_was(tmp_path: Path) -> N
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
         assert [m.text for m in engine.asks[0].messages][::2] == ["First?", "Which box?"]
+
+
+async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) -> None:
+    async with kept_app(tmp_path, FakeEngine(TOO_LONG), size=(110, 30)) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await type_in(pilot, "Which box?")
+        await pilot.press("enter")
+        await until_shown(pilot, "❯ Which box?", "(no question yet)")
+        assert app.chat.open_chats.shown.title == ""
+        await pilot.pause()
+        assert app.chat.sub_title == ""
+    with Store(tmp_path) as store:
+        assert [each.title for each in store.conversations()] == [""]
 
 
 async def test_what_waited_behind_it_comes_back_behind_it() -> None:

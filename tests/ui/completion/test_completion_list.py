@@ -12,13 +12,18 @@ from textual.pilot import Pilot
 from app.ingest.dir_listing import DirListing
 from app.ui.app import SpecchatApp
 from app.ui.completion.commands import commands
+from app.ui.models.screen import ModelsScreen
+from app.ui.spans.screen import SpansScreen
+from app.ui.spans.search import SearchLine
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ui.helpers import (
+    DOCUMENT,
     SMALL,
     app_with,
     ask,
+    kept_app,
     paste,
     screen_text,
     type_in,
@@ -129,6 +134,34 @@ async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
         assert engine.asks[0].messages[0].text == "@zzz"
 
 
+@pytest.mark.parametrize(
+    "text", ["what is @gone.txt about?", "@src/gone", "(see)\n@~/gone-from-home and @contract.txt"]
+)
+async def test_a_missing_file_is_said_like_other_bad_input_and_can_be_sent(
+    start: Path, text: str
+) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, text)
+        await pilot.press("enter")
+        await until_shown(pilot, "There is no file or folder '", "Press Enter again to send")
+        assert (box_text(pilot), engine.asks) == (text, [])
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[0].text == text
+
+
+@pytest.mark.parametrize("text", ["@zzz", "me@home.org", "of @contract.txt, @src/ or @all?"])
+async def test_what_names_no_missing_file_is_sent_at_once(start: Path, text: str) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, text)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+
+
 async def test_what_is_pasted_opens_no_list(start: Path) -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -205,7 +238,7 @@ async def test_a_command_is_found_and_run() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press("/")
-        await until_shown(pilot, "/attach", "/again", "Ask again, reading everything")
+        await until_shown(pilot, "/attach", "/again", "Ask again in the same way")
         await pilot.press("f", "u", "enter")
         await until_shown(pilot, "next: FULL")
         assert (box_text(pilot), engine.asks) == ("", [])
@@ -217,7 +250,9 @@ async def test_a_command_is_found_and_run() -> None:
         await until(pilot, lambda: box_text(pilot) == "@")
 
 
-@pytest.mark.parametrize("text", ["/etc/hosts is what?", "/newer", "/"])
+@pytest.mark.parametrize(
+    "text", ["/etc/hosts is what?", "/etc/hosts", "/ is root", "/", "/2024", "/new model?"]
+)
 async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
@@ -226,6 +261,66 @@ async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
         await pilot.press("escape", "enter")
         await until(pilot, lambda: engine.asks)
         assert engine.asks[0].messages[0].text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/newer", "There is no command /newer. Did you mean /new?"),
+        ("/exprot", "There is no command /exprot. Did you mean /export?"),
+        (" /sp ", "There is no command /sp. Did you mean /spans?"),
+        ("/xyzzy", "There is no command /xyzzy. Type / for all; with more words it is a question."),
+    ],
+)
+async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told: str) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=(100, 24)) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, text)
+        await pilot.press("enter")
+        await until_shown(pilot, told)
+        assert (box_text(pilot), engine.asks) == (text, [])
+        await pilot.press("end", *" it")
+        await until_gone(pilot, told)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+
+
+async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(
+    start: Path,
+) -> None:
+    engine = FakeEngine(Story(answer="Short."))
+    async with kept_app(start / "data", engine, size=(100, 30)) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await type_in(pilot, "/copy")
+        await pilot.press("enter")
+        await until_shown(pilot, "Nothing has been asked yet.")
+        await type_in(pilot, "/rename")
+        await pilot.press("enter")
+        await until_shown(pilot, "0 conversations")
+        await pilot.press("escape")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine, "What?")
+        await type_in(pilot, "/copy")
+        await pilot.press("enter")
+        await until_shown(pilot, "Copied the answer as Markdown: 6 characters.")
+        await type_in(pilot, "/Rename")
+        await pilot.press("enter")
+        await until_shown(pilot, "Title")
+        await pilot.press("ctrl+u", *"Foxes", "enter", "escape")
+        await until(pilot, lambda: app.chat.open_chats.shown.title == "Foxes")
+        await type_in(pilot, "/find")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, SpansScreen))
+        await until(pilot, lambda: isinstance(app.focused, SearchLine))
+        await pilot.press("escape", "escape")
+        await type_in(pilot, "/auto")
+        await pilot.press("enter")
+        await until_shown(pilot, "next: AUTO")
+        assert not app.chat.composer.slider.display
+        await type_in(pilot, "/models-delete")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ModelsScreen))
 
 
 async def test_a_whole_name_is_the_command_however_it_got_there() -> None:
@@ -242,9 +337,10 @@ async def test_commands_are_the_bindings_and_each_name_is_one_command() -> None:
     app = app_with(FakeEngine())
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-        every = commands(app.chat.composer.box, (app.chat, app))
+        every = commands(app.chat.command_owners())
         names = [each.name for each in every]
         assert len(set(names)) == len(names)
         assert {"attach", "new", "conversations", "keep", "full", "spans", "again"} < set(names)
-        assert {"help", "quit"} < set(names)
+        assert {"help", "quit", "copy", "edit", "delete", "rename", "export"} < set(names)
+        assert {"find", "fold", "skipped", "auto", "models-delete"} < set(names)
         assert all(each.description for each in every)

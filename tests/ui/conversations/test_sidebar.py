@@ -47,6 +47,19 @@ async def test_conversations_stand_beside_a_wide_chat_and_open_by_a_click(tmp_pa
         assert app.focused is app.chat.composer.box
 
 
+async def test_a_title_is_cut_to_the_width_again_when_the_terminal_gets_narrower(
+    tmp_path: Path,
+) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(), size=(160, 30)) as (pilot, _):
+        await ask(pilot, engine, "Who pays the rent each year?")
+        await until(pilot, lambda: lines(pilot) == ["▸ Who pays the rent each year?"])
+        await pilot.resize_terminal(104, 30)
+        await until(pilot, lambda: lines(pilot)[0].endswith("…"))
+        listed = pilot.app.screen.query_one("#side-list", OptionList)
+        assert len(lines(pilot)[0]) <= listed.size.width
+        assert listed.virtual_size.height == 1
+
+
 async def test_they_need_a_hundred_columns(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await ask(pilot, engine, "First?")

@@ -12,6 +12,7 @@ from textual.widgets import TextArea
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.sessions.store import Store
+from app.ui.completion.commands import commands
 from app.ui.conversations.screen import ConversationsScreen
 from app.ui.palette.screen import PaletteScreen
 from app.ui.settings.row import SettingRow
@@ -65,6 +66,20 @@ async def test_it_does_what_a_key_does() -> None:
         await until_shown(pilot, "next: FULL")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.FULL
+
+
+async def test_in_the_chat_it_has_every_command_of_the_slash() -> None:
+    app = app_with(FakeEngine())
+    async with app.run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        every = commands(app.chat.command_owners())
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
+        listed = pilot.app.screen.query_one(CommandList)
+        await until(pilot, lambda: listed.option_count > len(every))
+        shown = "\n".join(str(option.prompt) for option in listed.options)
+        for each in every:
+            assert each.label in shown
 
 
 async def test_themes_and_settings_are_set_from_it() -> None:

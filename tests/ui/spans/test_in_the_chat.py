@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.chat.conversation import Conversation, Question, Turn, TurnState
 from app.protocol.commands import Reselect
-from app.protocol.options import Mode
+from app.protocol.events import ImportanceMap, Planned, Selected
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
 from app.ui.spans.passages import ReadKind
 from app.ui.spans.screen import SpansScreen
@@ -49,6 +50,62 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await until_shown(pilot, "Everywhere")
         await pilot.press("f1", "escape")
         await until_shown(pilot, "❯")
+
+
+async def test_pins_alone_are_asked_again_as_the_question_was_asked() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, TEXT)
+        await ask(pilot, engine)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt")
+        await pilot.press("end", "space", "enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        again = engine.asks[1]
+        assert (again.mode, again.keep_ratio) == (Mode.AUTO, AUTO_KEEP)
+        assert again.messages[0].documents[0].pinned
+
+
+async def test_while_it_reads_the_choice_appears_as_it_is_made() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready in")
+        await paste(pilot, TEXT)
+        await ask(pilot, engine)
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "Spans  paste-1.txt", "still choosing what to read")
+        screen = pilot.app.screen
+        assert isinstance(screen, SpansScreen)
+        engine.advance_to(lambda event: isinstance(event, ImportanceMap))
+        await until_shown(pilot, "still choosing what to read", "importance", "dim not read")
+        assert not screen.view.document.passages_read
+        await pilot.press("space")
+        await until_shown(pilot, "1 pinned by you", "█ Paragraph 0", "█ always read")
+        engine.advance_to(lambda event: isinstance(event, Selected))
+        await until_shown(pilot, "reading 2", "▌ read", "1 pinned by you")
+        assert screen.view.document.passages_read > 1
+        await pilot.press("enter")
+        await until_shown(pilot, "Still answering.")
+        engine.finish()
+        await until_shown(pilot, " passages")
+        engine.stepping = False
+        await pilot.press("right")
+        await until_shown(pilot, "keep 21% would read", "1 pinned by you")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        assert engine.asks[1].messages[0].documents[0].pinned
+
+
+async def test_in_full_all_of_it_is_being_read() -> None:
+    engine = FakeEngine(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready in")
+        await paste(pilot, TEXT)
+        await pilot.press("ctrl+t")
+        await ask(pilot, engine)
+        engine.advance_to(lambda event: isinstance(event, Planned))
+        await pilot.press("ctrl+s")
+        await until_shown(pilot, "reading everything")
 
 
 async def test_of_a_text_that_is_cached_whole_the_choice_is_shown_as_a_choice() -> None:

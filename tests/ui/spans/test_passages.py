@@ -76,10 +76,20 @@ def test_passages_cover_every_document() -> None:
 
 
 def test_without_a_selection_everything_was_read() -> None:
-    (only,) = read_documents([[Document("a", TEXT)]], progress())
+    planned = Planned(1, Reading.DENSE, "", 0.2, 100, 60, 0, (), ())
+    (only,) = read_documents([[Document("a", TEXT)]], progress(planned=planned))
     assert [p.kind for p in only.passages] == [ReadKind.SELECTED]
     assert only.read_fraction == 1.0
     assert only.importance_at(3) is None
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_before_a_selection_nothing_was_read(failed: bool) -> None:
+    planned = Planned(1, Reading.SPARSE, "", 0.2, 100, 60, 0, (), ())
+    for known in (None, planned):
+        turn = progress(planned=known, failed=failed)
+        (only,) = read_documents([[Document("a", TEXT)]], turn)
+        assert [p.kind for p in only.passages] == [ReadKind.UNREAD]
 
 
 def test_an_empty_document_is_left_out() -> None:
@@ -140,6 +150,60 @@ def test_finding_ignores_case_and_kinds_of_white_space() -> None:
 def test_the_paragraph_of_a_place(at: int, paragraph: str) -> None:
     start, end = document(Passage(0, len(TEXT), ReadKind.UNREAD)).paragraph(at)
     assert TEXT[start:end] == paragraph
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("text", "at", "paragraph"),
+    [
+        (
+            "Some.\n\n\nA title\n\nIts text\nof two.\n\nMore.",
+            "title",
+            "A title\n\nIts text\nof two.",
+        ),
+        (
+            "Some.\n\nA title\n\nIts text\nof two.\n\nMore.",
+            "of two",
+            "A title\n\nIts text\nof two.",
+        ),
+        (
+            "Of a double-\n\nspaced text\n\nall.\n\nNext.",
+            "spaced",
+            "Of a double-\n\nspaced text\n\nall.",
+        ),
+        ("a = 1;\n\ndef f():\n    return 2\n\nb = 3;", "return", "def f():\n    return 2"),
+        ("One.\n\nTwo.\n\nThree.", "Two", "Two."),
+    ],
+)
+def test_a_paragraph_goes_from_blank_line_to_blank_line(
+    text: str, at: str, paragraph: str, newline: str
+) -> None:
+    text, paragraph = text.replace("\n", newline), paragraph.replace("\n", newline)
+    whole = document(Passage(0, len(text), ReadKind.UNREAD), text=text)
+    start, end = whole.paragraph(text.index(at))
+    assert text[start:end] == paragraph
+    blank = text.index(newline * 2) + len(newline)
+    following = len(text) - len(text[blank:].lstrip())
+    assert whole.paragraph(blank) == whole.paragraph(following)
+
+
+def test_of_a_text_without_blank_lines_whole_lines_are_taken() -> None:
+    lines = [f"{number}: something happened" for number in range(2_000)]
+    text = "\n".join(lines)
+    whole = document(Passage(0, len(text), ReadKind.UNREAD), text=text)
+    start, end = whole.paragraph(text.index("1000: "))
+    assert set(text[start:end].split("\n")) <= set(lines)
+    assert 3_000 < end - start <= 4_000
+
+
+@given(st.text(st.sampled_from("ab. \n\r"), min_size=1, max_size=80), st.data())
+def test_a_paragraph_has_its_place_and_no_white_space_around_it(text: str, data: Any) -> None:
+    at = data.draw(st.integers(0, len(text) - 1))
+    start, end = document(Passage(0, len(text), ReadKind.UNREAD), text=text).paragraph(at)
+    assert text[start:end].strip() == text[start:end]
+    line = text[text.rfind("\n", 0, at) + 1 :].partition("\n")[0]
+    assert (start < end) is bool(text.strip())
+    assert line.strip() in text[start:end]
 
 
 def test_a_paragraph_without_end_is_cut_around_the_place() -> None:

@@ -20,7 +20,7 @@ from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.screen import AskAgain, SpansScreen
 from app.ui.terminal.paste import PasteSafeParser
 from app.ui.theme import our_themes
-from tests.ui.helpers import screen_text, until, until_shown
+from tests.ui.helpers import screen_text, until, until_gone, until_shown
 
 LINES = [f"Line {i} of the contract." for i in range(1, 201)]
 TEXT = "\n".join(LINES)
@@ -135,7 +135,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
         await until(pilot, lambda: spans.results)
         (result,) = spans.results
         assert result is not None
-        assert result.keep == 0.2
+        assert result.keep is None
         ((start, end),) = result.pins[0, 0]
         assert start <= at(191) < end
 
@@ -157,14 +157,14 @@ async def test_a_pin_is_taken_away_again() -> None:
         await until_shown(pilot, "1 pinned by you")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
-    assert spans.results[0] == AskAgain(0.2, {(0, 0): ((6, 10),)})
+    assert spans.results[0] == AskAgain(None, {(0, 0): ((6, 10),)})
     again = SpansApp(SpansScreen([replace(whole, pinned=((6, 10),))], 0.2))
     async with again.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
         await until_shown(pilot, "No longer pinned.")
         await pilot.press("enter")
         await until(pilot, lambda: again.results)
-    assert again.results[0] == AskAgain(0.2, {(0, 0): ()})
+    assert again.results[0] == AskAgain(None, {(0, 0): ()})
 
 
 async def test_folding_hides_what_was_not_read(spans: SpansApp) -> None:
@@ -364,7 +364,33 @@ async def test_a_click_on_its_mark_pins_a_passage_and_lets_it_go() -> None:
         await until_shown(pilot, "█ Three.")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
-    assert spans.results[0] == AskAgain(0.2, {(0, 0): ((18, 24),)})
+    assert spans.results[0] == AskAgain(None, {(0, 0): ((18, 24),)})
+
+
+async def test_what_is_pinned_stays_on_the_screen_when_the_rest_is_folded() -> None:
+    lines = [f"Line {number}." + "\n" * (number % 3 == 2) for number in range(60)]
+    text = "\n".join(lines)
+    whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
+    spans = SpansApp(SpansScreen([whole], 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await pilot.press(*["down"] * 5, "space", "f")
+        await until_shown(pilot, "█ Line 3.", "█ Line 4.", "█ Line 5.", "⋯ 4 lines not read")
+        assert screen_text(pilot).count("⋯") == 2
+        await pilot.press("space")
+        await until_gone(pilot, "Line 4.")
+        assert screen_text(pilot).count("⋯") == 1
+
+
+async def test_the_marks_that_are_there_are_explained() -> None:
+    text = "One.\n\nTwo.\n\nThree."
+    passages = (Passage(0, 6, ReadKind.SELECTED), Passage(6, len(text), ReadKind.UNREAD))
+    spans = SpansApp(SpansScreen([ReadDocument(0, 0, "a", text, passages)], 0.2))
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until_shown(pilot, "▌ read   dim not read")
+        await pilot.press("end", "space")
+        await until_shown(pilot, "█ always read   ▌ read   dim not read")
+        await pilot.resize_terminal(80, 12)
+        await until_gone(pilot, "dim not read")
 
 
 async def test_a_click_on_a_fold_opens_it(spans: SpansApp) -> None:
@@ -407,7 +433,7 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await click_hint(pilot, "⏎ again")
         await until(pilot, lambda: spans.results)
         assert spans.results[0] is not None
-        assert spans.results[0].keep == 0.2
+        assert spans.results[0].keep is None
 
 
 async def test_what_is_needed_most_fits_in_any_width() -> None:

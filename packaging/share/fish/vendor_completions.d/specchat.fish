@@ -19,6 +19,7 @@ complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations model
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -l hosts -x -d 'spread the target over this machine and others, on which `specchat worker` runs: KEY@ADDRESS,... or a file of mlx.distributed_config'
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -l split -x -d 'whole layers for each machine, this one first, instead of a part of every layer: for machines of different size, where mlx-lm has a pipeline'
 complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -l kv-bits -x -a 'full 8 4' -d 'bits per number in the target\'s KV cache: fewer need less memory'
+complete -c specchat -n 'not __fish_seen_subcommand_from ask conversations models demo serve worker hosts settings doctor install-launcher bench eval' -F
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s f -l file -r -F -d 'a file or folder to ask about, or - for standard input (also read if there is no -f); can be repeated'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l private -d 'also read files in folders that may contain secrets'
