@@ -180,3 +180,31 @@ class SearchHit:
     role: Role
     snippet: str
     matches: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentHit:
+    """A document that was found, and the newest question that it came with; `others` are further
+    conversations that have it. `matches` are the characters of `snippet` that match. `line`, from
+    1, and `offset`, in characters of its text, are where the first of them stands; a `line` of 0
+    is unknown."""
+
+    conversation: int
+    title: str
+    message: int
+    name: str
+    others: int = 0
+    line: int = 0
+    offset: int = 0
+    snippet: str = ""
+    matches: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocuments:
+    """The best hits, how many documents have all words, and how many were not searched because
+    they are not indexed yet."""
+
+    hits: tuple[DocumentHit, ...] = ()
+    total: int = 0
+    unindexed: int = 0
