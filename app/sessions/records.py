@@ -199,11 +199,16 @@ class DocumentHit:
     snippet: str = ""
     matches: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def match(self) -> str:
+        """The first of the words that were found, as it stands in the document."""
+        return "".join(self.snippet[start:end] for start, end in self.matches[:1])
+
 
 @dataclass(frozen=True, slots=True)
 class FoundDocuments:
-    """The best hits, how many documents have all words, and how many were not searched because
-    they are not indexed yet."""
+    """The best hits, about how many documents have all words, and how many could not be searched
+    because they are not indexed yet."""
 
     hits: tuple[DocumentHit, ...] = ()
     total: int = 0

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from operator import itemgetter
 
 from app.protocol.prompt import Role
 from app.sessions.document_index import TOKENISER, Tokeniser, WordList, count_unindexed, whole_lines
@@ -22,10 +24,10 @@ _OPEN, _CLOSE = "\x02", "\x03"
 SNIPPET_WORDS = 24
 """The approximate length of a snippet."""
 
-MAX_READ_CHARACTERS = 32 << 20
+MAX_READ_CHARACTERS = 16 << 20
 """Of all documents together, in which a search looks for the lines of its hits."""
-MAX_LINES_CHARACTERS = 1 << 18
-"""Of the lines of one document that a search compares to show the best one."""
+MAX_LINES = 50
+"""Of one document, those with most words, of which a search shows the best one."""
 MAX_LINE = 2000
 """Characters of a longer line that are compared."""
 
@@ -86,26 +88,26 @@ def search_documents(
     if not terms:
         return FoundDocuments()
     waiting = count_unindexed(connection)
-    scores, rarest = _scores(connection, terms)
+    scores, weights = _scores(connection, terms)
     rows = connection.execute(_WITH_DOCUMENTS, (json.dumps([*scores]),)).fetchall()
     rows.sort(key=lambda row: (-scores[row[0]], -row[1]))
-    hits: list[DocumentHit] = []
-    total, left = len(rows), MAX_READ_CHARACTERS
     phrases = any(len(term.tokens) > 1 for term in terms)
+    hits: list[DocumentHit] = []
+    left = MAX_READ_CHARACTERS
     for sha256, message, conversation, title, name, size, conversations in rows:
-        if len(hits) == limit:
+        if len(hits) == limit or (phrases and left <= 0):
             break
         hit = DocumentHit(conversation, title, message, name, conversations - 1)
         if left > 0:
             left -= size
             placed = None
             with suppress(StoreError):  # damaged: the conversation says so when it is opened
-                placed = _with_line(hit, text_of(Attachment(sha256, name, size)), terms, rarest)
+                placed = _with_line(hit, text_of(Attachment(sha256, name, size)), terms, weights)
             if placed is None and phrases:
-                total -= 1
                 continue
             hit = placed or hit
         hits.append(hit)
+    total = len(hits) if phrases and len(hits) < limit else len(rows)
     return FoundDocuments(tuple(hits), total, waiting)
 
 
@@ -129,6 +131,11 @@ class _Term:
     tokens: tuple[str, ...]
     prefix: bool
 
+    def pattern(self) -> re.Pattern[str]:
+        """Where the tokens follow one another in a folded line."""
+        tokens = r"[\W_]+".join(re.escape(_fold(token)) for token in self.tokens)
+        return re.compile(rf"(?<![^\W_]){tokens}" + ("" if self.prefix else r"(?![^\W_])"))
+
     def frequencies(self, words: WordList) -> Iterator[int]:
         """How often each token occurs in a document."""
         for index, token in enumerate(self.tokens):
@@ -148,8 +155,10 @@ def _terms(words: str) -> list[_Term]:
     return terms
 
 
-def _scores(connection: sqlite3.Connection, terms: Sequence[_Term]) -> tuple[dict[str, float], str]:
-    """How well each document with all terms fits, as in BM25; and the token that fewest have."""
+def _scores(
+    connection: sqlite3.Connection, terms: Sequence[_Term]
+) -> tuple[dict[str, float], list[float]]:
+    """How well each document with all terms fits, as in BM25; and how rare each term is."""
     found: list[tuple[str, int, tuple[int, ...]]] = []
     documents, length, in_documents = 0, 0, [0] * sum(len(term.tokens) for term in terms)
     for sha256, packed in connection.execute("SELECT sha256, words FROM document_words"):
@@ -173,23 +182,25 @@ def _scores(connection: sqlite3.Connection, terms: Sequence[_Term]) -> tuple[dic
         )
         for sha256, size, frequencies in found
     }
-    tokens = [token for term in terms for token in term.tokens]
-    return scores, tokens[weights.index(max(weights))]
+    of_tokens = iter(weights)
+    return scores, [sum(next(of_tokens) for _ in term.tokens) for term in terms]
 
 
 def _with_line(
-    hit: DocumentHit, pieces: Iterable[str], terms: Sequence[_Term], rarest: str
+    hit: DocumentHit,
+    pieces: Iterable[str],
+    terms: Sequence[_Term],
+    weights: Sequence[float],
 ) -> DocumentHit | None:
-    """With the best of the lines that have the `rarest` token; None if no line has a term."""
+    """With the line that has the most and rarest terms; None if no line has one."""
+    found = _lines_with([term.pattern() for term in terms], weights, pieces)
+    lines = [line for _, line in nlargest(MAX_LINES, found, key=itemgetter(0))]
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
         memory.execute(
             "CREATE VIRTUAL TABLE lines USING fts5("
             f"text, number UNINDEXED, start UNINDEXED, tokenize='{TOKENISER}')"
         )
-        memory.executemany(
-            "INSERT INTO lines(number, start, text) VALUES (?, ?, ?)",
-            _lines_with(_fold(rarest), pieces),
-        )
+        memory.executemany("INSERT INTO lines(number, start, text) VALUES (?, ?, ?)", lines)
         row = memory.execute(_BEST_LINE, (" OR ".join(term.query for term in terms),)).fetchone()
     if row is None:
         return None
@@ -207,26 +218,31 @@ FROM lines WHERE lines MATCH ? ORDER BY rank, rowid LIMIT 1
 _NO_MARKS = {ord(_OPEN): " ", ord(_CLOSE): " "}
 
 
-def _lines_with(token: str, pieces: Iterable[str]) -> Iterator[tuple[int, int, str]]:
-    """The number, the offset and the text of the lines with a folded token, up to
-    MAX_LINES_CHARACTERS in all; of a long line, what is around its first one."""
-    number, offset, found = 1, 0, 0
+_Line = tuple[int, int, str]
+"""A line's number, its first character in the document, and its text."""
+
+
+def _lines_with(
+    patterns: Sequence[re.Pattern[str]], weights: Sequence[float], pieces: Iterable[str]
+) -> Iterator[tuple[float, _Line]]:
+    """The lines that match a pattern, each with the weights of those that it matches; of a long
+    line, what is around its first match."""
+    weighted = [*zip(patterns, weights, strict=True)]
+    number, offset = 1, 0
     for text in whole_lines(pieces):
         folded, start = _fold(text), offset
         offset += len(text)
-        if token not in folded:
+        present = [(pattern, weight) for pattern, weight in weighted if pattern.search(folded)]
+        if not present:
             number += text.count("\n")
             continue
-        lines = text.split("\n")
-        for line, folded_line in zip(lines, folded.split("\n"), strict=True):
-            at = folded_line.find(token)
-            if at >= 0:
+        for line, folded_line in zip(text.split("\n"), folded.split("\n"), strict=True):
+            found = [(m, w) for pattern, w in present if (m := pattern.search(folded_line))]
+            if found:
+                at = min(match.start() for match, _ in found)
                 first = max(0, at - MAX_LINE // 2) if len(line) > MAX_LINE else 0
                 shown = line[first : first + MAX_LINE].translate(_NO_MARKS)
-                yield number, start + first, shown
-                found += len(shown)
-                if found > MAX_LINES_CHARACTERS:
-                    return
+                yield sum(weight for _, weight in found), (number, start + first, shown)
             start += len(line) + 1
             number += 1
         number -= 1  # the last one goes on in the next piece, or is empty

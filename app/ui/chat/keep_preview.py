@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import Turn
 from app.protocol.commands import Reselect
 from app.protocol.events import Selected
+from app.sessions.records import DocumentHit
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
 from app.ui.prefill.panel_render import would_read
@@ -43,8 +44,8 @@ class KeepPreview:
         self._slider.open(keep)
         self._preview(keep)
 
-    def spans_screen(self, turn: Turn) -> SpansScreen | None:
-        """What was read of a turn's documents; None if it has none."""
+    def spans_screen(self, turn: Turn, hit: DocumentHit | None = None) -> SpansScreen | None:
+        """What was read of a turn's documents, at the `hit` of a search; None if it has none."""
         from app.ui.spans.screen import SpansScreen
 
         progress = self._open_chats.shown.progress[turn.number]
@@ -55,7 +56,7 @@ class KeepPreview:
         self._begin(turn)
         move = self.move if self._turn else None
         shown = None if selected is None else selected.keep_ratio
-        self._spans = SpansScreen(documents, progress.keep, move, shown)
+        self._spans = SpansScreen(documents, progress.keep, move, shown, hit)
         return self._spans
 
     def move(self, keep: float) -> None:
