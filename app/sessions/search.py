@@ -131,10 +131,13 @@ class _Term:
     tokens: tuple[str, ...]
     prefix: bool
 
-    def pattern(self) -> re.Pattern[str]:
-        """Where the tokens follow one another in a folded line."""
-        tokens = r"[\W_]+".join(re.escape(_fold(token)) for token in self.tokens)
-        return re.compile(rf"(?<![^\W_]){tokens}" + ("" if self.prefix else r"(?![^\W_])"))
+    def pattern(self) -> tuple[str, re.Pattern[str]]:
+        """Where the tokens follow one another in a folded line, after a string that is in it
+        then: looking for that is much faster."""
+        folded = [_fold(token) for token in self.tokens]
+        tokens = r"[\W_]+".join(map(re.escape, folded))
+        after = "" if self.prefix else r"(?![^\W_])"
+        return max(folded, key=len), re.compile(rf"(?<![^\W_]){tokens}{after}")
 
     def frequencies(self, words: WordList) -> Iterator[int]:
         """How often each token occurs in a document."""
@@ -193,7 +196,7 @@ def _with_line(
     weights: Sequence[float],
 ) -> DocumentHit | None:
     """With the line that has the most and rarest terms; None if no line has one."""
-    found = _lines_with([term.pattern() for term in terms], weights, pieces)
+    found = _lines_with(terms, weights, pieces)
     lines = [line for _, line in nlargest(MAX_LINES, found, key=itemgetter(0))]
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
         memory.execute(
@@ -223,21 +226,25 @@ _Line = tuple[int, int, str]
 
 
 def _lines_with(
-    patterns: Sequence[re.Pattern[str]], weights: Sequence[float], pieces: Iterable[str]
+    terms: Sequence[_Term], weights: Sequence[float], pieces: Iterable[str]
 ) -> Iterator[tuple[float, _Line]]:
-    """The lines that match a pattern, each with the weights of those that it matches; of a long
-    line, what is around its first match."""
-    weighted = [*zip(patterns, weights, strict=True)]
+    """The lines that have a term, each with the weights of those that it has; of a long line, what
+    is around its first term."""
+    weighted = [(*term.pattern(), weight) for term, weight in zip(terms, weights, strict=True)]
     number, offset = 1, 0
     for text in whole_lines(pieces):
         folded, start = _fold(text), offset
         offset += len(text)
-        present = [(pattern, weight) for pattern, weight in weighted if pattern.search(folded)]
+        present = [each for each in weighted if each[0] in folded]
         if not present:
             number += text.count("\n")
             continue
         for line, folded_line in zip(text.split("\n"), folded.split("\n"), strict=True):
-            found = [(m, w) for pattern, w in present if (m := pattern.search(folded_line))]
+            found = [
+                (match, weight)
+                for part, pattern, weight in present
+                if part in folded_line and (match := pattern.search(folded_line))
+            ]
             if found:
                 at = min(match.start() for match, _ in found)
                 first = max(0, at - MAX_LINE // 2) if len(line) > MAX_LINE else 0
