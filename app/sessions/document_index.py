@@ -26,6 +26,8 @@ MAX_WORDS = 1_000_000
 """Of one document; the most frequent ones are indexed."""
 MAX_WORD_LENGTH = 100
 """Characters; longer words, such as encoded data, are not indexed."""
+MAX_PIECE = 1 << 20
+"""Characters of a line that are in memory at a time."""
 BATCH_CHARACTERS = 1 << 20
 BATCH_DOCUMENTS = 100
 """Documents are saved in batches of at least one of these sizes."""
@@ -225,11 +227,15 @@ class Indexer:
 
 
 def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces that end with a line, or else with white space, where they have
-    any."""
+    """The same text in pieces that end with a line; lines of more than MAX_PIECE characters are
+    cut, at a space if they have one."""
     rest = ""
     for piece in pieces:
-        head, end, tail = piece.rpartition("\n" if "\n" in piece else " ")
-        yield rest + (head + end or piece)
-        rest = tail if end else ""
+        rest += piece
+        end = rest.rfind("\n") + 1
+        if not end and len(rest) >= MAX_PIECE:
+            end = rest.rfind(" ") + 1 or len(rest)
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
     yield rest

@@ -121,19 +121,30 @@ def test_a_hit_says_which_document_and_where(store: Store) -> None:
         "line\n" * 10**6,
         "žluťoučký kůň\n" * 10**5,
         "x" * (1 << 20),
+        "\n" * 700_000 + "end " * 150_000,
         "\ufeff\r\n\u2028\x85\n",
         "",
     ],
-    ids=["a long line", "many lines", "not ASCII", "no space", "other breaks", "nothing"],
+    ids=[
+        "a long line",
+        "many lines",
+        "not ASCII",
+        "no space",
+        "a long last line",
+        "other breaks",
+        "nothing",
+    ],
 )
-def test_the_place_is_right_wherever_it_is(tmp_path: Path, before: str) -> None:
+@pytest.mark.parametrize("after", ["", "\nnot there"])
+def test_the_place_is_right_wherever_it_is(tmp_path: Path, before: str, after: str) -> None:
     with Store(tmp_path) as store:
-        asked(store, one=f"{before} the Needle here\nnot there", two="else")
+        asked(store, one=f"{before} the Needle here{after}", two="else")
         (hit,) = store.search_documents("needle").hits
         text = store.text(store.message(hit.message).attachments[0])
         assert text[hit.offset :].startswith("Needle here")
         assert hit.line == text[: hit.offset].count("\n") + 1
         assert hit.match == "Needle"
+        assert hit.snippet.endswith("the Needle here")
         assert len(hit.snippet) < 300
 
 
