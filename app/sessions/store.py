@@ -210,9 +210,7 @@ class Store:
             last = conversations.conversation(connection, conversation).current
             return self._add(connection, conversation, last, role, text, attachments)
 
-        added = self._message(add)
-        self._index_soon()
-        return added
+        return self._message(add)
 
     def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
         """Another version of message `id`, with its attachments unless others are passed."""
@@ -222,9 +220,7 @@ class Store:
             chosen = old.attachments if attachments is None else attachments
             return self._add(connection, old.conversation, old.parent, old.role, text, chosen)
 
-        edited = self._message(fork)
-        self._index_soon()
-        return edited
+        return self._message(fork)
 
     def begin_reply(self, question: int) -> ReplyWriter:
         """A new, empty answer to message `question`, which may have others."""
@@ -290,8 +286,7 @@ class Store:
         return self._read(lambda c: search(c, words, limit, best_only))
 
     def search_documents(self, words: str, limit: int = 20) -> FoundDocuments:
-        """Documents of questions with all these words, the last of which may be a prefix, best
-        first. Those that are not indexed yet are not found, but counted."""
+        """Documents of questions with all these words, as in `search`, best first."""
         messages.check_text(words)
         return self._read(lambda c: search_documents(c, self._attachments.iter_text, words, limit))
 
@@ -300,8 +295,7 @@ class Store:
         return self._read(document_index.count_unindexed)
 
     def wait_for_index(self, timeout: float | None = None) -> bool:
-        """Wait until the documents are indexed, as far as this store can do it. False if that
-        takes longer than `timeout` seconds."""
+        """Wait until this store has indexed its documents; False after `timeout` seconds."""
         return self._indexer is None or self._indexer.wait(timeout)
 
     # -- drafts
@@ -392,7 +386,9 @@ class Store:
                 self._paths.needs_check.touch()
 
     def _message(self, task: Task[int]) -> Message:
-        return self._write(lambda c: messages.message(c, task(c)))
+        added = self._write(lambda c: messages.message(c, task(c)))
+        self._index_soon()
+        return added
 
     def _conversation(self, task: Task[int]) -> Conversation:
         return self._write(lambda c: conversations.conversation(c, task(c)))
@@ -447,8 +443,7 @@ class Store:
         self._index_soon()
 
     def _index_soon(self) -> None:
-        """There may be new documents."""
-        if self._indexer is not None:
+        if self._indexer is not None:  # there may be new documents
             self._indexer.start()
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:
