@@ -24,9 +24,10 @@ from app.errors import UserError
 from app.ingest.reader import STDIN
 from app.paths import snapshots_path
 from app.sessions import export, importing
-from app.sessions.records import Conversation, Message, SearchHit
+from app.sessions.records import Conversation, DocumentHit, Message, SearchHit
 from app.sessions.serialization import stats_to_dict
 from app.sessions.store import Store
+from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
 
@@ -76,16 +77,41 @@ def _message_fields(message: Message) -> dict[str, Any]:
 
 
 def _search(store: Store, options: argparse.Namespace) -> None:
+    """Messages, then documents, which are indexed first."""
     words = " ".join(options.words)
-    hits = store.search(words)
-    if not hits:
-        raise UserError(f"No message matches {words!r}", "try fewer or shorter words")
-    _print_lines(*map(_hit_line, hits))
+    _finish_index(store)
+    hits, found = store.search(words), store.search_documents(words)
+    if found.unindexed:
+        documents = formatting.plural(found.unindexed, "document")
+        sys.stderr.write(f"{documents} not indexed yet, so not searched.\n")
+    if not hits and not found.hits:
+        raise UserError(f"Nothing matches {words!r}", "try fewer or shorter words")
+    _print_lines(*map(_hit_line, hits), *map(_document_line, found.hits))
+    if found.total > len(found.hits):
+        shown, total = len(found.hits), formatting.plural(found.total, "document")
+        sys.stderr.write(f"The best {shown} of {total} with these words: add a word for fewer.\n")
+
+
+def _finish_index(store: Store) -> None:
+    shown = False
+    while not store.wait_for_index(0.2):
+        if sys.stderr.isatty():
+            left = formatting.plural(store.unindexed_documents(), "document")
+            sys.stderr.write(f"\r\x1b[KIndexing {left}…")
+            shown = True
+    if shown:
+        sys.stderr.write("\r\x1b[K")
 
 
 def _hit_line(hit: SearchHit) -> str:
     snippet = _one_line(" ".join(hit.snippet.split()))
     return f"{hit.conversation:>5}  {_one_line(hit.title)} · {export.NAMES[hit.role]}: {snippet}"
+
+
+def _document_line(hit: DocumentHit) -> str:
+    place = f"{_one_line(hit.name)}, line {hit.line}" if hit.line else _one_line(hit.name)
+    snippet = _one_line(" ".join(hit.snippet.split()))
+    return f"{hit.conversation:>5}  {_one_line(hit.title)} · {place}: {snippet}"
 
 
 def _export(store: Store, options: argparse.Namespace) -> None:

@@ -76,7 +76,7 @@ def add_conversations(command: argparse.ArgumentParser) -> None:
     show = action("show", "print one")
     for parser in (listing, show):
         parser.add_argument("--json", action="store_true", help="print as JSON")
-    search = action("search", "find messages that contain all these words", id=False)
+    search = action("search", "find messages and documents that contain all these words", id=False)
     search.add_argument("words", nargs="+", metavar="WORD")
     export = action("export", "write one to a file or to standard output")
     export.add_argument("-o", "--output", metavar="FILE")

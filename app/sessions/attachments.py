@@ -7,6 +7,7 @@ the disk before a message may refer to it; what no message refers to is swept at
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import os
@@ -113,6 +114,13 @@ class Attachments:
             raise _unreadable(attachment, "damaged")
         if last:
             yield last
+
+    def iter_text(self, attachment: Attachment) -> Iterator[str]:
+        """Its text in pieces, without a byte order mark. Raises as `iter_bytes` does."""
+        decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        for piece in self.iter_bytes(attachment):
+            yield decoder.decode(piece)
+        yield decoder.decode(b"", final=True)
 
     def copy_from(self, other: Attachments, sha256: str) -> None:
         """Raises OSError."""

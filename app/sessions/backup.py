@@ -1,7 +1,8 @@
 """Copies of the database through SQLite's own backup: the newest seven, and how they are restored.
 
 They are numbered, since a clock may be moved; the date in the name is for people, and keeps it to
-one copy a day. Attachments are not copied: their files never change (see `attachments.py`).
+one copy a day. Attachments are not copied: their files never change (see `attachments.py`). Nor are
+their words, which are found again (see `document_index.py`).
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
     try:
         with (
             closing(connect_for_reading(database)) as source,
-            closing(sqlite3.connect(aside)) as copy,
+            closing(sqlite3.connect(aside, isolation_level=None)) as copy,
         ):
             source.backup(copy)
+            _drop_words(copy)
             # Without a WAL, so that reading a backup creates no other files.
             copy.execute("PRAGMA journal_mode = DELETE")
         if integrity.examine(aside).condition is not integrity.Condition.GOOD:
@@ -60,6 +62,14 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
     for old in list_backups(folder)[:-MAX_BACKUPS]:
         old.unlink()
     sync_path(folder)
+
+
+def _drop_words(copy: sqlite3.Connection) -> None:
+    """Delete the words of documents, which are more than all messages."""
+    tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'document_words'"
+    if copy.execute(tables).fetchone() == (1,):
+        copy.execute("DELETE FROM document_words")
+        copy.execute("VACUUM")
 
 
 def restore(folder: Path, database: Path) -> Path | None:

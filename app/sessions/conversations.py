@@ -7,7 +7,7 @@ import sqlite3
 from dataclasses import replace
 from datetime import datetime
 
-from app.sessions import messages
+from app.sessions import document_index, messages
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import (
     Conversation,
@@ -184,6 +184,7 @@ def purge(connection: sqlite3.Connection, before: datetime) -> None:
     """Permanently delete what went into the trash before then, conversations and messages."""
     messages.purge(connection, before)
     connection.execute("DELETE FROM conversations WHERE trashed_at < ?", (pack_time(before),))
+    document_index.delete_unused(connection)
 
 
 def tree(connection: sqlite3.Connection, id: int) -> Tree:

@@ -18,6 +18,7 @@ _FOR_WRITING = (
     "fullfsync = 1",
     "checkpoint_fullfsync = 1",
     "foreign_keys = 1",
+    "secure_delete = 1",
     "cell_size_check = 1",
 )
 

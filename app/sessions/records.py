@@ -189,3 +189,36 @@ class SearchHit:
     role: Role
     snippet: str
     matches: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentHit:
+    """A document that was found, and the newest question that it came with; `others` are further
+    conversations that have it. `matches` are the characters of `snippet` that match. `line`, from
+    1, and `offset`, in characters of its text, are where the first of them stands; a `line` of 0
+    is unknown."""
+
+    conversation: int
+    title: str
+    message: int
+    name: str
+    others: int = 0
+    line: int = 0
+    offset: int = 0
+    snippet: str = ""
+    matches: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def match(self) -> str:
+        """The first of the words that were found, as it stands in the document."""
+        return "".join(self.snippet[start:end] for start, end in self.matches[:1])
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocuments:
+    """The best hits, about how many documents have all words, and how many could not be searched
+    because they are not indexed yet."""
+
+    hits: tuple[DocumentHit, ...] = ()
+    total: int = 0
+    unindexed: int = 0

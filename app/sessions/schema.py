@@ -136,7 +136,11 @@ ALTER TABLE runs ADD COLUMN plain_rate REAL NOT NULL DEFAULT 0;
 ALTER TABLE attachments ADD COLUMN line INTEGER NOT NULL DEFAULT 1;
 ALTER TABLE attachments ADD COLUMN retrieval TEXT NOT NULL DEFAULT '';
 """,
-    "10 requests": """
+    # See `document_index.py`. Filled when nothing else is to be done.
+    "10 words of documents": """
+CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;
+""",
+    "11 requests": """
 ALTER TABLE messages ADD COLUMN mode TEXT;
 ALTER TABLE messages ADD COLUMN keep REAL;
 """,

@@ -6,7 +6,6 @@ the disk; all of them raise StoreError, one sentence for the user.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ from typing import Self, TypeVar
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
-from app.sessions import backup, conversations, drafts, messages, quarantine
+from app.sessions import backup, conversations, document_index, drafts, messages, quarantine
 from app.sessions.attachments import Attachments, Source
 from app.sessions.database import Readers, single_transaction, transaction
+from app.sessions.document_index import Indexer
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 from app.sessions.records import (
@@ -29,6 +29,7 @@ from app.sessions.records import (
     ConversationSize,
     DeletedMessages,
     Draft,
+    FoundDocuments,
     Message,
     Overrides,
     ReadMap,
@@ -37,7 +38,7 @@ from app.sessions.records import (
     Tree,
 )
 from app.sessions.reply_writer import ReplyWriter
-from app.sessions.search import search
+from app.sessions.search import search, search_documents
 from app.sessions.startup import Paths, open_database
 from app.sessions.writer import Task, Writer
 
@@ -84,12 +85,14 @@ class Store:
         self._replies: list[ReplyWriter] = []
         """The unfinished ones."""
         self._writer: Writer | None = None
+        self._indexer: Indexer | None = None
         if self.read_only is not None:
             self.notices.append(str(self.read_only))
         if opened.connection is not None:
             self._purge(opened.connection, trash_days)
             self._writer = Writer(opened.connection, self._flag_for_check)
             self._writer.submit(self._back_up_daily, 0)
+            self._start_indexer(self._writer)
 
     def __enter__(self) -> Self:
         return self
@@ -103,9 +106,11 @@ class Store:
             # If this fails, the next start marks the reply as stopped.
             with contextlib.suppress(StoreError):
                 reply.close()
+        if self._indexer is not None:
+            self._indexer.close()
+        self._readers.close()  # before the writer, which as the last one tidies up the WAL
         if self._writer is not None:
             self._writer.close()
-        self._readers.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -285,6 +290,19 @@ class Store:
         messages.check_text(words)
         return self._read(lambda c: search(c, words, limit, best_only))
 
+    def search_documents(self, words: str, limit: int = 20) -> FoundDocuments:
+        """Documents of questions with all these words, as in `search`, best first."""
+        messages.check_text(words)
+        return self._read(lambda c: search_documents(c, self._attachments.iter_text, words, limit))
+
+    def unindexed_documents(self) -> int:
+        """How many documents `search_documents` cannot find yet."""
+        return self._read(document_index.count_unindexed)
+
+    def wait_for_index(self, timeout: float | None = None) -> bool:
+        """Wait until this store has indexed its documents; False after `timeout` seconds."""
+        return self._indexer is None or self._indexer.wait(timeout)
+
     # -- drafts
 
     def draft(self, conversation: int | None) -> Draft:
@@ -323,9 +341,7 @@ class Store:
 
     def text(self, attachment: Attachment) -> str:
         """Its text, without a byte order mark."""
-        decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
-        text = [decoder.decode(piece) for piece in self.iter_bytes(attachment)]
-        return "".join([*text, decoder.decode(b"", final=True)])
+        return "".join(self._attachments.iter_text(attachment))
 
     # -- whole conversations, for export and import
 
@@ -335,9 +351,11 @@ class Store:
     def add_tree(self, tree: Tree) -> Conversation:
         """A new conversation with these messages. Their attachments must be stored already."""
         self._require_attachments([a for message in tree.messages for a in message.attachments])
-        return self._write_once(
+        added = self._write_once(
             lambda c: conversations.conversation(c, conversations.add_tree(c, tree))
         )
+        self._index_soon()
+        return added
 
     # -- inside
 
@@ -373,7 +391,9 @@ class Store:
                 self._paths.needs_check.touch()
 
     def _message(self, task: Task[int]) -> Message:
-        return self._write(lambda c: messages.message(c, task(c)))
+        added = self._write(lambda c: messages.message(c, task(c)))
+        self._index_soon()
+        return added
 
     def _conversation(self, task: Task[int]) -> Conversation:
         return self._write(lambda c: conversations.conversation(c, task(c)))
@@ -417,6 +437,19 @@ class Store:
             # A damaged database may be repaired later: its documents stay as long as it does.
             if quarantine.is_empty(self._paths.quarantine):
                 self._attachments.delete_unused(used)
+
+    def _start_indexer(self, writer: Writer) -> None:
+        self._indexer = Indexer(
+            self._attachments,
+            writer,
+            lambda: self._read(document_index.unindexed),
+            lambda: not all(reply.ended for reply in self._replies),
+        )
+        self._index_soon()
+
+    def _index_soon(self) -> None:
+        if self._indexer is not None:  # there may be new documents
+            self._indexer.start()
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:
         try:

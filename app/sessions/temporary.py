@@ -13,6 +13,7 @@ from app.sessions import conversations
 from app.sessions.database import folder_error
 from app.sessions.records import Conversation
 from app.sessions.store import Store
+from app.sessions.writer import Writer
 from app.util.atomic_files import Lock
 
 PREFIX = "specchat-unsaved-"
@@ -52,6 +53,9 @@ class TemporaryStore(Store):
 
     def _back_up_daily(self, _: sqlite3.Connection) -> None:
         """Nothing of it is to be found elsewhere."""
+
+    def _start_indexer(self, writer: Writer) -> None:
+        """Nor is it searched."""
 
 
 def _start_ids(connection: sqlite3.Connection, first_id: int) -> None:

@@ -21,6 +21,7 @@ from app.sessions.records import Conversation
 from app.sessions.store import Store
 from tests.sessions.samples import answered
 
+NUMBERED = [(1, "Who pays?"), (2, "When?")]
 HOSTILE = "evil\x1b]0;title\x07\u202eright"
 
 Shell = Callable[..., str]
@@ -111,7 +112,21 @@ def test_json_has_the_names_of_earlier_versions_too(shell: Shell) -> None:
 def test_words_are_found(shell: Shell) -> None:
     kept("Who pays?", "When?")
     assert shell("search", "who", "pay").startswith("    1  Who pays? · You: ")
-    assert len(shell("search", "tenant").splitlines()) == 2
+    first, second, document = shell("search", "tenant").splitlines()
+    assert {first, second} == {f"    {n}  {q} · Answer: The tenant." for n, q in NUMBERED}
+    assert document == "    2  When? · contract.txt, line 1: The tenant pays."
+
+
+def test_the_best_documents_are_shown_and_all_counted(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(data_path()) as store:
+        files = [(f"{n}.txt", io.BytesIO(f"needle {n}".encode())) for n in range(25)]
+        store.add_message(store.create().id, Role.USER, "x", store.attach_all(files))
+    assert run(["conversations", "search", "needle"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 20
+    assert err == "The best 20 of 25 documents with these words: add a word for fewer.\n"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +239,7 @@ REFUSALS = {
     "not in the trash": (["restore", "1"], "not in the trash"),
     "empty title": (["rename", "1", " "], "title is empty"),
     "title that is no UTF-8": (["rename", "1", "\udcff"], "not valid Unicode"),
-    "nothing found": (["search", "zebra"], "No message matches"),
+    "nothing found": (["search", "zebra"], "Nothing matches 'zebra'"),
     "search that is no UTF-8": (["search", "\udcff"], "not valid Unicode"),
     "file that is not there": (["import", "{home}/nothing"], "No such file"),
     "folder": (["import", "{home}"], "directory"),

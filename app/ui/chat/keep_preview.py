@@ -15,6 +15,7 @@ from app.protocol.events import (
     Selected,
 )
 from app.protocol.stats import Reading
+from app.sessions.records import DocumentHit
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
 from app.ui.prefill.panel_render import would_read
@@ -53,8 +54,8 @@ class KeepPreview:
         self._slider.open(keep)
         self._preview(keep)
 
-    def spans_screen(self, turn: Turn) -> SpansScreen | None:
-        """What was read of a turn's documents; None if it has none."""
+    def spans_screen(self, turn: Turn, hit: DocumentHit | None = None) -> SpansScreen | None:
+        """What was read of a turn's documents, at the `hit` of a search; None if it has none."""
         from app.ui.spans.screen import SpansScreen
 
         progress = self._open_chats.shown.progress[turn.number]
@@ -64,9 +65,8 @@ class KeepPreview:
             return None
         self._begin(turn)
         shown = None if selected is None else selected.keep_ratio
-        self._spans = SpansScreen(
-            documents, progress.keep, self._try_keep, shown, _reading_status(progress)
-        )
+        status = _reading_status(progress)
+        self._spans = SpansScreen(documents, progress.keep, self._try_keep, shown, status, hit)
         self._spans_turn = turn
         return self._spans
 

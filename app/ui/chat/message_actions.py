@@ -11,7 +11,7 @@ from app.chat.conversation import Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
-from app.sessions.records import DeletedMessages
+from app.sessions.records import DeletedMessages, DocumentHit
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
 from app.ui.chat.question_edit import QuestionEdit
@@ -22,7 +22,7 @@ from app.ui.transcript.message import MessageView
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.ui.spans.screen import AskAgain
+    from app.ui.spans.screen import AskAgain, SpansScreen
 
 T = TypeVar("T")
 
@@ -122,7 +122,10 @@ class MessageActions:
             message = "No documents to show. Paste one and ask about it."
             self._context.notice.show(message)
         else:
-            self._context.screen.app.push_screen(screen, partial(self._spans_closed, turn))
+            self._push_spans(turn, screen)
+
+    def _push_spans(self, turn: Turn, screen: SpansScreen) -> None:
+        self._context.screen.app.push_screen(screen, partial(self._spans_closed, turn))
 
     def _spans_closed(self, turn: Turn, result: AskAgain | None) -> None:
         self._keep_preview.end()
@@ -212,16 +215,26 @@ class MessageActions:
         await self._select(index, TurnPart.QUESTION)
         self._context.notice.show("Restored.")
 
-    async def _open_message(self, message: int) -> None:
-        """Show and select a stored message of the conversation on the screen."""
+    async def _open_message(self, message: int, document: DocumentHit | None) -> None:
+        """Show and select a stored message of the conversation on the screen, and a place in a
+        document if an answer has read it."""
         chat = self._open_chats.shown.chat
         if chat.find(message) is None and self._can_change():
             await self._change_branch(lambda chat: chat.show_message(message))
         if (found := chat.find(message)) is not None:
             await self._context.transcript.reveal(*found)
+            if document is not None and found[0].state is not TurnState.RUNNING:
+                self._show_found(found[0], document)
 
-    def open_message(self, message: int) -> None:
-        self._run(self._open_message(message))
+    def _show_found(self, turn: Turn, document: DocumentHit) -> None:
+        screen = self._keep_preview.spans_screen(turn, document)
+        if screen is not None and screen.found:
+            self._push_spans(turn, screen)
+        else:
+            self._keep_preview.end()
+
+    def open_message(self, message: int, document: DocumentHit | None = None) -> None:
+        self._run(self._open_message(message, document))
 
     async def _change_branch(self, change: Callable[[StoredConversation], T]) -> T:
         context, chat = self._context, self._open_chats.shown

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import TurnState
 from app.errors import UserError
 from app.protocol.commands import CachePolicy, Cancel, DropConversation, PruneSnapshots
+from app.sessions.records import DocumentHit
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -88,19 +89,25 @@ class Navigation:
             self._cache_policy = policy
             self._context.engine.send(policy)
 
-    def open_chat(self, id: int | None, message: int | None = None) -> None:
-        """Show a conversation, and a message in it, or (None) a new conversation. What is typed
-        before it is there is typed into it."""
+    def open_chat(
+        self, id: int | None, message: int | None = None, document: DocumentHit | None = None
+    ) -> None:
+        """Show a conversation, a message in it and a place in a document of that, or (None) a new
+        conversation. What is typed before it is there is typed into it."""
         self._context.composer.box.hold()
-        self._context.screen.run_worker(self._open_chat(id, message))
+        self._context.screen.run_worker(self._open_chat(id, message, document))
 
-    async def _open_chat(self, id: int | None, message: int | None) -> None:
+    async def _open_chat(
+        self, id: int | None, message: int | None, document: DocumentHit | None
+    ) -> None:
         try:
-            await self._load_and_show(id, message)
+            await self._load_and_show(id, message, document)
         finally:
             self._context.composer.box.release()
 
-    async def _load_and_show(self, id: int | None, message: int | None) -> None:
+    async def _load_and_show(
+        self, id: int | None, message: int | None, document: DocumentHit | None
+    ) -> None:
         self._edit.cancel()
         chat = None if id is None else self._open_chats.get(id)
         if chat is None:
@@ -113,7 +120,7 @@ class Navigation:
         self._open_chats.stash(self._open_chats.shown)
         await self._show(chat)
         if message is not None:
-            self._actions.open_message(message)
+            self._actions.open_message(message, document)
 
     async def _show(self, chat: OpenChat) -> None:
         context = self._context
@@ -162,9 +169,9 @@ class Navigation:
     def _on_list_closed(self, chosen: ChosenConversation | None) -> None:
         self.drop_trashed_caches()
         if chosen is not None and (chosen.id is None or chosen.id != self._open_chats.shown.id):
-            self.open_chat(chosen.id, chosen.message)
+            self.open_chat(chosen.id, chosen.message, chosen.document)
         elif chosen is not None and chosen.message is not None:
-            self._actions.open_message(chosen.message)
+            self._actions.open_message(chosen.message, chosen.document)
         self._context.screen.run_worker(self._read_titles())
 
     async def _read_titles(self) -> None:

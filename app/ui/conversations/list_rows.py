@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
 from app.protocol.prompt import Role
-from app.sessions.records import Conversation, ConversationSize, SearchHit
+from app.sessions.records import Conversation, ConversationSize, DocumentHit, SearchHit
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -86,7 +86,24 @@ def render_row(
             break
     mark = ("★ ", "$accent") if conversation.pinned else "  "
     line = spread(Content.assemble(mark, _title(row, "bold" if current else "")), right, width)
-    return line if row.hit is None else line + "\n" + _snippet(row.hit, width)
+    if row.hit is None:
+        return line
+    speaker = f"{_SPEAKERS.get(row.hit.role, '')}: "
+    return line + "\n" + _snippet(speaker, row.hit.snippet, row.hit.matches, width)
+
+
+def render_document(hit: DocumentHit, width: int) -> Content:
+    """The document's name and its conversation in one line, and the line that was found."""
+    title = sanitize_line(hit.title[:MAX_MATCHED]) if hit.title.strip() else UNTITLED
+    others = f" and {formatting.count(hit.others)} more" if hit.others else ""
+    name = Content.assemble(("▤ ", "$accent"), sanitize_line(hit.name))
+    room = max(width // 3, width - name.cell_length - 6)
+    place = Content.styled(f"in '{title}'", "$ink-dim").truncate(room, ellipsis=True)
+    line = spread(name, place + Content.styled(others, "$ink-dim"), width)
+    if not hit.line:
+        return line
+    number = f"line {formatting.count(hit.line)}: "
+    return line + "\n" + _snippet(number, hit.snippet, hit.matches, width)
 
 
 def short_date(time: datetime, now: datetime) -> str:
@@ -135,16 +152,15 @@ def _title(row: Row, style: str) -> Content:
     )
 
 
-def _snippet(hit: SearchHit, width: int) -> Content:
+def _snippet(label: str, text: str, matches: Sequence[tuple[int, int]], width: int) -> Content:
     pieces: list[tuple[str, str]] = []
     at = 0
-    for start, end in hit.matches:
-        pieces += [(hit.snippet[at:start], "$ink-dim"), (hit.snippet[start:end], "bold")]
+    for start, end in matches:
+        pieces += [(text[at:start], "$ink-dim"), (text[start:end], "bold")]
         at = end
-    pieces.append((hit.snippet[at:], "$ink-dim"))
-    flat = [(sanitize_line(_collapse_whitespace(text)), style) for text, style in pieces]
-    speaker = (f"    {_SPEAKERS.get(hit.role, '')}: ", "$ink-dim")
-    return Content.assemble(speaker, *flat).truncate(width, ellipsis=True)
+    pieces.append((text[at:], "$ink-dim"))
+    flat = [(sanitize_line(_collapse_whitespace(piece)), style) for piece, style in pieces]
+    return Content.assemble((f"    {label}", "$ink-dim"), *flat).truncate(width, ellipsis=True)
 
 
 def _collapse_whitespace(text: str) -> str:

@@ -1,9 +1,10 @@
-"""Ctrl+O: all conversations: find by title or message text, open, rename, pin, export, delete."""
+"""Ctrl+O: all conversations: find by title, message or document, open, rename, pin, delete."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,9 +17,21 @@ from textual.content import Content
 
 from app.errors import UserError
 from app.sessions.export import to_file
-from app.sessions.records import Conversation, ConversationSize, SearchHit
+from app.sessions.records import (
+    Conversation,
+    ConversationSize,
+    DocumentHit,
+    FoundDocuments,
+    SearchHit,
+)
 from app.sessions.store import Store
-from app.ui.conversations.list_rows import Row, distinct_labels, matching_rows, render_row
+from app.ui.conversations.list_rows import (
+    Row,
+    distinct_labels,
+    matching_rows,
+    render_document,
+    render_row,
+)
 from app.ui.conversations.prompt_line import PromptLine
 from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help.screen import Section
@@ -28,14 +41,18 @@ from app.util import formatting
 REFRESH_SECONDS = 0.5
 SEARCH_DELAY_SECONDS = 0.08
 """So that a word typed quickly is searched for once."""
+_DOCUMENT = "document "
+"""In front of a document's number: the key of its row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenConversation:
-    """The conversation to open; None for a new one. `message` is where the search found it."""
+    """The conversation to open; None for a new one. `message` is where the search found it, and
+    `document` the place in one of its documents."""
 
     id: int | None
     message: int | None = None
+    document: DocumentHit | None = None
 
 
 class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
@@ -86,6 +103,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._sizes: dict[int, ConversationSize] = {}
         self._searched = ""
         self._hits: tuple[SearchHit, ...] = ()
+        self._documents_searched = ""
+        self._documents = FoundDocuments()
         self._rows: list[Row] = []
         self._deleted: list[Conversation] = []
         self._loaded = asyncio.Event()
@@ -136,20 +155,35 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             status, label = self._drawn_statuses.get(row.id, ""), labels.get(row.id, "")
             line = render_row(row, width, now, status, row.id == self._current, label)
             yield str(row.id), line
+        for index, hit in enumerate(self._documents_for(text).hits):
+            yield f"{_DOCUMENT}{index}", render_document(hit, width)
+
+    def _documents_for(self, text: str) -> FoundDocuments:
+        return self._documents if text == self._documents_searched else FoundDocuments()
 
     def draw_frame(self) -> None:
         count = formatting.plural(len(self._conversations), "conversation")
         if self.list.text:
             count = f"{len(self._rows)} of {count}"
+            found = self._documents_for(self.list.text)
+            if found.total:
+                shown, total = len(found.hits), formatting.plural(found.total, "document")
+                count += f" · {total}" if shown == found.total else f" · {shown} of {total}"
+            if found.unindexed:
+                count += f" · {formatting.count(found.unindexed)} not indexed yet"
         self.show_heading("Conversations", count)
 
     def _refresh_statuses(self) -> None:
         if self._drawn_statuses != dict(self._statuses()):
             self.run_in_turn(self._load)
+        if self._documents_for(self.list.text).unindexed:
+            self.run_worker(self._search_indexed(), exclusive=True, group="indexed")
 
     @property
     def _highlighted(self) -> Conversation | None:
         key = self.list.highlighted
+        if key.startswith(_DOCUMENT):
+            self.show_message("This is a document. Enter opens its conversation.")
         return next((r.conversation for r in self._rows if str(r.id) == key), None)
 
     @on(FilterList.Filtered)
@@ -157,20 +191,38 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self.run_worker(self._search(event.text), exclusive=True, group="search")
 
     async def _search(self, text: str) -> None:
+        """Messages first: documents may take longer."""
         await asyncio.sleep(SEARCH_DELAY_SECONDS)
         try:
             hits = await self._repository.read(lambda store: store.search(text, best_only=True))
+            if text == self.list.text:
+                self._searched, self._hits = text, hits
+                self.draw()
+            await self._search_documents(text)
         except UserError as error:
             self.show_message(str(error))
-            return
+
+    async def _search_documents(self, text: str) -> None:
+        found = await self._repository.read(lambda store: store.search_documents(text))
         if text == self.list.text:
-            self._searched, self._hits = text, hits
+            self._documents_searched, self._documents = text, found
             self.draw()
+
+    async def _search_indexed(self) -> None:
+        """Search again if more documents are indexed now."""
+        with suppress(UserError):  # shown when something is typed
+            unindexed = await self._repository.read(lambda store: store.unindexed_documents())
+            if unindexed != self._documents.unindexed:
+                await self._search_documents(self.list.text)
 
     # -------------------------------------------------------------------------- opening
 
     @on(FilterList.Chosen)
     def _open(self, event: FilterList.Chosen) -> None:
+        if event.key.startswith(_DOCUMENT):
+            hit = self._documents.hits[int(event.key.removeprefix(_DOCUMENT))]
+            self.dismiss(ChosenConversation(hit.conversation, hit.message, hit))
+            return
         row = next(row for row in self._rows if str(row.id) == event.key)
         self.dismiss(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
 

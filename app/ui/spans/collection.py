@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from app.sessions.records import DocumentHit
 from app.ui.spans.passages import ReadDocument, ReadKind
 
 Position = tuple[int, int]
@@ -85,6 +86,22 @@ class Collection:
         """Where the previous passage that was read starts."""
         found = bisect_left(self._read, position)
         return self._read[found - 1] if found else None
+
+    def locate(self, hit: DocumentHit) -> Position | None:
+        """Where a document that the search found has its line. What was read may be a part of it,
+        under the same name."""
+        if not hit.matches:
+            return None
+        before = hit.snippet[: hit.matches[0][0]].lstrip("…")
+        after = hit.snippet[hit.matches[0][0] :].rstrip("…")
+        named = [(i, each.text) for i, each in enumerate(self.documents) if each.name == hit.name]
+        for index, text in named:
+            if text.startswith(after, hit.offset):
+                return index, hit.offset
+        for index, text in named:
+            if (at := text.find(before + after)) >= 0:
+                return index, at + len(before)
+        return None
 
     def find(self, text: str) -> list[SearchHit]:
         """Where `text` occurs, in order."""

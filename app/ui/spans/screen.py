@@ -18,6 +18,7 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
+from app.sessions.records import DocumentHit
 from app.ui.help.screen import Section
 from app.ui.keys import forward_key, run_own_binding
 from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index
@@ -98,9 +99,11 @@ class SpansScreen(Screen[AskAgain | None]):
         try_keep: Callable[[float], None] | None = None,
         shown_keep: float | None = None,
         status: str = "",
+        hit: DocumentHit | None = None,
     ) -> None:
         """`documents` is not empty. `keep` is what was read at; with a `shown_keep`, the documents
-        are as that one would read them. `status` says what is being done, while it is."""
+        are as that one would read them. `status` says what is being done, while it is. Opens at the
+        `hit`, with its word in the search line, if it is in one of the documents."""
         super().__init__()
         self._documents = Collection(documents)
         self._read_keep = keep
@@ -108,7 +111,10 @@ class SpansScreen(Screen[AskAgain | None]):
         self._try_keep = try_keep
         self._doing = status
         self._pins: Pins = {(d.message, d.document): d.pinned for d in documents if d.pinned}
-        self._at, self._start = self._documents.first()
+        found = None if hit is None else self._documents.locate(hit)
+        self._at, self._start = found or self._documents.first()
+        self.found = "" if hit is None or found is None else hit.match
+        """The word of the hit, if it is here."""
         self._collapsed = False
         self._hits: list[SearchHit] = []
         self._message = ("", (0, 0))
@@ -132,8 +138,12 @@ class SpansScreen(Screen[AskAgain | None]):
         yield self._hints
 
     def on_mount(self) -> None:
-        self.view.focus()
         self.view.cursor = self._start
+        if self.found:
+            self.search.value = self.found
+            self.action_find()
+        else:
+            self.view.focus()
         self.call_after_refresh(self._draw_first)
 
     def _draw_first(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from textual.pilot import Pilot
 
 from app.protocol.commands import Cancel, DropConversation
 from app.protocol.events import Finished, Token
+from app.protocol.prompt import Role
 from app.sessions.records import State
 from app.sessions.store import Store
 from app.ui.conversations.screen import ConversationsScreen
 from tests.fakes import ANSWER, FakeEngine, Story
-from tests.sessions.samples import answered
+from tests.sessions.samples import answer_stats, answered, attach
 from tests.ui.helpers import (
     DOCUMENT,
     ask,
@@ -329,3 +331,98 @@ async def test_what_is_typed_chooses_the_best_one(tmp_path: Path) -> None:
         await until_shown(pilot, "2 of 2", "You: case31x")
         await pilot.press("enter")
         await until(pilot, lambda: app.chat.open_chats.shown.title == "case31x")
+
+
+def attached(folder: Path, **documents: str) -> None:
+    """A conversation with an answer about documents, and another one before and after it."""
+    with Store(folder) as store:
+        answered(store, "Before", "Nothing.")
+        conversation = store.create().id
+        files = [(name, BytesIO(text.encode())) for name, text in documents.items()]
+        question = store.add_message(
+            conversation, Role.USER, "Where is it?", store.attach_all(files)
+        )
+        reply = store.begin_reply(question.id)
+        reply.append("Somewhere.")
+        reply.finish(answer_stats())
+        store.add_message(conversation, Role.USER, "And then?")
+        answered(store, "After", "Nothing.")
+        store.wait_for_index()
+
+
+async def open_list(pilot: Pilot[None]) -> None:
+    await pilot.press("ctrl+o")
+    await until_shown(pilot, "Conversations  3 conversations")
+
+
+async def test_what_is_typed_finds_documents_and_enter_opens_them_there(tmp_path: Path) -> None:
+    attached(tmp_path, roof="filler\n" * 500 + "The zinc gutter leaks.\n", walls="Of brick.")
+    async with kept_app(tmp_path) as (pilot, app):
+        await open_list(pilot)
+        await pilot.press(*"zinc gut")
+        await until_shown(
+            pilot,
+            "0 of 3 conversations · 1 document",
+            "▤ roof",
+            "in 'Where is it?'",
+            "line 501: The zinc gutter leaks.",
+        )
+        await pilot.press("enter")
+        await until_shown(pilot, "Spans", "roof", "The zinc gutter leaks.", "1 of 1 hit")
+        assert app.chat.open_chats.shown.title == "Where is it?"
+        await pilot.press("escape", "escape")
+        await until_shown(pilot, "Where is it?", "Somewhere.")
+
+
+async def test_messages_come_before_documents(tmp_path: Path) -> None:
+    attached(tmp_path, log="Nothing but a log.")
+    async with kept_app(tmp_path) as (pilot, _):
+        await open_list(pilot)
+        await pilot.press(*"nothing")
+        await until_shown(pilot, "2 of 3 conversations · 1 document")
+        assert lines(pilot, "▤ log", "Before", "After") in (
+            ["Before", "After", "▤ log"],
+            ["After", "Before", "▤ log"],
+        )
+
+
+async def test_a_document_in_the_list_is_not_deleted_or_renamed(tmp_path: Path) -> None:
+    attached(tmp_path, roof="The zinc gutter leaks.")
+    async with kept_app(tmp_path) as (pilot, _):
+        await open_list(pilot)
+        await pilot.press(*"gutter")
+        await until_shown(pilot, "▤ roof")
+        for key in ("ctrl+d", "ctrl+r", "ctrl+t"):
+            await pilot.press(key)
+            await until_shown(pilot, "This is a document. Enter opens its conversation.")
+        await pilot.press("escape")
+        await until_shown(pilot, "Conversations  3 conversations")
+
+
+async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
+    attached(tmp_path, **{"na\x1b[2Jme": "a \x1b]0;title\x07 needle \x9b31m\u202e[b]x[/b]"})
+    async with kept_app(tmp_path, size=(120, 24)) as (pilot, _):
+        await open_list(pilot)
+        await pilot.press(*"needle")
+        await until_shown(pilot, "▤ na␛[2Jme", "a ␛]0;title␇ needle", "[b]x[/b]")
+        shown = screen_text(pilot)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+        await pilot.press("enter")
+        await until_shown(pilot, "Spans", "1 of 1 hit")
+
+
+async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_they_are(
+    tmp_path: Path,
+) -> None:
+    attached(tmp_path, roof="The zinc gutter leaks.")
+    with Store(tmp_path) as store:
+        reply = store.begin_reply(store.add_message(1, Role.USER, "x").id)
+        store.add_message(1, Role.USER, "y", [attach(store, "A gutter of copper.", "copper")])
+        async with kept_app(tmp_path) as (pilot, _):
+            await open_list(pilot)
+            await pilot.press(*"gutter")
+            await until_shown(pilot, "▤ roof", "1 not indexed yet")
+            assert "▤ copper" not in screen_text(pilot)
+            reply.finish()
+            await until_shown(pilot, "▤ copper", "2 documents")
+            assert "not indexed" not in screen_text(pilot)

@@ -48,7 +48,7 @@ complete -c specchat -n '__fish_seen_subcommand_from ask' -l json -d 'print the 
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l map -d 'print a map of what was read'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a list -d 'list them: pinned ones first, then by last use'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a show -d 'print one'
-complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a search -d 'find messages that contain all these words'
+complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a search -d 'find messages and documents that contain all these words'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a export -d 'write one to a file or to standard output'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a import -d 'import one from JSON'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a delete -d 'move one to the trash'
