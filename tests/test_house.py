@@ -22,7 +22,7 @@ TOP_LEVEL = {
     *(".ci", ".github", ".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
     *("requirements.lock", "app", "assets", "docs", "packaging", "tests"),
 }
-MAX_LINES = 420  # "about 400"
+MAX_LINES = 800
 
 REGISTRY = re.compile(r"\b(?:pypi|pythonhosted|npmjs|debian|ubuntu)\.(?:org|com|io)\b", re.I)
 NAMES_A_REGISTRY = Path("packaging/formula.py")

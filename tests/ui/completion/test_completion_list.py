@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from pathlib import Path
 
@@ -307,7 +308,9 @@ async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(
         await type_in(pilot, "/Rename")
         await pilot.press("enter")
         await until_shown(pilot, "Title")
-        await pilot.press("ctrl+u", *"Foxes", "enter", "escape")
+        await pilot.press("ctrl+u", *"Foxes", "enter")
+        await until(pilot, lambda: re.search("Foxes.*1 question", screen_text(pilot)))
+        await pilot.press("escape")
         await until(pilot, lambda: app.chat.open_chats.shown.title == "Foxes")
         await type_in(pilot, "/find")
         await pilot.press("enter")
