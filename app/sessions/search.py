@@ -197,13 +197,16 @@ def _with_line(
 ) -> DocumentHit | None:
     """With the line that has the most and rarest terms; None if no line has one."""
     found = _lines_with(terms, weights, pieces)
-    lines = [line for _, line in nlargest(MAX_LINES, found, key=itemgetter(0))]
+    lines = [(weight, *line) for weight, line in nlargest(MAX_LINES, found, key=itemgetter(0))]
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
         memory.execute(
             "CREATE VIRTUAL TABLE lines USING fts5("
-            f"text, number UNINDEXED, start UNINDEXED, tokenize='{TOKENISER}')"
+            "text, weight UNINDEXED, number UNINDEXED, start UNINDEXED,"
+            f" tokenize='{TOKENISER}')"
         )
-        memory.executemany("INSERT INTO lines(number, start, text) VALUES (?, ?, ?)", lines)
+        memory.executemany(
+            "INSERT INTO lines(weight, number, start, text) VALUES (?, ?, ?, ?)", lines
+        )
         row = memory.execute(_BEST_LINE, (" OR ".join(term.query for term in terms),)).fetchone()
     if row is None:
         return None
@@ -216,7 +219,7 @@ def _with_line(
 _BEST_LINE = f"""
 SELECT number, start, snippet(lines, 0, '{_OPEN}', '{_CLOSE}', '…', {SNIPPET_WORDS}),
   highlight(lines, 0, '{_OPEN}', '{_CLOSE}')
-FROM lines WHERE lines MATCH ? ORDER BY rank, rowid LIMIT 1
+FROM lines WHERE lines MATCH ? ORDER BY weight DESC, rank, rowid LIMIT 1
 """
 _NO_MARKS = {ord(_OPEN): " ", ord(_CLOSE): " "}
 

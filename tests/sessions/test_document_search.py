@@ -114,6 +114,14 @@ def test_a_hit_says_which_document_and_where(store: Store) -> None:
     assert store.text(message.attachments[0])[hit.offset :].startswith("tenant pays")
 
 
+def test_the_line_with_most_of_the_words_is_shown(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        filler = " ".join(f"other{n}" for n in range(40))
+        asked(store, one=f"copper\ngutter\nA gutter of copper {filler}\ngutter gutter\n")
+        (hit,) = store.search_documents("copper gut").hits
+        assert hit.line == 3
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -159,6 +159,7 @@ def _snippet(label: str, text: str, matches: Sequence[tuple[int, int]], width: i
         pieces += [(text[at:start], "$ink-dim"), (text[start:end], "bold")]
         at = end
     pieces.append((text[at:], "$ink-dim"))
+    pieces[0] = pieces[0][0].lstrip(), pieces[0][1]
     flat = [(sanitize_line(_collapse_whitespace(piece)), style) for piece, style in pieces]
     return Content.assemble((f"    {label}", "$ink-dim"), *flat).truncate(width, ellipsis=True)
 

@@ -30,6 +30,7 @@ def make(folder: Path) -> None:
         store.set_branch(answer.id)
         store.set_overrides(conversation, CHOICES)
         store.trash(answered(store, "In the trash", "Yes."))
+        store.wait_for_index()
     with closing(sqlite3.connect(folder / "conversations.db")) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
 
