@@ -184,7 +184,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         assert engine.asks[0].files.always == {"repo/parts/part0/file7.txt"}
         await until_shown(pilot, "3 of 30 files: file7.txt, ")
         await open_files(pilot)
-        await until_shown(pilot, "from an earlier question", "1 earlier")
+        await until_shown(pilot, "from an earlier question", "2 earlier")
 
 
 async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None:
