@@ -145,7 +145,7 @@ def summary(facts: Sequence[FileFacts], room: int | None, always: int, never: in
         about = "about " if any(each.estimated for each in shown) else ""
         of = f" of {formatting.count(room)}" if room else ""
         text = f"{formatting.count(len(shown))} of {total} · {about}{tokens}{of} tokens"
-        text += f" · {before:,} from earlier questions" if before else ""
+        text += f" · {before:,} earlier" if before else ""
     else:
         tokens = formatting.short_count(sum(each.tokens for each in facts))
         text = f"{total} · about {tokens} tokens"

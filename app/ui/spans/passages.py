@@ -70,7 +70,7 @@ class ReadDocument:
     @property
     def title(self) -> str:
         """The name, and of a part of a file where it starts."""
-        return self.name if self.line == 1 else f"{self.name}, from line {self.line:,}"
+        return self.name if self.line == 1 else f"{self.name}:{self.line}"
 
     @cached_property
     def _starts(self) -> list[int]:

@@ -184,7 +184,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         assert engine.asks[0].files.always == {"repo/parts/part0/file7.txt"}
         await until_shown(pilot, "3 of 30 files: file7.txt, ")
         await open_files(pilot)
-        await until_shown(pilot, "from an earlier question", "from earlier questions")
+        await until_shown(pilot, "from an earlier question", "2 earlier")
 
 
 async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None:
@@ -254,7 +254,7 @@ async def test_the_spans_of_a_part_have_the_lines_of_its_file() -> None:
     async with app_with(engine).run_test(size=(100, 30)) as pilot:
         await answered(pilot, engine)
         await pilot.press("ctrl+s", "slash", *"middleware", "enter", "escape", "down")
-        await until_shown(pilot, "repo/long.py, from line 280", "line 301")
+        await until_shown(pilot, "repo/long.py:280", "line 301")
         await pilot.press("up", "space", "enter")
         await until(pilot, lambda: len(engine.asks) == 2)
         parts = engine.asks[1].messages[-1].retrieved
