@@ -221,7 +221,7 @@ class PromptBuilder:
         )
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
-        """The tokens that each document takes in a prompt, with the lines around it. Raises
+        """The tokens of each document in a prompt, with the lines around it. Raises
         PromptError."""
         message = Message(Role.USER, "", tuple(documents))
         parts = [part for part in _content_parts(message, 0, True) if part.text]

@@ -302,7 +302,7 @@ def _with(
 def _batches(
     order: Sequence[tuple[Page, RetrievalReason]], characters: int
 ) -> Iterator[list[tuple[Page, RetrievalReason]]]:
-    """Pages of about so many characters together, MAX_BATCHES times."""
+    """Batches of pages, each of about this many `characters`."""
     at = 0
     for _ in range(MAX_BATCHES):
         batch, left = [], characters

@@ -1,4 +1,4 @@
-"""Tells prose, whose lines may be wrapped anew, from text whose line breaks mean something."""
+"""Tells prose, whose lines may be re-wrapped, from text whose line breaks mean something."""
 
 from __future__ import annotations
 
