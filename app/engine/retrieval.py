@@ -14,7 +14,7 @@ from app.engine.file_index import FileIndex, Page, RankedPage
 from app.engine.prompt import Prompt, Prompts
 from app.engine.text_encoder import built_in_encoder
 from app.protocol.events import RankedFile
-from app.protocol.options import LEAST_SHARE, RETRIEVAL_SHARE
+from app.protocol.options import MIN_SHARE, MAX_RETRIEVED, RETRIEVAL_SHARE
 from app.protocol.prompt import (
     Document,
     FileChoice,
@@ -34,8 +34,6 @@ FULL, MAX_BATCHES = 0.85, 3
 counted until then."""
 WHOLE_SHARE = 0.25
 """Of the room for a question: a file that takes no more is put before the model whole."""
-MAX_ROOM = 32_768
-"""Tokens: more than that is hardly about the question, and takes long to read."""
 MAX_RANKED = 50
 """Files that are reported although there is no room for them."""
 MIN_NAME = 4
@@ -127,13 +125,13 @@ class Retriever:
             brought = messages[index].in_prompt
             characters = sum(len(each.text) for each in brought)
             tokens = self._estimate(brought) if characters > 8 * left else sum(self._count(brought))
-            if tokens > (1 - LEAST_SHARE) * left:
+            if tokens > (1 - MIN_SHARE) * left:
                 continue
-            if used + tokens > (1 - LEAST_SHARE) * left:
+            if used + tokens > (1 - MIN_SHARE) * left:
                 kept, used = {}, 0
             if brought:
                 kept[index], used = brought, used + tokens
-        if left - used < LEAST_SHARE * left / RETRIEVAL_SHARE:
+        if left - used < MIN_SHARE * left / RETRIEVAL_SHARE:
             return {}, 0
         return kept, used
 
@@ -164,9 +162,9 @@ class Retriever:
         earlier = texts[-2] if len(texts) > 1 else ""
         ranked = index.rank(texts[-1], earlier, allowed, built_in_encoder(), self._check)
         ranked = [each for each in ranked if not _is_in(each.page, present)]
-        room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_ROOM)
+        room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)
         wanted = self._wanted(index, ranked, files, allowed, texts[-1], present)
-        parts = self._fill(wanted, ranked, room, int((1 - LEAST_SHARE / 2) * (left - used)))
+        parts = self._fill(wanted, ranked, room, int((1 - MIN_SHARE / 2) * (left - used)))
         kept[asked[-1]] = tuple(part.document for part in parts)
         chosen = {part.document.name for part in parts}
         fitted = self._retrieval(_with(bare, kept))

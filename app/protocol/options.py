@@ -30,7 +30,9 @@ def expected_keep(keep_ratio: float) -> float:
 RETRIEVAL_SHARE = 0.5
 """Of what is left of the context: what is put before the model for a question, where not all
 documents fit."""
-LEAST_SHARE = 0.125
+MAX_RETRIEVED = 32_768
+"""Tokens for one question: more is hardly about it, and takes long to read."""
+MIN_SHARE = 0.125
 """Of the context for documents: if a question would get less, earlier ones lose theirs."""
 
 
