@@ -14,7 +14,7 @@ from app.engine.file_index import FileIndex, Page, RankedPage
 from app.engine.prompt import Prompt, Prompts
 from app.engine.text_encoder import built_in_encoder
 from app.protocol.events import RankedFile
-from app.protocol.options import MIN_SHARE, MAX_RETRIEVED, RETRIEVAL_SHARE
+from app.protocol.options import MAX_RETRIEVED, MIN_SHARE, RETRIEVAL_SHARE
 from app.protocol.prompt import (
     Document,
     FileChoice,
