@@ -20,7 +20,7 @@ class Document:
     name: str
     text: str
     pinned: tuple[tuple[int, int], ...] = ()
-    line: int = 1
+    line: int = field(default=1, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Message:
     token_ids: tuple[int, ...] | None = None
     thinking: str = ""
     plain: bool = field(default=False, repr=False)
-    retrieved: tuple[Document, ...] | None = None
+    retrieved: tuple[Document, ...] | None = field(default=None, repr=False)
 
     @property
     def in_prompt(self) -> tuple[Document, ...]:

@@ -16,7 +16,7 @@ PHASES = "Phases"
 ACTIVITIES = {
     Phase.WAIT: "Waiting for other work to finish",
     Phase.RESTORE: "Loading what was read before",
-    Phase.RETRIEVE: "Looking for the files that fit the question",
+    Phase.RETRIEVE: "Choosing files",
     Phase.TOKENISE: "Preparing the text",
     Phase.LOAD: "Loading the model",
     Phase.SCORE: "Looking for what matters",

@@ -59,7 +59,7 @@ def asks_for_every_token(question: str) -> str | None:
     if bias + sum(shares.values()) / max(len(found), 1) ** 0.5 <= THRESHOLD:
         return None
     whole = {name: share for name, share in shares.items() if "-" not in name}
-    strongest = max(whole, key=lambda name: whole[name])
+    strongest = max(whole, key=lambda name: whole[name] * len(name.strip("^$ ").split()))
     return _reason(strongest.strip("^$ ").replace("#", "…"))
 
 

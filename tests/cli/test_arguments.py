@@ -131,7 +131,7 @@ def test_numeric_options_of_every_kind_are_tried() -> None:
     assert {"serve --port", "worker --port", "ask --keep", "doctor --runs", "eval --n"} <= options
 
 
-@pytest.mark.parametrize("words", ["bench", "ask", "models nothing", "serve --nothing", "nothing"])
+@pytest.mark.parametrize("words", ["bench", "ask", "models nothing", "serve --nothing"])
 def test_what_the_parser_refuses_is_one_sentence(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

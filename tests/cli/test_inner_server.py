@@ -73,7 +73,7 @@ def post(port: int, question: str, document: str = LONG_TEXT) -> dict[str, Any]:
         message = {"role": "user", "content": f"{document}\n\n{question}"}
         reply = http.post(
             "/v1/chat/completions",
-            json={"messages": [message], "max_tokens": 5},
+            json={"messages": [message], "max_tokens": 5, "specprefill": False},
             headers={"Authorization": f"Bearer {KEY}"},
         )
         assert reply.status_code == 200, reply.text

@@ -90,11 +90,15 @@ def test_ask_goes_by_them_and_its_options_win(
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("--top-p", "1.5", "top-p 1.5 is out of range: use more than 0, at most 1."),
-        ("--top-k", "-1", "top-k -1 is out of range: use 0 or more."),
-        ("--min-p", "2", "min-p 2 is out of range: use 0 to 1."),
-        ("--min-p", "nan", "min-p nan is out of range: use 0 to 1."),
-        ("--repetition-penalty", "0", "Repetition penalty 0 is out of range: use 0.5 to 2."),
+        ("--top-p", "1.5", "'1.5' is not a valid top-p: use a number from 0.0001 to 1."),
+        ("--top-k", "-1", "'-1' is not a valid top-k: use a whole number from 0 to 1,000,000."),
+        ("--min-p", "2", "'2' is not a valid min-p: use a number from 0 to 1."),
+        ("--min-p", "nan", "'nan' is not a valid min-p: use a number from 0 to 1."),
+        (
+            "--repetition-penalty",
+            "0",
+            "'0' is not a valid repetition penalty: use a number from 0.5 to 2.",
+        ),
     ],
 )
 def test_an_impossible_choice_is_refused(

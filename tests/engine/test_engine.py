@@ -481,11 +481,11 @@ def test_a_prompt_longer_than_the_context_is_refused(
     driver: Driver, folders: dict[str, Path]
 ) -> None:
     driver.load(folders["short"], folders["draft"])
-    failed = driver.run(question())
+    failed = driver.run(replace(question(), messages=(Message(Role.USER, "Why? " * 120),)))
     assert isinstance(failed, Failed)
     assert "500" in failed.message
     assert failed.message.endswith(".")
-    length = re.search(r"is ([\d,]+) tokens long", failed.problem)
+    length = re.search(r"are ([\d,]+) tokens long", failed.problem)
     assert length
     assert failed.excess_tokens == int(length[1].replace(",", "")) - 500 + 1, "what has to go"
     assert not failed.predicted, "to insist would not help"

@@ -176,7 +176,7 @@ def test_an_answer_before_its_end_goes_on(
 def slow_load(patch: pytest.MonkeyPatch, on_load: Callable[[], None]) -> None:
     """Loading takes until it is stopped, but for `LIMIT` seconds at most."""
 
-    def load(path: Path, model: object, stopped: Callable[[], bool]) -> None:
+    def load(path: Path, model: object, stopped: Callable[[], bool], check: bool) -> None:
         on_load()
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
@@ -305,7 +305,7 @@ def test_numbers_are_of_the_whole_answer_and_teach_nothing(
     )
     spread.load()
     slow = 0.3
-    monkeypatch.setattr("app.engine.pair_loader.probe", lambda *args: time.sleep(slow))
+    monkeypatch.setattr("app.engine.loader.probe", lambda *args: time.sleep(slow))
     lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == 20)
     finished = spread.driver.answer(asked())
     statistics = finished.statistics

@@ -50,7 +50,7 @@ def windows(prefix: PrefixCache) -> list[WindowedCache]:
 
 
 def predicted(model: Any, tokens: int, retained: bool) -> float:
-    size, _ = _measure(Path(), model, CacheMaker(model))
+    size = _measure(Path(), model, CacheMaker(model), None).cache_size
     return size.bytes(tokens, retained)
 
 

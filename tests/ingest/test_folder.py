@@ -53,21 +53,10 @@ def test_encodings_are_told(tmp_path: Path) -> None:
     )
 
 
-def test_more_files_than_documents_share_them(tmp_path: Path) -> None:
-    docs = folder(tmp_path / "docs", **{f"{n:02}": f"text {n}\n\n" for n in range(10)})
-    taken = intake(docs, Limits(documents=5))
-    assert [each.name for each in taken.documents] == [
-        "docs/",
-        "docs/00 to docs/02",
-        "docs/03 to docs/05",
-        "docs/06 to docs/08",
-        "docs/09",
-    ]
-    assert taken.texts[0].text == (
-        "===== docs/00 =====\ntext 0\n\n===== docs/01 =====\ntext 1\n\n===== docs/02 =====\n"
-        "text 2\n"
-    )
-    assert len(taken.files) == 10
+def test_each_of_many_files_is_a_document(tmp_path: Path) -> None:
+    docs = folder(tmp_path / "docs", **{f"{n:03}": f"text {n}\n" for n in range(300)})
+    taken = intake(docs)
+    assert [each.name for each in taken.texts] == [f"docs/{n:03}" for n in range(300)]
 
 
 @pytest.mark.parametrize(

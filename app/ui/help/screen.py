@@ -27,7 +27,7 @@ TEN_KEYS = (
     "compose.attach",
     "chat.stop",
     "chat.spans",
-    "chat.again",
+    "chat.again_full",
     "chat.messages",
     "chat.new",
     "chat.conversations",

@@ -107,7 +107,7 @@ async def test_what_a_limit_left_out_is_said_with_the_limit(tmp_path: Path) -> N
     written(tmp_path / "docs" / "0.bin", b"\0")
     limits = replace(Settings().limits(), files=2)
     (read_result,) = read([str(tmp_path / "docs")], limits=limits).results
-    folder = replace(make_attachment(read_result.documents), files=2, skipped=read_result.skipped)
+    folder = replace(make_attachment(read_result.documents), skipped=read_result.skipped)
     assert folder.skipped_text == "1 and the rest skipped (limit 2 files)"
     assert read_result.skipped_summary == "1: 1 binary, and the rest (limit 2 files)"
     (restored,) = with_notes([make_attachment(read_result.documents)], to_notes([folder]))
@@ -126,7 +126,7 @@ async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path
     async with kept_app(tmp_path / "data", engine, attached=paths) as (pilot, app):
         await until_shown(pilot, "▣ My note.txt", "▣ src/", "There is no file or folder")
         assert app.chat.composer.box.text == f"@{missing}"
-        await pilot.press("ctrl+u")
+        app.chat.composer.box.replace_all("")
         await ask(pilot, engine)
         (message,) = engine.asks[0].messages
         assert [each.name for each in message.documents] == ["My note.txt", "src/", "src/main.py"]

@@ -68,7 +68,7 @@ async def test_documents_are_no_reason_to_refuse_a_question() -> None:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
-        await until_shown(pilot, "▸ read")
+        await until_shown(pilot, "▸ Read")
         attach(pilot, repository(), tokens=8_000_000)
         await until_shown(pilot, "8,000,000 tokens in 30 files · the best")
         await ask(pilot, engine, "More?")

@@ -84,7 +84,7 @@ async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
         await until(pilot, lambda: engine.asks)
         engine.advance()
         engine.advance()
-        await until_shown(pilot, "choosing files", "retrieve 15/30")
+        await until_shown(pilot, "Choosing files", "15/30 files")
         assert "of 30 files" not in screen_text(pilot)
         engine.advance_to(lambda event: isinstance(event, Retrieved))
         await until_shown(pilot, "3 of 30 files: long.py:280–319, base.py, resolvers.py · ^F to")

@@ -232,4 +232,4 @@ async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> 
         app.settings.change(find("documents.max_files"), 1)
         app.chat.attachments.attach(str(tmp_path), "")
         await until(pilot, lambda: app.chat.composer.chips.attached, "the chip")
-        assert app.chat.composer.chips.attached[0].files == 1
+        assert len(app.chat.composer.chips.attached[0].texts) == 1

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from app.protocol.events import ImportanceMap, Planned, Selected
-from app.protocol.prompt import Document, Segment, SegmentKind, Span, SpanReason, SpanText
+from app.protocol.prompt import (
+    Document,
+    Segment,
+    SegmentKind,
+    Span,
+    SpanReason,
+    SpanText,
+)
 from app.protocol.stats import Reading
 from app.ui.prefill.progress import TurnProgress
 from app.ui.spans.collection import Collection, Position
@@ -21,6 +28,9 @@ from app.ui.spans.passages import Passage, ReadDocument, ReadKind, read_document
 from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
 
 TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
+
+
+SEGMENTS = (Segment(SegmentKind.DOCUMENT, 0, 60, 0, 0),)
 
 
 def selected(
@@ -76,7 +86,7 @@ def test_passages_cover_every_document() -> None:
 
 
 def test_without_a_selection_everything_was_read() -> None:
-    planned = Planned(1, Reading.DENSE, "", 0.2, 100, 60, 0, (), ())
+    planned = Planned(1, Reading.DENSE, "", 0.2, 100, 60, 0, (), SEGMENTS)
     (only,) = read_documents([[Document("a", TEXT)]], progress(planned=planned))
     assert [p.kind for p in only.passages] == [ReadKind.SELECTED]
     assert only.read_fraction == 1.0
@@ -85,7 +95,7 @@ def test_without_a_selection_everything_was_read() -> None:
 
 @pytest.mark.parametrize("failed", [False, True])
 def test_before_a_selection_nothing_was_read(failed: bool) -> None:
-    planned = Planned(1, Reading.SPARSE, "", 0.2, 100, 60, 0, (), ())
+    planned = Planned(1, Reading.SPARSE, "", 0.2, 100, 60, 0, (), SEGMENTS)
     for known in (None, planned):
         turn = progress(planned=known, failed=failed)
         (only,) = read_documents([[Document("a", TEXT)]], turn)
