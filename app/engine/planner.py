@@ -67,7 +67,9 @@ def plan(
         if cached > ask.expected_keep * (cached + eligible):
             reason += f" {cached:,} tokens were cached already and stay."
         return Plan(Reading.SPARSE, reason)
-    guard = asks_for_every_token(ask.question)
+    # Of files that were chosen because not all fit, every token is not every token.
+    chosen = any(message.retrieved for message in ask.messages)
+    guard = None if chosen else asks_for_every_token(ask.question)
     if guard is not None:
         return Plan(Reading.DENSE, guard, guard)
     return _plan_auto(ask.tuning.dense_below, new, skipped, eligible, predicted)

@@ -221,6 +221,15 @@ def test_a_turn_retrieves_and_the_next_one_reuses_what_was_read(
     assert second.statistics.reused_tokens >= planned.prompt_tokens
 
 
+def test_a_counting_question_about_chosen_files_is_not_read_in_full_for_that(
+    driver: Driver, folders: dict[str, Path]
+) -> None:
+    driver.load(folders["target"])
+    asked = asks("How many notes are there in all?", *library())
+    driver.answer(Ask(1, (asked,), Mode.AUTO, 0.2, Sampling(max_tokens=2)))
+    assert driver.of(Planned)[0].guard is None
+
+
 # ------------------------------------------------------------------------------- the index
 
 

@@ -43,9 +43,14 @@ class FilesLine(ClickLine):
         room = self.content_size.width - cell_len(head) - cell_len(CHANGE) - 2
         names = fit_names(self._names, room)
         if names.endswith("…") or not names:
-            names = fit_names([each.rpartition("/")[2] for each in self._names], room)
+            short = [each.rpartition("/")[2] for each in self._names]
+            names = fit_names(short, room) or fit_names([_without_lines(n) for n in short], room)
         yield Piece(f"{head}: {names}" if names else head, "$ink-dim")
         yield Piece(CHANGE, "$ink-dim", lambda: self.screen.run_action("files"))
+
+
+def _without_lines(name: str) -> str:
+    return name.rpartition(":")[0] or name
 
 
 def fit_names(names: Sequence[str], width: int) -> str:
