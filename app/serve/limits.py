@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -19,6 +20,8 @@ MAX_BODY = 10_000_000
 """Bytes of a request."""
 BODY_SECONDS = 30.0
 """In which all of it must have come."""
+MAX_DRAINED, DRAIN_SECONDS = 100_000_000, 2.0
+"""Bytes and seconds for which the rest of a body that is too long is received."""
 OPEN = frozenset({"/health"})
 """Paths that need no token."""
 LOGGED = 200
@@ -86,6 +89,7 @@ class Limits:
         too_long = 413, f"The request has more than {MAX_BODY // 1_000_000} MB: send less."
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > MAX_BODY:
+            await _drain(receive)
             return too_long
         body = bytearray()
         try:
@@ -96,11 +100,25 @@ class Limits:
                         return 400, "The request was not sent to its end."
                     body += message.get("body", b"")
                     if len(body) > MAX_BODY:
+                        await _drain(receive)
                         return too_long
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
             return 408, f"The request took more than {BODY_SECONDS:.0f} seconds to come."
+
+
+async def _drain(receive: Receive) -> None:
+    """Receive and drop the rest of a body that is too long, up to a limit: a client that is still
+    sending when the connection closes would never see why."""
+    left = MAX_DRAINED
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body"):
+                    return
 
 
 def _problem(body: bytes) -> str | None:

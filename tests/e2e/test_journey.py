@@ -102,7 +102,7 @@ def _looks_after_conversations(terminal: Terminal) -> None:
     terminal.wait_for("1 conversation", "Type to find")
     terminal.type("object code")
     terminal.wait_for("1 of 1 conversation", "object code")
-    terminal.press("Down", "C-r")
+    terminal.press("C-r")
     terminal.wait_for("Title: What does it say")
     terminal.press("C-u")
     terminal.type("The licence")

@@ -19,11 +19,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two folders: after a proper end, and as a crash leaves it, with the last message only in the
     journal."""
     work, ended, crashed = (tmp_path_factory.mktemp(name) for name in ("work", "ended", "crashed"))
-    with Store(work, clock=lambda: DAY) as store:
-        conversation = answered(store)
-    with Store(work, clock=lambda: DAY + timedelta(days=1)) as store:
-        store.add_message(conversation, Role.USER, NEW[0], [attach(store, "new", "new.txt")])
-        shutil.copytree(work, crashed, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        # Words of documents would be in the journal after the last message, or not yet.
+        patch.setattr(Store, "_index_soon", lambda store: None)
+        with Store(work, clock=lambda: DAY) as store:
+            conversation = answered(store)
+        with Store(work, clock=lambda: DAY + timedelta(days=1)) as store:
+            store.add_message(conversation, Role.USER, NEW[0], [attach(store, "new", "new.txt")])
+            shutil.copytree(work, crashed, dirs_exist_ok=True)
     shutil.copytree(work, ended, dirs_exist_ok=True)
     assert (crashed / JOURNAL).stat().st_size > 0
     assert not (ended / JOURNAL).exists()

@@ -216,12 +216,12 @@ def test_damage_that_is_met_later(images: dict[str, Path], tmp_path: Path, name:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
     damage, texts = HIDDEN[name]
     damage(tmp_path)
-    before = (tmp_path / DATABASE).read_bytes()
     clock = lambda: DAY + timedelta(days=1)  # noqa: E731
     with Store(tmp_path, clock=clock) as store:
         assert store.notices == []
         with pytest.raises(DamagedError, match="start specchat again"):
             (store.branch(1), store.search("tenant"))
+    before = (tmp_path / DATABASE).read_bytes()
     with Store(tmp_path, clock=clock) as store:
         (notice,) = store.notices
         assert SENTENCE.fullmatch(notice)

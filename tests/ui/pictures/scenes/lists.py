@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fakes import FakeEngine
+from tests.ui.helpers import screen_text
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage
 
@@ -21,6 +22,7 @@ async def conversations(stage: Stage) -> None:
         await stage.take("rename")
         await stage.press("escape", *"repairs")
         await stage.shown("1 of 7", "pays for all")
+        await stage.until(lambda: "not indexed" not in screen_text(stage.pilot), "the index")
         await stage.take("found")
         await stage.press("escape", "down", "down", "ctrl+d")
         await stage.shown("to the trash")
