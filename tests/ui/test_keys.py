@@ -35,8 +35,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 
 # ------------------------------------------------------------------------------ mode and keep
 

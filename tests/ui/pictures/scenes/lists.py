@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from textual.screen import Screen
+
+from app.ui.conversations.screen import ConversationsScreen
 from tests.fakes import FakeEngine
-from tests.ui.helpers import screen_text
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage
 
@@ -20,13 +22,21 @@ async def conversations(stage: Stage) -> None:
         await stage.press("down", "ctrl+r")
         await stage.shown("Title")
         await stage.take("rename")
-        await stage.press("escape", *"repairs")
+        await stage.press("escape")
+        stage.engine.finish()  # while an answer is written, nothing is indexed
+        await stage.press(*"repairs")
         await stage.shown("1 of 7", "pays for all")
-        await stage.until(lambda: "not indexed" not in screen_text(stage.pilot), "the index")
+        await stage.until(lambda: all_found(stage.app.screen, "repairs"), "the index")
         await stage.take("found")
         await stage.press("escape", "down", "down", "ctrl+d")
         await stage.shown("to the trash")
         await stage.take("trashed")
+
+
+def all_found(screen: Screen[object], text: str) -> bool:
+    """Whether every document was searched for `text`."""
+    assert isinstance(screen, ConversationsScreen)
+    return screen._documents_searched == text and not screen._documents.unindexed
 
 
 async def palette(stage: Stage) -> None:
