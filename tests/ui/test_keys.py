@@ -35,7 +35,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-
 # ------------------------------------------------------------------------------ mode and keep
 
 
