@@ -103,7 +103,7 @@ class TokenStream:
         known_at: float | None = None
         try:
             while self._given < max_tokens:
-                if hold is not None and self._index is not None and hold(self._index.find(1)):
+                if self._must_stop(hold):
                     return
                 if not self._may_propose(max_tokens - self._given):
                     then = None
@@ -131,6 +131,8 @@ class TokenStream:
                 following, right = self._verify(token, proposal)
                 yield self._give(token)
                 for accepted in proposal.ids[:right]:
+                    if self._must_stop(hold):
+                        return
                     self._remember(accepted)
                     yield self._give(accepted)
                 seconds = time.perf_counter() - drafted_at
@@ -155,6 +157,10 @@ class TokenStream:
             self._remember(token)
         if len(ids) > 1:
             mx.eval(*self._feed(mx.array(list(ids[:-1]))))
+
+    def _must_stop(self, hold: Hold | None) -> bool:
+        """Whether `hold` stops the answer before its next token."""
+        return hold is not None and self._index is not None and hold(self._index.find(1))
 
     def _may_propose(self, left: int) -> bool:
         """Whether something is to be proposed after the next token, which is not known yet; `left`
