@@ -206,7 +206,9 @@ class MlxEngine:
                 self._cancelled.discard(event.turn)
         try:
             self._listener(event)
-        except Exception as error:  # the thread must outlive it, or nothing is answered any more
+        except (
+            BaseException
+        ) as error:  # the thread must outlive it, or nothing is answered any more
             _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
@@ -234,7 +236,7 @@ class MlxEngine:
                 self._check_hosts()
             elif isinstance(command, _CheckMemory) and self._loaded is not None:
                 self._loaded.check_memory()
-        except Exception as error:  # the thread must outlive every failed command
+        except BaseException as error:  # the thread must outlive it; no signal is raised here
             failure = to_failed(turn, error)
         else:
             return

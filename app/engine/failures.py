@@ -16,7 +16,7 @@ _LOAD_ADVICE = "close other programs, or choose a smaller model"
 _TURN_ADVICE = "close other programs, lower keep, or choose a smaller model"
 
 
-def to_failed(turn: int | None, error: Exception) -> Failed:
+def to_failed(turn: int | None, error: BaseException) -> Failed:
     """What went wrong and what to do; `turn` is None when it was no turn. Raises nothing."""
     try:
         return _describe(turn, error)
@@ -25,7 +25,7 @@ def to_failed(turn: int | None, error: Exception) -> Failed:
         return Failed(turn, f"Something went wrong inside specchat ({what})", "try again")
 
 
-def _describe(turn: int | None, error: Exception) -> Failed:
+def _describe(turn: int | None, error: BaseException) -> Failed:
     problem = str(error).rstrip(".")
     if is_oom(error):  # also as the cause of one of those below
         return Failed(turn, OUT_OF_MEMORY, _LOAD_ADVICE if turn is None else _TURN_ADVICE)

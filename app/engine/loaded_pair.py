@@ -122,7 +122,7 @@ class LoadedPair:
         try:
             self.pressure.poll()
             return self.caches.step(background=self.pressure.is_normal)
-        except Exception as error:  # not requested
+        except BaseException as error:  # not requested; the engine's thread must outlive it
             self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
 
@@ -131,7 +131,7 @@ class LoadedPair:
         self.report_memory()
         self.costs.report(requested=True)
 
-    def _warn(self, problem: str, error: Exception, consequence: str) -> None:
+    def _warn(self, problem: str, error: BaseException, consequence: str) -> None:
         _log.warning(problem, exc_info=error)
         sentence = f"{problem} ({memory.describe_error(error)}). {consequence}"
         self._emit(EngineWarning(sentence))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -179,15 +180,10 @@ def load_one(
     the model can be read sparsely. What an earlier load found out is taken from the folder
     `remembered`."""
     size = StepSize(step, backend=backend)
-    try:
+    with _load_errors(f"The model in {folder} could not be loaded"):
         return _load_one(
             folder, name, size, kv_bits, stopped, text_process, shard, probes, remembered
         )
-    except (LoadError, memory.NotEnoughMemory):
-        raise
-    except Exception as error:  # whatever a broken configuration leads to
-        problem = f"The model in {folder} could not be loaded ({one_line(error)})"
-        raise LoadError(problem) from error
 
 
 def _load_one(
@@ -251,16 +247,9 @@ def load_tokenizer_of(
         if stopped():
             raise LoadStopped
 
-    try:
+    with _load_errors(f"The tokenizer of the model in {path} could not be loaded"):
         texts.finish(check)
         return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))
-    except LoadStopped:
-        raise
-    except BaseException as error:  # whatever a broken folder makes mlx-lm or transformers raise
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        problem = f"The tokenizer of the model in {path} could not be loaded ({one_line(error)})"
-        raise LoadError(problem) from error
 
 
 def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Quantisation | None:
@@ -288,11 +277,25 @@ def _load_weights(path: Path) -> Any:
 
 def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
     """The model, whose weights are read when they are used, and its config."""
-    try:
+    with _load_errors(f"The model in {path} could not be loaded"):
         model, config = load_model(path, lazy=True)
-    except Exception as error:  # whatever a broken folder makes mlx-lm raise
-        raise LoadError(f"The model in {path} could not be loaded ({one_line(error)})") from error
-    return model, config
+        return model, config
+
+
+@contextmanager
+def _load_errors(problem: str) -> Iterator[None]:
+    """Turns whatever a broken folder makes mlx-lm or transformers raise into a LoadError. That is
+    not always an Exception: some of mlx-lm's modules call `sys.exit` where a package is missing,
+    and tokenizers panic."""
+    try:
+        yield
+    except (LoadError, memory.NotEnoughMemory, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        needs = "mlx-lm's code for this architecture needs a package that is not installed"
+        raise LoadError(f"{problem} ({needs})", "choose another model") from error
+    except BaseException as error:
+        raise LoadError(f"{problem} ({one_line(error)})") from error
 
 
 def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> None:

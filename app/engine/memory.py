@@ -250,7 +250,7 @@ def is_oom(error: BaseException) -> bool:
     return False
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """An error's message as a clause of one line."""
     if is_oom(error):
         return "memory ran out"

@@ -272,6 +272,7 @@ HOSTILE: dict[str, Change] = {
     "an architecture that is not known": config(model_type="evil"),
     "an architecture that is a path": config(model_type="../../../evil"),
     "an architecture that is not a model": config(model_type="cache"),
+    "an architecture whose module ends the program": config(model_type="olmo"),
     "ten million layers": config(num_hidden_layers=10_000_000),
     "layers by another name": config(
         model_type="gpt2",
