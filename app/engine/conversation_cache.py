@@ -48,6 +48,7 @@ class ScoredPrompt:
             and earlier.answer_prefix_len == prompt.answer_prefix_len
             and earlier.question_start == prompt.question_start
             and np.array_equal(earlier.ids, prompt.ids)
+            and np.array_equal(earlier.pinned, prompt.pinned)  # what is pinned has no score
         )
 
     def with_recalled(self, positions: Positions) -> ScoredPrompt:

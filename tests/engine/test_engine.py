@@ -209,6 +209,24 @@ def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded:
     assert Phase.SCORE in _phases(loaded)
 
 
+@pytest.mark.parametrize("draft", [None, "draft"])
+def test_a_passage_that_is_no_longer_pinned_is_as_important_as_one_that_never_was(
+    driver: Driver, folders: dict[str, Path], draft: str | None
+) -> None:
+    driver.load(folders["target"], folders[draft] if draft else None)
+    ask = question(turn=1, keep=0.3)
+    (message,) = ask.messages
+    (document,) = message.documents
+    pinned = replace(document, pinned=((0, len(TEXT) // 2),))
+    found = []
+    for number, (each, name) in enumerate([(pinned, "c"), (document, "c"), (document, "d")], 1):
+        asked = replace(ask, turn=number, conversation=name, read_again=True)
+        driver.answer(replace(asked, messages=(replace(message, documents=(each,)),)))
+        found.append(driver.of(Selected)[-1])
+    _, unpinned, never = found
+    assert replace(unpinned, turn=3) == never
+
+
 def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
     ask = question(tokens=4)
     first = loaded.answer(ask)
@@ -533,15 +551,51 @@ def test_asking_without_a_model_and_loading_nonsense_are_sentences(
     assert finished.statistics.reading is Reading.SPARSE, "the built-in draft chooses"
 
 
+class PanicException(BaseException):
+    """As tokenizers raise one: no Exception."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), PanicException("a, b")])
 def test_an_unforeseen_error_does_not_end_the_thread(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn.Turn, "_make_plan", lambda self, prompt: 1 / 0)
+    def fail(self: turn.Turn, prompt: object) -> None:
+        raise error
+
+    monkeypatch.setattr(turn.Turn, "_make_plan", fail)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
-    assert "ZeroDivisionError" in failed.problem
+    assert f"{type(error).__name__} in fail, {error}" in failed.problem
     monkeypatch.undo()
     loaded.answer(question(2))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            SystemExit(1),
+            "mlx-lm's code for this architecture needs a package that is not installed",
+        ),
+        (PanicException("a, b"), "a, b"),
+    ],
+)
+def test_a_model_whose_module_ends_the_program_does_not_load(
+    error: BaseException,
+    reason: str,
+    driver: Driver,
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("app.engine.loader.load_model", fail)
+    failed = driver.load(folders["target"])
+    assert isinstance(failed, Failed)
+    assert failed.problem.endswith(f" could not be loaded ({reason})")
+    monkeypatch.undo()
+    assert isinstance(driver.load(folders["target"]), Loaded)
 
 
 def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
