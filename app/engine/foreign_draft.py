@@ -54,10 +54,12 @@ def importance_for_target(importance: Importance, prompt: Prompt) -> Importance:
 def means_between(
     borders: NDArray[np.floating], score_borders: NDArray[np.floating], scores: NDArray[np.floating]
 ) -> NDArray[np.floating]:
-    """The mean score (n,) of the characters between each two `borders` (n + 1,); each of `scores`
-    (m,) is that of the characters between two of `score_borders` (m + 1,)."""
+    """The mean score (n,) of the characters between each two `borders` (n + 1,), 0 where there are
+    none: an answer that was stopped may have tokens and no text. Each of `scores` (m,) is that of
+    the characters between two of `score_borders` (m + 1,)."""
     until = np.append(0.0, np.cumsum(scores * np.diff(score_borders)))
-    return np.asarray(np.diff(np.interp(borders, score_borders, until)) / np.diff(borders))
+    sums, widths = np.diff(np.interp(borders, score_borders, until)), np.diff(borders)
+    return np.asarray(np.divide(sums, widths, out=np.zeros_like(sums), where=widths > 0))
 
 
 def token_borders(starts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -134,6 +134,27 @@ def test_words_alone_decide_in_other_languages() -> None:
         assert (found >= 0).all()
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_answer_that_was_stopped_before_any_text_has_finite_scores(foreign: bool) -> None:
+    load = replace(resolve_pair(), foreign_draft=True) if foreign else Load(str(target_path()))
+    driver = Driver(64)
+    try:
+        driver.engine.send(load)
+        driver.until(Loaded)
+        messages: tuple[Message, ...] = (
+            Message(Role.USER, "Is there any guarantee?", (Document("gpl", LICENCE[:6000]),)),
+            Message(Role.ASSISTANT, "", token_ids=(5, 6)),
+            Message(Role.USER, "Who may copy it?"),
+        )
+        ask = replace(question(1, Mode.SPARSE, 0.2, tokens=2), messages=messages)
+        statistics = driver.answer(ask).statistics
+    finally:
+        driver.close()
+    assert statistics
+    assert statistics.fallback is None
+    assert statistics.reading is Reading.SPARSE
+
+
 def test_it_is_the_default_and_has_a_name() -> None:
     target = str(target_path())
     assert resolve_pair(target).draft is None
