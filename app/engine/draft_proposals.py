@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -11,6 +10,7 @@ from mlx_lm.generate import generation_stream
 from numpy.typing import NDArray
 
 from app.engine.caches import can_drop_last
+from app.engine.loader import LoadedModel
 from app.engine.prefix_cache import PrefixCache
 
 
@@ -18,12 +18,18 @@ class DraftProposals:
     """Of a draft that has read the `prompt` (M,) whole, and takes the target's tokens.
 
     It reads the answer only when it is asked, and several tokens at once. `close` makes its cache
-    what it was.
+    what it was. While it is used, the draft may be unloaded: then it proposes nothing any more.
     """
 
-    def __init__(self, model: Any, prefix: PrefixCache, prompt: NDArray[np.int32], vocab_size: int):
+    def __init__(
+        self,
+        draft: LoadedModel,
+        prefix: PrefixCache,
+        prompt: NDArray[np.int32],
+        vocab_size: int,
+    ) -> None:
         """Tokens from `vocab_size` on are not proposed, unless it is 0: unknown."""
-        self._model, self._prefix, self._prompt_length = model, prefix, len(prompt)
+        self._draft, self._prefix, self._prompt_length = draft, prefix, len(prompt)
         self._vocab_size = vocab_size
         self.failed = False
 
@@ -40,6 +46,9 @@ class DraftProposals:
     def after(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
         """The `count` likeliest tokens after the answer's so far, one after another; fewer where
         the target does not know one, none once it has `failed`."""
+        if not self._draft.is_loaded or len(self._prefix) < self._prompt_length:
+            self.failed = True
+            return ()
         try:
             return self._write(answer, count)
         except Exception:  # such as too little memory: the target goes on without it
@@ -54,7 +63,7 @@ class DraftProposals:
         written: list[mx.array] = []
         with mx.stream(generation_stream):
             for _ in range(count):
-                logits = self._model(following[None], cache=self._prefix.cache)[0, -1:]
+                logits = self._draft.model(following[None], cache=self._prefix.cache)[0, -1:]
                 following = mx.argmax(logits, axis=-1)
                 written.append(following)
         ids = np.array(mx.concatenate(written), np.int32)

@@ -40,6 +40,8 @@ class MemoryManager:
     ) -> None:
         self._pair, self._emit = pair, emit
         self._caches, self._monitor = caches, monitor
+        self._scoring = False
+        """Whether the draft is run: until then it holds its weights."""
 
     def check_step_fits(self, model: LoadedModel, context: int, reserved: bool = False) -> None:
         """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
@@ -55,6 +57,7 @@ class MemoryManager:
 
     def after_scoring(self, cache: ConversationCache) -> None:
         """Where memory is tight, unload the draft and drop its cache."""
+        self._scoring = False
         if (
             self._monitor is not None
             and self._monitor.level.severity >= PressureLevel.TIGHT.severity
@@ -77,6 +80,7 @@ class MemoryManager:
             raise NotEnoughMemory(need.what, least, free)
         if not need.model.is_loaded:
             self._reload(need.model, clock)
+        self._scoring = need.model is self._pair.draft
 
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
         """The most that could be free for a phase of this model, itself loaded and everything else
@@ -92,8 +96,9 @@ class MemoryManager:
         return available
 
     def unload_draft(self) -> None:
+        """Where it is just being run, `after_scoring` does that."""
         draft = self._pair.draft
-        if draft is not None and draft.is_loaded:
+        if draft is not None and draft.is_loaded and not self._scoring:
             self._unload(draft, "because memory is tight")
 
     def drop_idle(self, everything: bool = False) -> None:
@@ -150,9 +155,10 @@ class MemoryManager:
         return self._pair.draft if model is self._pair.target else self._pair.target
 
     def _unload(self, model: LoadedModel, why: str) -> None:
+        before = mx.get_active_memory()
         model.unload()
         _free_buffers()
-        freed = model.info.weight_bytes
+        freed = max(before - mx.get_active_memory(), 0)
         sentence = f"{model.info.name} was unloaded ({format_bytes(freed)}), {why}."
         self._emit(Unloaded(model.info.name, freed, sentence))
 

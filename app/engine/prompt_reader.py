@@ -338,11 +338,13 @@ class PromptReader:
         total = len(read.ids)
         self._ensure_memory(memory_estimates.prefill_need(draft, BATCH_TOKENS, BATCH_TOKENS), total)
         report = clock.report(Phase.SCORE, total, Part.DRAFT)
-        with clock.timed(Phase.SCORE):
-            likelihood = question_likelihood(
-                draft.model, read, frame, lambda done, pieces: report(total * done // pieces)
-            )
-        self._memory_manager.after_scoring(self._conversation)
+        try:
+            with clock.timed(Phase.SCORE):
+                likelihood = question_likelihood(
+                    draft.model, read, frame, lambda done, pieces: report(total * done // pieces)
+                )
+        finally:
+            self._memory_manager.after_scoring(self._conversation)
         return likelihood if read is prompt else importance_for_target(likelihood, prompt)
 
     def _draft_importance(self, prompt: Prompt) -> Importance:

@@ -229,7 +229,7 @@ class Turn:
         if prompt.for_draft is not None or not DraftProposals.possible(prefix, prompt.ids):
             return None
         target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
-        return DraftProposals(draft.model, prefix, prompt.ids, target.vocab_size)
+        return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """For a model that only quotes: what it writes, and the prompt in which that is pinned."""

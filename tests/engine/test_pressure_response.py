@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from app.engine import memory_monitor, pressure_levels
@@ -28,7 +29,7 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.memory import PressureLevel
-from app.protocol.options import BackgroundPolicy
+from app.protocol.options import BackgroundPolicy, Sampling
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import Driver, question
 from tests.engine.scripted import ScriptedProbe, reading
@@ -133,6 +134,32 @@ def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
     assert finished.statistics
     assert {part.phase for part in finished.statistics.phases} >= {Phase.LOAD, Phase.SCORE}
     assert finished.generated_ids == expected
+
+
+@pytest.mark.parametrize("speculate", [False, True])
+@pytest.mark.parametrize("phase", [Phase.SCORE, Phase.DECODE])
+def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
+    phase: Phase, speculate: bool, watched: Driver, probe: ScriptedProbe
+) -> None:
+    """Neither scoring, nor proposals."""
+    used: list[tuple[Event, int]] = []
+
+    def act(event: Event) -> None:
+        used.append((event, mx.get_active_memory()))
+        if isinstance(event, PhaseProgress) and event.phase is phase:
+            probe.now = reading(0.91)
+
+    watched.on_event = act
+    sampling = Sampling(max_tokens=12, speculate=speculate)
+    watched.answer(replace(question(1), sampling=sampling, conversation="a"))
+    (at,) = (i for i, (event, _) in enumerate(used) if isinstance(event, Unloaded))
+    (_, before), (unloaded, after) = used[at - 1 : at + 1]
+    assert isinstance(unloaded, Unloaded)
+    loaded = watched.engine._loaded
+    assert loaded is not None
+    assert loaded.pair.draft is not None
+    assert before - after >= loaded.pair.draft.info.weight_bytes > 0
+    assert unloaded.freed_bytes == before - after
 
 
 def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: ScriptedProbe) -> None:

@@ -34,6 +34,7 @@ from app.engine.token_stream import TokenStream
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
+from tests.engine.test_turns import pair
 from tests.tiny import ORACLE, PURE, VOCABULARY, build
 
 WRITTEN = 48
@@ -391,7 +392,7 @@ def test_what_a_draft_writes_changes_nothing(
     )
     assert DraftProposals.possible(prefix, ids)
     assert not DraftProposals.possible(prefix, ids[:-1])
-    proposals = DraftProposals(draft, prefix, ids, 0)
+    proposals = DraftProposals(pair(draft).target, prefix, ids, 0)
     source = TokenStream(model, stock_cache(model, ids), Drafting(), draft=proposals)
     tokens = source.tokens(int(ids[-1]), WRITTEN)
     assert [next(tokens) for _ in range(stop_after)] == plain[:stop_after]
@@ -426,7 +427,9 @@ def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
         found: mx.array = model(tokens, cache=cache)
         return found
 
-    proposals = DraftProposals(fails_later, prefix, ids, 0)
+    draft = pair(model).target
+    draft.model = fails_later
+    proposals = DraftProposals(draft, prefix, ids, 0)
     source = TokenStream(model, stock_cache(model, ids), Drafting(), draft=proposals)
     assert write(source, ids) == plain
     assert source.accepted == 3
@@ -441,9 +444,10 @@ def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) ->
     prefix.prefill_at(
         model, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
     )
-    every = DraftProposals(model, prefix, ids, 0).after([int(ids[0])], 8)
+    draft = pair(model).target
+    every = DraftProposals(draft, prefix, ids, 0).after([int(ids[0])], 8)
     assert len(every) == 8
-    limited = DraftProposals(model, prefix, ids, max(every)).after([int(ids[0])], 8)
+    limited = DraftProposals(draft, prefix, ids, max(every)).after([int(ids[0])], 8)
     assert limited == every[: every.index(max(every))]
 
 
