@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Any
 
@@ -18,7 +18,7 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from numpy.typing import NDArray
 
 from app.engine.caches import Cache
-from app.engine.copy_index import CopyIndex
+from app.engine.copy_index import CopyIndex, Match
 from app.engine.draft_proposals import DraftProposals
 from app.engine.mid_answer_recall import MidAnswerRecall
 from app.engine.sharded_model import ShardsLost
@@ -123,6 +123,7 @@ class Decoder:
             self.seed,
             draft,
             sampling.speculate,
+            prompt_ids[-1 - answer_prefix_len : -1],
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
         loop = LoopDetector() if sampling.stop_repeats else None
@@ -166,7 +167,7 @@ class Decoder:
         """From the `last` token on, until the answer has `end` tokens; None if it has thought for
         long enough, or something is to be read first."""
         closing = len(self._closing)
-        hold = None if recall is None else recall.find
+        hold = None if recall is None else partial(self._needs, recall)
         tokens = stream.tokens(last, end - len(self.ids), len(self.ids), hold)
         try:
             for token in tokens:
@@ -181,6 +182,13 @@ class Decoder:
         finally:
             tokens.close()
         return None if recall is not None and recall.is_due else FinishReason.LENGTH
+
+    def _needs(self, recall: MidAnswerRecall, match: Match | None) -> bool:
+        """Whether something is to be read before the next token. Only what the answer has written
+        is a sign of that: a prompt ends as the one before the last answer did."""
+        if match is not None:
+            match = replace(match, length=min(match.length, len(self.ids)))
+        return recall.find(match)
 
     def _end_after(
         self, token: int, stop: Callable[[], FinishReason | None], loop: LoopDetector | None

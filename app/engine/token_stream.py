@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import generation_stream
+from numpy.typing import NDArray
 
 from app.engine.caches import Cache, can_drop_last, drop_last
 from app.engine.copy_index import CopyIndex, Match
@@ -57,7 +58,8 @@ class TokenStream:
 
     Without a `sampler` the likeliest token is chosen. With an `index` or a `draft`, as many tokens
     are proposed as `gate` allows, if the cache can drop those that are not accepted. Without
-    `copies` the index only tells where the last tokens occurred before.
+    `copies` the index only tells where the last tokens occurred before. `fed` int32 (n,) are tokens
+    that processors count as fed by this stream, before its own.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class TokenStream:
         seed: int = 0,
         draft: DraftProposals | None = None,
         copies: bool = True,
+        fed: NDArray[np.int32] | None = None,
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
         """Tokens, and in how many steps."""
@@ -87,7 +90,7 @@ class TokenStream:
         self._learning: int | None = None
         """A kind of which one token is proposed, to learn."""
         self._sampler, self._processors, self._seed = sampler, processors, seed
-        self._context = mx.zeros(0, mx.int32)
+        self._context = mx.zeros(0, mx.int32) if fed is None else mx.array(fed)
         """What was fed, for the processors."""
         self._place = self._fed = self._given = 0
 

@@ -80,6 +80,24 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     assert (rest.statistics.reading is Reading.SPARSE) == (mode is Mode.SPARSE)
 
 
+@pytest.mark.parametrize("penalty", [1.2, 1.5])
+@pytest.mark.parametrize("written", [2, 4])
+def test_what_the_penalty_for_repetition_saw_counts_in_the_second_part(
+    penalty: float, written: int, loaded: Driver
+) -> None:
+    whole = replace(
+        ask(1, "What is the code of gate 7?", mode=Mode.FULL),
+        sampling=Sampling(repetition_penalty=penalty, max_tokens=MORE),
+    )
+    expected = loaded.answer(whole).generated_ids
+    first = loaded.answer(
+        replace(whole, turn=2, sampling=replace(whole.sampling, max_tokens=written))
+    )
+    left = replace(whole.sampling, max_tokens=MORE - written)
+    rest = loaded.answer(replace(continued(whole, first, turn=3), sampling=left))
+    assert rest.generated_ids == expected
+
+
 def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
     question = cut(ask(1, "What is the code of gate 7?"), 400)
     loaded.cancel_when(lambda event: isinstance(event, Token), 1)
