@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from app.engine.shared_rows import FEWEST, RowsLost, Tokens, fetch, held_by, rel
 from app.protocol.prompt import Message
 
 _log = logging.getLogger(__name__)
-MOST_COMPARED = 100
-"""Places in a conversation that a document is compared with."""
 
 
 class PrefixSharing:
@@ -58,13 +55,20 @@ class PrefixSharing:
         """A sentence, after a space, on documents of `messages` that others have read after other
         text: what a model caches of a token depends on all that comes before it."""
         known = cache.target.common_prefix_len(prompt.ids)
-        others = [each.target.ids for each in self._others(cache)]
+        others = self._others(cache)
+        cache.documents.clear()
         names = []
         for segment in prompt.segments:
-            if segment.document is None or segment.message is None or segment.start < known:
+            if segment.document is None or segment.message is None:
                 continue
             document = prompt.ids[segment.start : segment.end]
-            if len(document) >= FEWEST and any(_has_most(ids, document) for ids in others):
+            sizes = _doubling(len(document))
+            digests = [hash(document[:size].tobytes()) for size in sizes]
+            cache.documents.update(dict.fromkeys(digests, segment.start))
+            if segment.start < known or not sizes:
+                continue
+            most = document[: sizes[-1]]
+            if any(_has_read(other, digests[-1], most) for other in others):
                 names.append(messages[segment.message].in_prompt[segment.document].name)
         if not names:
             return ""
@@ -143,22 +147,17 @@ def _release(cache: ConversationCache, holder: ConversationCache) -> None:
         release(mine, its)
 
 
-def _has_most(ids: NDArray[np.int32], document: NDArray[np.int32]) -> bool:
-    """Whether most tokens of a document are among these, one after another. Many documents begin
-    with the same licence, so equal first tokens only say where to compare."""
-    for start in islice(_occurrences(ids, document[:FEWEST]), MOST_COMPARED):
-        there = ids[start : start + len(document)]
-        if 2 * np.count_nonzero(there == document[: len(there)]) > len(document):
-            return True
-    return False
+def _doubling(length: int) -> list[int]:
+    """128, 256, 512 and so on, as far as a document is long: the last of them are most of it. Many
+    documents begin with the same licence, so their first tokens alone say little."""
+    return [FEWEST << n for n in range((length // FEWEST).bit_length())]
 
 
-def _occurrences(ids: NDArray[np.int32], part: NDArray[np.int32]) -> Iterator[int]:
-    """Where `part` begins in `ids`."""
-    found, size, data, wanted = -1, part.itemsize, ids.tobytes(), part.tobytes()
-    while (found := data.find(wanted, found + 1)) >= 0:
-        if found % size == 0:
-            yield found // size
+def _has_read(cache: ConversationCache, digest: int, document: NDArray[np.int32]) -> bool:
+    """Whether the target has read a document of its conversation that begins with these tokens."""
+    if (start := cache.documents.get(digest)) is None:
+        return False
+    return np.array_equal(cache.target.ids[start : start + len(document)], document)
 
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from app.engine import prefix_sharing, row_blocks, shared_rows
 from app.engine.cache_pool import CachePool
 from app.engine.caches import PositionedCache, flatten
+from app.engine.conversation_cache import ConversationCache
 from app.engine.kv_quantisation import Quantisation
 from app.engine.memory import CacheSize
 from app.engine.prefix_cache import PrefixCache
@@ -130,6 +132,54 @@ def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
     about(1, "a", *documents[:2])
     assert "another conversation" not in about(2, "b", documents[2])
     assert " two.txt was read in another conversation" in about(3, "c", documents[1])
+
+
+class Counted(np.ndarray):  # type: ignore[type-arg]
+    """Counts its tokens that are looked at."""
+
+    seen = 0
+
+    def tobytes(self, *arguments: Any) -> bytes:
+        Counted.seen += self.size
+        return super().tobytes(*arguments)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        Counted.seen += np.size(found)
+        return found
+
+
+def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
+    """Many, in many conversations, and all of them begin with the same licence."""
+    random, models = np.random.default_rng(0), pair(build("llama"))
+    licence = random.integers(0, VOCABULARY, shared_rows.FEWEST)
+    texts = [np.append(licence, random.integers(0, VOCABULARY, 170)) for _ in range(90)]
+
+    def chat(documents: range, at: int) -> tuple[ConversationCache, Prompt, list[Message]]:
+        ids = np.concatenate([np.full(at, at), *(texts[i] for i in documents)]).astype(np.int32)
+        ends = at + np.cumsum([len(texts[i]) for i in documents])
+        segments = [
+            Segment(SegmentKind.DOCUMENT, int(end) - len(texts[i]), int(end), 0, number)
+            for number, (i, end) in enumerate(zip(documents, ends, strict=True))
+        ]
+        files = tuple(Document(f"{i}.txt", "") for i in documents)
+        prompt = Prompt(ids, tuple(segments), {})
+        return ConversationCache(models), prompt, [Message(Role.USER, "", files)]
+
+    chats = [chat(range(10 * at, 10 * at + 10), 1 + at) for at in range(8)]
+    caches = OrderedDict((str(at), cache) for at, (cache, _, _) in enumerate(chats))
+    sharing = prefix_sharing.PrefixSharing(caches)
+    for cache, prompt, messages in chats:
+        assert sharing.read_elsewhere(cache, prompt, messages) == ""
+        cache.target.mark_cached(prompt.ids, np.arange(len(prompt.ids), dtype=np.int32))
+        cache.target.ids = prompt.ids.view(Counted)
+    other = chat(range(80, 90), 20)
+    Counted.seen = 0
+    assert sharing.read_elsewhere(*other) == ""
+    assert not Counted.seen
+    assert sharing.read_elsewhere(*chat(range(75, 85), 30)).startswith(
+        " 5 documents were read in another"
+    )
 
 
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
