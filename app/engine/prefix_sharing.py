@@ -29,24 +29,27 @@ class PrefixSharing:
         self.saving: ConversationCache | None = None
         """One that is being written to disk, and keeps all of its rows for that."""
 
-    def start_from_longest(self, cache: ConversationCache, prompt: Prompt, dense: bool) -> None:
-        """Let `cache` go on from the cache that has read most of the prompt, if that is more than
-        it has itself; for a dense reading, most without a gap. Target and draft each."""
+    def start_from_longest(
+        self,
+        cache: ConversationCache,
+        prompt: Prompt,
+        dense: bool,
+        restored: Sequence[ConversationCache] = (),
+    ) -> None:
+        """Let `cache` go on from the cache that has read most of the prompt, one of the others or
+        of what was `restored` for it, if that is more than it has itself; for a dense reading, most
+        without a gap. Target and draft each."""
         ids = [prompt.ids[:-1], prompt.draft_prompt.ids]
         replace = [cache.replace_target, cache.replace_draft]
         for index, own in enumerate(cache.prefixes):
-            others = [(each, each.prefixes[index]) for each in self._others(cache)]
-            usable = [each for each in others if each[1].supports_gaps or not own.supports_gaps]
-            lengths = [_reusable(other, ids[index], dense) for _, other in usable]
+            others = [each.prefixes[index] for each in [*self._others(cache), *restored]]
+            usable = [each for each in others if each.supports_gaps or not own.supports_gaps]
+            lengths = [_reusable(other, ids[index], dense) for other in usable]
             if max(lengths, default=0) < _reusable(own, ids[index], dense) + FEWEST:
                 continue
-            lender, best = usable[int(np.argmax(lengths))]
-            if self._is_usable(best):
-                twin = best.fork()
-                twin.rewind(twin.common_prefix_len(ids[index]))
+            best = usable[int(np.argmax(lengths))]
+            if (twin := self._forked(best, best.common_prefix_len(ids[index]))) is not None:
                 replace[index](twin)
-                if lender is not self.saving:
-                    self.leave_to_others(lender)
         self.leave_to(cache)
 
     def read_elsewhere(
@@ -91,20 +94,22 @@ class PrefixSharing:
             _log.warning("a cache was dropped", exc_info=error)
             prefix.clear()
 
-    def _is_usable(self, lender: PrefixCache) -> bool:
-        """Whether another cache may start from this one, which holds all of its rows then."""
+    def _forked(self, lender: PrefixCache, position: int) -> PrefixCache | None:
+        """A copy of what it has of the tokens before `position`, with all of their rows; None where
+        that cannot be."""
         try:
-            self.complete(lender)
-            problem = find_mismatch(lender)
+            if (problem := find_mismatch(lender)) is None:
+                twin = lender.fork(position)
+                fetch(twin, [lender, *self._prefixes()])
+                return twin
         except RowsLost as error:
             problem = str(error)
         except Exception as error:  # memory has run out
             _log.warning("a conversation cannot start from another one", exc_info=error)
-            return False
-        if problem is not None:
-            _log.warning("a cache was dropped: %s", problem)
-            lender.clear()
-        return problem is None
+            return None
+        _log.warning("a cache was dropped: %s", problem)
+        lender.clear()
+        return None
 
     def leave_to(self, holder: ConversationCache) -> None:
         """What others have in common with `holder`, only that one holds from now on."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 8
+FORMAT = 9
 MANIFEST = "manifest.json"
 BLOCK = 256
 """Tokens between two digests of a conversation's beginning."""
