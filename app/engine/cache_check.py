@@ -13,7 +13,7 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache
 
 from app.engine.cache_growth import capacity
-from app.engine.caches import PositionedCache, WindowedCache, flatten
+from app.engine.caches import PositionedCache, WindowedCache, flatten, stores_rows
 from app.engine.positions import Positions
 from app.engine.prefix_cache import PrefixCache
 
@@ -33,7 +33,8 @@ def find_mismatch(prefix: PrefixCache) -> str | None:
 
 def _layer_mismatch(cache: Any, prefix: PrefixCache, recorded: Positions) -> str | None:
     if isinstance(cache, PositionedCache):
-        return _positioned_mismatch(cache, recorded)
+        absent = np.count_nonzero(prefix.absent) if stores_rows(cache) else 0
+        return _positioned_mismatch(cache, recorded, int(absent))
     if isinstance(cache, ArraysCache):
         return None if prefix.has_recorded_states(cache) else "has read more or less than recorded"
     if isinstance(offset := getattr(cache, "offset", None), int):
@@ -44,9 +45,9 @@ def _layer_mismatch(cache: Any, prefix: PrefixCache, recorded: Positions) -> str
     return None
 
 
-def _positioned_mismatch(cache: PositionedCache, recorded: Positions) -> str | None:
+def _positioned_mismatch(cache: PositionedCache, recorded: Positions, absent: int) -> str | None:
     stored, size = cache.positions.array(), cache.size()
-    if len(stored) != size or capacity(cache.inner) < size:
+    if len(stored) != size or capacity(cache.inner) < size - absent:
         return f"holds {size:,} entries, at other positions than it says"
     if not cache.positions.ascending:
         stored = np.sort(stored)

@@ -44,6 +44,22 @@ def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
             store.step = step
 
 
+def release_unused(cache: Cache) -> None:
+    """After a rewind: copy the entries out of buffers that are less than half used, so that fewer
+    are copied than are freed."""
+    for layer in flatten(cache):
+        store = _growing_store(layer)
+        if store is not None and capacity(store) > 2 * store.offset:
+            _release_unused(store)
+
+
+def trim_to_size(cache: Cache) -> None:
+    """Let buffers grow with the next entry, which copies the entries there are, and no capacity."""
+    for layer in flatten(cache):
+        if (store := _growing_store(layer)) is not None:
+            _trim_to_size(store)
+
+
 def capacity(store: Any) -> int:
     """How many entries a stock cache has memory for."""
     keys = store.keys[0] if isinstance(store.keys, tuple | list) else store.keys

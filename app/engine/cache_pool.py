@@ -20,7 +20,7 @@ from app.engine.prompt import Prompt
 from app.engine.sharded_model import Operation, ShardsLost
 from app.engine.sharded_snapshots import ShardedSnapshots
 from app.engine.shared_rows import FEWEST
-from app.engine.snapshot import Snapshots
+from app.engine.snapshot import Snapshots, Wanted
 from app.engine.snapshot_folder import disk_limit
 from app.engine.snapshot_manifest import SnapshotError
 from app.protocol.commands import Ask, CachePolicy
@@ -106,14 +106,19 @@ class CachePool:
         if ask.conversation is None or not self._policy.share_prefixes:
             return ""
         cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
+        lenders: list[ConversationCache] = []
         if self._snapshots is not None:
             ids = prompt.ids[:-1]
             known = max(each.target.common_prefix_len(ids) for each in self._caches.values())
             name, length = self._snapshots.index.find_longest(ids, dense)
             if length >= known + FEWEST and name not in self._caches:
-                self._add(name, self._restored(name, progress))
-                self._caches.move_to_end(name, last=False)
-        self._sharing.start_from_longest(cache, prompt, dense)
+                begins = {"target": ids, "draft": prompt.draft_prompt.ids}
+                restored = self._restored(
+                    name, progress, lambda model, prefix: prefix.common_prefix_len(begins[model])
+                )
+                if len(restored.target):
+                    lenders.append(restored)
+        self._sharing.start_from_longest(cache, prompt, dense, lenders)
         return self._sharing.read_elsewhere(cache, prompt, ask.messages)
 
     def _mark_unsaved(self, conversation: str) -> None:
@@ -219,7 +224,11 @@ class CachePool:
 
     # ------------------------------------------------------------------------- restoring
 
-    def _restored(self, conversation: str, progress: TurnClock) -> ConversationCache:
+    def _restored(
+        self, conversation: str, progress: TurnClock, wanted: Wanted | None = None
+    ) -> ConversationCache:
+        """A conversation's cache from disk, or what is wanted of it; an empty one without one."""
+
         def fresh() -> ConversationCache:
             return ConversationCache(self._pair)
 
@@ -230,7 +239,7 @@ class CachePool:
             return fresh()
         try:
             with progress.timed(Phase.RESTORE):
-                loaded = self._snapshots.load(conversation, fresh, report)
+                loaded = self._snapshots.load(conversation, fresh, report, wanted)
         except SnapshotError as error:
             reason = f"The saved cache cannot be used ({error}), so the tokens are read again."
             self._emit(SnapshotRestored(progress.turn, 0, reason))

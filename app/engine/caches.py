@@ -169,7 +169,7 @@ class PositionedCache:
         """Drop all but these entries, store them in this order, in buffers of this capacity."""
         self.positions, self._announced, self._next_position = positions, None, None
         self.inner.offset = len(entries)
-        if len(entries) == 0:
+        if len(entries) == 0 or self.inner.keys is None:  # other caches may have its rows
             self.inner.keys = self.inner.values = None
             return
         index = mx.array(np.pad(entries, (0, max(capacity - len(entries), 0))))
@@ -398,6 +398,22 @@ def flatten(cache: Iterable[Any]) -> list[Any]:
     for c in cache:
         found += flatten(c.caches) if isinstance(c, CacheList) else [c]
     return found
+
+
+def row_layers(cache: Cache) -> list[Any]:
+    """Those that store every token."""
+    return [layer for layer in flatten(cache) if stores_rows(layer)]
+
+
+def stores_rows(layer: Any) -> bool:
+    """Whether it stores every token, as sliding windows and recurrent layers do not."""
+    kinds = (PositionedCache, *TRIMMABLE)
+    return isinstance(layer, kinds) and not isinstance(layer, WindowedCache)
+
+
+def store_of(layer: Any) -> Any:
+    """The stock cache that has a layer's arrays."""
+    return layer.inner if isinstance(layer, PositionedCache) else layer
 
 
 def positioned_layers(cache: Cache) -> list[PositionedCache]:

@@ -93,6 +93,9 @@ class ConversationCache:
         draft = pair.draft
         self.draft = draft.make_prefix(positioned=False) if draft else None
         self.scored: ScoredPrompt | None = None
+        self.documents: dict[int, int] = {}
+        """Where a document starts in the last prompt, by what it begins with (`prefix_sharing.py`
+        has the digests)."""
 
     # A prefix cache must not refer back to this object: in a reference cycle gigabytes would wait
     # for Python's garbage collector, which counts objects.

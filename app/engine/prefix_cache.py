@@ -20,6 +20,7 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
+from app.engine.cache_growth import release_unused, trim_to_size
 from app.engine.caches import (
     TRIMMABLE,
     Cache,
@@ -28,6 +29,8 @@ from app.engine.caches import (
     flatten,
     nbytes,
     positioned_layers,
+    row_layers,
+    store_of,
 )
 from app.engine.positions import Positions
 from app.engine.prefill import OnStep, StepSize, prefill
@@ -103,19 +106,28 @@ class PrefixCache:
         recorded = {id(state()) for state in self._recorded_states}
         return all(id(state) in recorded for state in cache.cache if state is not None)
 
-    def fork(self) -> PrefixCache:
-        """An independent copy; the arrays are shared until one of the two writes."""
+    def fork(self, position: int | None = None) -> PrefixCache:
+        """An independent copy, as it would be after a `rewind` to this position. The arrays are
+        shared until one of the two writes; the copy is without any rows if this cache lacks some.
+        """
         twin = PrefixCache(self._make_cache)
-        self._copy_to(twin)
+        self._copy_to(twin, position)
         return twin
 
-    def _copy_to(self, twin: PrefixCache) -> None:
+    def _copy_to(self, twin: PrefixCache, position: int | None) -> None:
         twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
         twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
         twin.absent = self.absent.copy()
+        if self.absent.any():  # rows have no places that a rewind would know
+            twin.absent = self.cached.copy()
+            for store in map(store_of, row_layers(twin.cache)):
+                store.keys = store.values = None
         twin.dense_prefix_len = self.dense_prefix_len
         twin.checkpoints = list(self.checkpoints)
         twin.record_states()
+        if position is not None:
+            twin.rewind(position)
+            trim_to_size(twin.cache)
 
     def use_layers(self, num_layers: int | None) -> None:
         """Run only this many layers from now on. Clears what another number has read: some layers
@@ -302,6 +314,7 @@ class PrefixCache:
                 c.rewind(position)
             elif isinstance(c, TRIMMABLE):
                 c.trim(max(c.offset - position, 0))  # layers that are not run are empty
+        release_unused(self.cache)
         self.checkpoints = [point for point in self.checkpoints if point.position <= position]
         self.ids, self.cached = self.ids[:position], self.cached[:position]
         self.reads, self.absent = self.reads[:position], self.absent[:position]

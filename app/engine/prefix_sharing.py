@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from app.engine.shared_rows import FEWEST, RowsLost, Tokens, fetch, held_by, rel
 from app.protocol.prompt import Message
 
 _log = logging.getLogger(__name__)
-MOST_COMPARED = 100
-"""Places in a conversation that a document is compared with."""
 
 
 class PrefixSharing:
@@ -32,24 +29,27 @@ class PrefixSharing:
         self.saving: ConversationCache | None = None
         """One that is being written to disk, and keeps all of its rows for that."""
 
-    def start_from_longest(self, cache: ConversationCache, prompt: Prompt, dense: bool) -> None:
-        """Let `cache` go on from the cache that has read most of the prompt, if that is more than
-        it has itself; for a dense reading, most without a gap. Target and draft each."""
+    def start_from_longest(
+        self,
+        cache: ConversationCache,
+        prompt: Prompt,
+        dense: bool,
+        restored: Sequence[ConversationCache] = (),
+    ) -> None:
+        """Let `cache` go on from the cache that has read most of the prompt, one of the others or
+        of what was `restored` for it, if that is more than it has itself; for a dense reading, most
+        without a gap. Target and draft each."""
         ids = [prompt.ids[:-1], prompt.draft_prompt.ids]
         replace = [cache.replace_target, cache.replace_draft]
         for index, own in enumerate(cache.prefixes):
-            others = [(each, each.prefixes[index]) for each in self._others(cache)]
-            usable = [each for each in others if each[1].supports_gaps or not own.supports_gaps]
-            lengths = [_reusable(other, ids[index], dense) for _, other in usable]
+            others = [each.prefixes[index] for each in [*self._others(cache), *restored]]
+            usable = [each for each in others if each.supports_gaps or not own.supports_gaps]
+            lengths = [_reusable(other, ids[index], dense) for other in usable]
             if max(lengths, default=0) < _reusable(own, ids[index], dense) + FEWEST:
                 continue
-            lender, best = usable[int(np.argmax(lengths))]
-            if self._is_usable(best):
-                twin = best.fork()
-                twin.rewind(twin.common_prefix_len(ids[index]))
+            best = usable[int(np.argmax(lengths))]
+            if (twin := self._forked(best, best.common_prefix_len(ids[index]))) is not None:
                 replace[index](twin)
-                if lender is not self.saving:
-                    self.leave_to_others(lender)
         self.leave_to(cache)
 
     def read_elsewhere(
@@ -58,13 +58,20 @@ class PrefixSharing:
         """A sentence, after a space, on documents of `messages` that others have read after other
         text: what a model caches of a token depends on all that comes before it."""
         known = cache.target.common_prefix_len(prompt.ids)
-        others = [each.target.ids for each in self._others(cache)]
+        others = self._others(cache)
+        cache.documents.clear()
         names = []
         for segment in prompt.segments:
-            if segment.document is None or segment.message is None or segment.start < known:
+            if segment.document is None or segment.message is None:
                 continue
             document = prompt.ids[segment.start : segment.end]
-            if len(document) >= FEWEST and any(_has_most(ids, document) for ids in others):
+            sizes = _doubling(len(document))
+            digests = [hash(document[:size].tobytes()) for size in sizes]
+            cache.documents.update(dict.fromkeys(digests, segment.start))
+            if segment.start < known or not sizes:
+                continue
+            most = document[: sizes[-1]]
+            if any(_has_read(other, digests[-1], most) for other in others):
                 names.append(messages[segment.message].in_prompt[segment.document].name)
         if not names:
             return ""
@@ -87,20 +94,22 @@ class PrefixSharing:
             _log.warning("a cache was dropped", exc_info=error)
             prefix.clear()
 
-    def _is_usable(self, lender: PrefixCache) -> bool:
-        """Whether another cache may start from this one, which holds all of its rows then."""
+    def _forked(self, lender: PrefixCache, position: int) -> PrefixCache | None:
+        """A copy of what it has of the tokens before `position`, with all of their rows; None where
+        that cannot be."""
         try:
-            self.complete(lender)
-            problem = find_mismatch(lender)
+            if (problem := find_mismatch(lender)) is None:
+                twin = lender.fork(position)
+                fetch(twin, [lender, *self._prefixes()])
+                return twin
         except RowsLost as error:
             problem = str(error)
         except Exception as error:  # memory has run out
             _log.warning("a conversation cannot start from another one", exc_info=error)
-            return False
-        if problem is not None:
-            _log.warning("a cache was dropped: %s", problem)
-            lender.clear()
-        return problem is None
+            return None
+        _log.warning("a cache was dropped: %s", problem)
+        lender.clear()
+        return None
 
     def leave_to(self, holder: ConversationCache) -> None:
         """What others have in common with `holder`, only that one holds from now on."""
@@ -143,22 +152,17 @@ def _release(cache: ConversationCache, holder: ConversationCache) -> None:
         release(mine, its)
 
 
-def _has_most(ids: NDArray[np.int32], document: NDArray[np.int32]) -> bool:
-    """Whether most tokens of a document are among these, one after another. Many documents begin
-    with the same licence, so equal first tokens only say where to compare."""
-    for start in islice(_occurrences(ids, document[:FEWEST]), MOST_COMPARED):
-        there = ids[start : start + len(document)]
-        if 2 * np.count_nonzero(there == document[: len(there)]) > len(document):
-            return True
-    return False
+def _doubling(length: int) -> list[int]:
+    """128, 256, 512 and so on, as far as a document is long: the last of them are most of it. Many
+    documents begin with the same licence, so their first tokens alone say little."""
+    return [FEWEST << n for n in range((length // FEWEST).bit_length())]
 
 
-def _occurrences(ids: NDArray[np.int32], part: NDArray[np.int32]) -> Iterator[int]:
-    """Where `part` begins in `ids`."""
-    found, size, data, wanted = -1, part.itemsize, ids.tobytes(), part.tobytes()
-    while (found := data.find(wanted, found + 1)) >= 0:
-        if found % size == 0:
-            yield found // size
+def _has_read(cache: ConversationCache, digest: int, document: NDArray[np.int32]) -> bool:
+    """Whether the target has read a document of its conversation that begins with these tokens."""
+    if (start := cache.documents.get(digest)) is None:
+        return False
+    return np.array_equal(cache.target.ids[start : start + len(document)], document)
 
 
 def _reusable(prefix: PrefixCache, ids: NDArray[np.int32], dense: bool) -> int:

@@ -15,9 +15,9 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-from app.engine.caches import PositionedCache
+from app.engine.caches import PositionedCache, row_layers, store_of
 from app.engine.prefix_cache import PrefixCache
-from app.engine.shared_rows import positions_of, row_layers, rows_of, store_of
+from app.engine.shared_rows import positions_of, rows_of
 
 BLOCK = 1024
 """Tokens. Those after the last whole block that two conversations share are stored twice."""
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
 def blocks_of(prefix: PrefixCache) -> list[Block]:
     """Those with cached tokens."""
-    layers = [store_of(layer) for layer in row_layers(prefix)]
+    layers = [store_of(layer) for layer in row_layers(prefix.cache)]
     about = [(type(s).__name__, getattr(s, "bits", 0), getattr(s, "group_size", 0)) for s in layers]
     reads = np.where(prefix.cached, prefix.reads, 0)
     found = []
@@ -52,7 +52,7 @@ def blocks_of(prefix: PrefixCache) -> list[Block]:
 def block_rows(prefix: PrefixCache, block: Block) -> Rows:
     """Of a cache that has all of its rows."""
     found: Rows = []
-    for layer in row_layers(prefix):
+    for layer in row_layers(prefix.cache):
         positions = positions_of(layer)
         entries = np.flatnonzero((positions >= block.start) & (positions < block.end))
         ordered = entries[np.argsort(positions[entries])]
@@ -74,25 +74,39 @@ def _slice(store: Any, start: int, end: int) -> Any:
     return tree_map(part, (store.keys, store.values))
 
 
-def restore_rows(prefix: PrefixCache, blocks: Sequence[Rows]) -> None:
-    """Give these rows, of blocks in the order of the tokens, to the layers of `prefix`, whose
-    positions are known. Empties `blocks` on the way. Raises ValueError if they do not fit."""
-    for index, layer in enumerate(row_layers(prefix)):
-        used = [block for block in blocks if index < len(block) and block[index]]
-        if not used:
+def restore_rows(prefix: PrefixCache, blocks: Sequence[tuple[Block, Rows]]) -> None:
+    """Give these rows to the layers of `prefix`, whose positions are known and whose rows are
+    absent: those of the blocks with its tokens, in their order, of which the last may have more.
+    Empties the Rows on the way. Raises ValueError if they do not fit."""
+    for index, layer in enumerate(row_layers(prefix.cache)):
+        store, parts = store_of(layer), list[Any]()
+        for block, rows in blocks:
+            if index < len(rows) and rows[index]:
+                wanted = int(np.count_nonzero(prefix.cached[block.start : block.end]))
+                parts.append(_first(rows[index], wanted, exactly=block.end <= len(prefix)))
+                rows[index] = ()
+        if not parts:
+            if store.offset:
+                raise ValueError(f"no rows of {store.offset} tokens")
             continue
-        parts = [block[index] for block in used]
         joined: Any = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
-        for block in used:
-            block[index] = ()
         named: Any = tree_flatten(joined)
-        store, count = store_of(layer), int(named[0][1].shape[2])
-        (store.keys, store.values), store.offset = joined, count
-        if isinstance(layer, PositionedCache):
-            positions = layer.positions.array()
-            if len(positions) != count:
-                raise ValueError(f"{count} rows at {len(positions)} positions")
-            if not layer.positions.ascending:
-                places = np.argsort(np.argsort(positions))
-                store.keys, store.values = rows_of(layer, places)
+        store.keys, store.values = joined
+        if (count := int(named[0][1].shape[2])) != len(positions_of(layer)):
+            raise ValueError(f"{count} rows of {len(positions_of(layer))} tokens")
+        if isinstance(layer, PositionedCache) and not layer.positions.ascending:
+            places = np.argsort(np.argsort(layer.positions.array()))
+            store.keys, store.values = rows_of(layer, places)
         mx.eval(store.keys, store.values)
+    prefix.absent = np.zeros(len(prefix), bool)
+
+
+def _first(rows: Any, count: int, exactly: bool) -> Any:
+    """The rows of the first `count` tokens; of all there are, if `exactly`. Raises ValueError."""
+
+    def part(array: mx.array) -> mx.array:
+        if array.shape[2] < count or (exactly and array.shape[2] > count):
+            raise ValueError(f"{array.shape[2]} rows of {count} tokens")
+        return array[..., :count, :]
+
+    return tree_map(part, rows)

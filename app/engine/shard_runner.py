@@ -106,8 +106,8 @@ class ShardRunner:
         make = make_positioned_cache if positioned else make_stock_cache
         self._caches[cache] = PrefixCache(partial(make, self._model.caches))
 
-    def fork(self, cache: int, twin: int) -> None:
-        self._caches[twin] = self._caches[cache].fork()
+    def fork(self, cache: int, twin: int, position: int | None) -> None:
+        self._caches[twin] = self._caches[cache].fork(position)
 
     def forget(self, cache: int) -> None:
         self._caches.pop(cache, None)
@@ -185,13 +185,15 @@ class ShardRunner:
             self._saving.close()
             self._saving = None
 
-    def load(self, cache: int, conversation: str) -> Reply:
-        """Restore an empty cache. The reply says what it then has."""
+    def load(self, cache: int, conversation: str, wanted: int) -> Reply:
+        """Restore so many tokens of an empty cache. The reply says what it then has."""
         loaded = None
         try:
             if self._snapshots is not None:
                 empty = self._caches[cache]
-                loaded = self._snapshots.load(conversation, lambda: TargetCache(empty))
+                loaded = self._snapshots.load(
+                    conversation, lambda: TargetCache(empty), wanted=lambda *_: wanted
+                )
         except SnapshotError as error:
             _log.warning("a part of a snapshot cannot be used: %s", error)
         return {"contents": "" if loaded is None else contents_digest(loaded.target)}

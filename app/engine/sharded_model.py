@@ -220,12 +220,13 @@ class ShardedPrefixCache(PrefixCache):
         with self._repeated("clear"):
             super().clear()
 
-    def fork(self) -> PrefixCache:
+    def fork(self, position: int | None = None) -> PrefixCache:
         ranks = RankCaches(self._shards)
-        self.ranks.send("fork", twin=ranks.number)
+        position = None if position is None else self.rewind_target(position)
+        self.ranks.send("fork", twin=ranks.number, position=position)
         twin = ShardedPrefixCache(self._make_layers, self._shards, ranks)
         with twin._repeated():
-            self._copy_to(twin)
+            self._copy_to(twin, position)
         twin.cache = _as_outline(twin.cache, ranks)
         return twin
 

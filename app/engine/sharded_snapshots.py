@@ -14,7 +14,7 @@ from pathlib import Path
 from app.engine.prefill import OnStep
 from app.engine.prefix_cache import PrefixCache
 from app.engine.sharded_model import Operation, ShardedPrefixCache, Shards
-from app.engine.snapshot import C, Caches, Snapshots
+from app.engine.snapshot import C, Caches, Snapshots, Wanted
 from app.engine.snapshot_folder import folder_names
 from app.engine.snapshot_manifest import SnapshotError
 
@@ -43,11 +43,12 @@ class ShardedSnapshots(Snapshots):
         conversation: str,
         fresh: Callable[[], C],
         report: Callable[[int], OnStep] = lambda total: lambda done: None,
+        wanted: Wanted | None = None,
     ) -> C | None:
-        loaded = super().load(conversation, fresh, report)
+        loaded = super().load(conversation, fresh, report, wanted)
         if loaded is None:
             return None
-        arguments = {"conversation": conversation}
+        arguments = {"conversation": conversation, "wanted": len(loaded.target)}
         replies = self._shards.run(Operation("load", _number(loaded.target), arguments))
         if any(reply["contents"] != contents_digest(loaded.target) for reply in replies):
             self.delete(conversation)

@@ -17,12 +17,13 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 from numpy.typing import NDArray
 
-from app.engine.caches import TRIMMABLE, PositionedCache, WindowedCache, flatten
+from app.engine.caches import PositionedCache, row_layers, store_of
 from app.engine.positions import Positions
 from app.engine.prefix_cache import PrefixCache
 
-FEWEST = 128
-"""Shared tokens that are worth storing once."""
+FEWEST, MAX_REST = 128, 4
+"""Shared tokens that are worth storing once; and how many times as many a cache may hold besides:
+all of them are copied when it is put aside, and when it is used again."""
 Tokens = NDArray[np.bool_]
 """Of a conversation, (L,): whether each of them is meant."""
 
@@ -40,12 +41,14 @@ def held_by(holder: PrefixCache, prefix: PrefixCache) -> Tokens:
 
 
 def release(prefix: PrefixCache, holder: PrefixCache) -> None:
-    """Free the rows of `prefix` that `holder` has as well. What fails changes no row."""
+    """Free the rows of `prefix` that `holder` has as well, where that pays. What fails changes no
+    row."""
     shared = held_by(holder, prefix) & ~prefix.absent
-    if np.count_nonzero(shared) < FEWEST:
+    rest = np.count_nonzero(prefix.cached & ~prefix.absent & ~shared)
+    if np.count_nonzero(shared) < max(FEWEST, rest / MAX_REST):
         return
     rows = []
-    for layer in row_layers(prefix):
+    for layer in row_layers(prefix.cache):
         if store_of(layer).keys is not None:
             held = _held_positions(layer, prefix.absent)
             rows.append((layer, rows_of(layer, np.flatnonzero(~shared[held]))))
@@ -70,8 +73,8 @@ def fetch(
     if missing.any():
         raise RowsLost(f"{np.count_nonzero(missing):,} tokens are in no cache")
     absent, rows = prefix.absent & ~wanted, []
-    theirs = [(row_layers(holder), holder.absent, found) for holder, found in sources]
-    for index, layer in enumerate(row_layers(prefix)):
+    theirs = [(row_layers(holder.cache), holder.absent, found) for holder, found in sources]
+    for index, layer in enumerate(row_layers(prefix.cache)):
         positions = positions_of(layer)
         if not len(positions):
             continue
@@ -91,22 +94,6 @@ def fetch(
         rows.append((layer, _taken(joined, places[positions[~absent[positions]]])))
     prefix.rows_fetched(holders, wanted)
     _replace_rows(prefix, rows, absent)
-
-
-def row_layers(prefix: PrefixCache) -> list[Any]:
-    """The layers that store every token."""
-    return [layer for layer in flatten(prefix.cache) if stores_rows(layer)]
-
-
-def stores_rows(layer: Any) -> bool:
-    """Whether it stores every token, as sliding windows and recurrent layers do not."""
-    kinds = (PositionedCache, *TRIMMABLE)
-    return isinstance(layer, kinds) and not isinstance(layer, WindowedCache)
-
-
-def store_of(layer: Any) -> Any:
-    """The stock cache that has a layer's arrays."""
-    return layer.inner if isinstance(layer, PositionedCache) else layer
 
 
 def positions_of(layer: Any) -> Positions:

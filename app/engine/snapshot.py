@@ -16,7 +16,7 @@ import os
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +29,7 @@ from app.engine import memory
 from app.engine.prefill import OnStep
 from app.engine.prefix_cache import PrefixCache
 from app.engine.progress import Cancelled
-from app.engine.row_blocks import Rows
+from app.engine.row_blocks import Block, blocks_of, restore_rows
 from app.engine.snapshot_folder import FOLDER_NAME, file_sizes, remove_snapshot, snapshot_folder
 from app.engine.snapshot_manifest import (
     FILE_NAME,
@@ -68,6 +68,8 @@ class Caches(Protocol):
 
 
 C = TypeVar("C", bound=Caches)
+Wanted = Callable[[str, PrefixCache], int]
+"""How many tokens, from the first, are wanted of a model's cache."""
 
 
 class Snapshots:
@@ -134,10 +136,12 @@ class Snapshots:
         conversation: str,
         fresh: Callable[[], C],
         report: Callable[[int], OnStep] = lambda total: lambda done: None,
+        wanted: Wanted | None = None,
     ) -> C | None:
-        """Loads a snapshot into a `fresh()` cache; None without one. `report` is called with the
-        number of tokens, and what it returns with the tokens loaded so far; it may raise Cancelled.
-        Raises SnapshotError for an unusable snapshot, after deleting it."""
+        """Loads a snapshot into a `fresh()` cache; None without one. Where fewer tokens are
+        `wanted`, a `rewind` to them comes before any other row is loaded. `report` is called with
+        the number of tokens, and what it returns with the tokens loaded so far; it may raise
+        Cancelled. Raises SnapshotError for an unusable snapshot, after deleting it."""
         folder = snapshot_folder(self._folder, conversation)
         try:
             _delete_unlisted(folder)
@@ -145,7 +149,7 @@ class Snapshots:
                 with suppress(OSError):
                     folder.rmdir()
                 return None
-            loaded = self._load(folder, fresh(), report)
+            loaded = self._load(folder, fresh(), report, wanted)
         except Cancelled:
             raise
         except Exception as error:
@@ -177,36 +181,35 @@ class Snapshots:
     def delete(self, conversation: str) -> None:
         remove_snapshot(self._folder, conversation)
 
-    def _load(self, folder: Path, cache: C, report: Callable[[int], OnStep]) -> C:
+    def _load(
+        self, folder: Path, cache: C, report: Callable[[int], OnStep], wanted: Wanted | None
+    ) -> C:
         manifest = parse(read_manifest(folder))
         if manifest["identity"] != self._identity:
             raise SnapshotError("it was made with other models")
-        files = manifest["files"]
-        paths = [folder / file["name"] for file in files]
-        for path, file in zip(paths, files, strict=True):
-            if not path.exists() or path.stat().st_size != file["size"]:
-                raise SnapshotError("a part of it is missing")
-            if _header_checksum(path) != file["header"]:
-                raise SnapshotError("a part of it is damaged")
-        models, tokens = dict(_by_model(cache)), int(manifest["tokens"])
-        layers: dict[str, list[Any]] = {name: [] for name in models}
-        blocks: dict[str, list[Rows]] = {name: [] for name in models}
-        on_loaded, checksums = report(tokens), list[Future[int]]()
-        with ThreadPoolExecutor() as pool:  # it checksums a batch while the next is read
-            for start in range(0, len(paths), READ_BATCH):
-                batch = paths[start : start + READ_BATCH]
-                found = [read_part(path) for path in batch]
-                mx.eval([contents_of(part) for part in found])  # all at once, by MLX's own threads
-                checksums += [pool.submit(_checksum, _buffers(part)) for part in found]
-                for path, part in zip(batch, found, strict=True):
-                    is_layer = block_digest(path.name) is None
-                    (layers if is_layer else blocks)[path.name.split("-")[1]].append(part)
-                on_loaded(tokens * len(checksums) // len(paths))
-            if [each.result() for each in checksums] != [file["crc32"] for file in files]:
-                raise SnapshotError("a part of it is damaged")
-        for name, prefix in models.items():
-            if layers[name]:
-                restore(prefix, manifest[name], layers[name], blocks[name])
+        on_loaded = report(int(manifest["tokens"]))
+        needed: dict[str, list[tuple[Block, dict[str, Any]]]] = {}
+        for name, prefix in _by_model(cache):
+            files = [file for file in manifest["files"] if file["name"].split("-")[1] == name]
+            if not files:
+                continue
+            of_rows = [file for file in files if block_digest(file["name"]) is not None]
+            others = [file for file in files if block_digest(file["name"]) is None]
+            restore(prefix, manifest[name], _read_parts(folder, others, lambda _: on_loaded(0)))
+            blocks = blocks_of(prefix)
+            if [each.digest for each in blocks] != [block_digest(f["name"]) for f in of_rows]:
+                raise SnapshotError("its rows are of other tokens")
+            if wanted is not None:
+                prefix.rewind(wanted(name, prefix))
+            pairs = zip(blocks, of_rows, strict=True)
+            needed[name] = [each for each in pairs if each[0].start < len(prefix)]
+        files = [file for blocks in needed.values() for _, file in blocks]
+        tokens = int(cache.target.cached.sum())
+        on_loaded = report(tokens)
+        rows = iter(_read_parts(folder, files, lambda done: on_loaded(tokens * done // len(files))))
+        for name, prefix in _by_model(cache):
+            if name in needed:
+                restore_rows(prefix, [(block, next(rows)) for block, _ in needed[name]])
         return cache
 
     def _enforce_budget(self, newest: Path) -> None:
@@ -227,6 +230,28 @@ class Snapshots:
                 shutil.rmtree(folder, ignore_errors=True)
                 names.subtract(files.keys())
                 total -= sum(size for file, size in files.items() if not names[file])
+
+
+def _read_parts(folder: Path, files: Sequence[dict[str, Any]], on_read: OnStep) -> list[Any]:
+    """What is in these files, which a manifest describes. Raises SnapshotError, what MLX raises,
+    and what `on_read` does."""
+    paths = [folder / file["name"] for file in files]
+    for path, file in zip(paths, files, strict=True):
+        if not path.exists() or path.stat().st_size != file["size"]:
+            raise SnapshotError("a part of it is missing")
+        if _header_checksum(path) != file["header"]:
+            raise SnapshotError("a part of it is damaged")
+    parts, checksums = list[Any](), list[Future[int]]()
+    with ThreadPoolExecutor() as pool:  # it checksums a batch while the next is read
+        for start in range(0, len(paths), READ_BATCH):
+            found = [read_part(path) for path in paths[start : start + READ_BATCH]]
+            mx.eval([contents_of(part) for part in found])  # all at once, by MLX's own threads
+            checksums += [pool.submit(_checksum, _buffers(part)) for part in found]
+            parts += found
+            on_read(len(parts))
+        if [each.result() for each in checksums] != [file["crc32"] for file in files]:
+            raise SnapshotError("a part of it is damaged")
+    return parts
 
 
 def _by_model(cache: Caches) -> Iterator[tuple[str, PrefixCache]]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 8
+FORMAT = 9
 MANIFEST = "manifest.json"
 BLOCK = 256
 """Tokens between two digests of a conversation's beginning."""
@@ -87,9 +87,8 @@ def shared_beginning(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 class _Known(NamedTuple):
-    """Of a snapshot: when its manifest was `changed`, nanoseconds since 1970, and what is in it."""
+    """What is in a snapshot."""
 
-    changed: int
     conversation: str
     beginnings: list[str]
     dense_prefix_len: int
@@ -101,7 +100,9 @@ class SnapshotIndex:
 
     def __init__(self, folder: Path, identity: dict[str, str]) -> None:
         self._folder, self._identity = folder, identity
-        self._manifests: dict[Path, _Known] = {}
+        self._manifests: dict[Path, tuple[int, _Known | None]] = {}
+        """By folder: when a manifest was changed, nanoseconds since 1970, and what is in it; None
+        for those that are damaged or of other models."""
 
     def find_longest(self, ids: NDArray[np.int32], dense: bool) -> tuple[str, int]:
         """The conversation whose snapshot begins with most of these tokens, and how many; of
@@ -124,18 +125,20 @@ class SnapshotIndex:
 
     def _all(self) -> Iterator[tuple[Path, _Known]]:
         for folder in self._folder.iterdir() if self._folder.is_dir() else ():
-            with suppress(Exception):  # other files, or damaged ones: `load` deals with those
-                yield folder, self._read(folder)
+            with suppress(OSError):  # not a snapshot, or just deleted
+                changed = (folder / MANIFEST).stat().st_mtime_ns
+                if self._manifests.get(folder, (None, None))[0] != changed:
+                    self._manifests[folder] = changed, self._read(folder)
+                if (known := self._manifests[folder][1]) is not None:
+                    yield folder, known
 
-    def _read(self, folder: Path) -> _Known:
-        """What its manifest says. Raises SnapshotError, OSError, or what json raises."""
-        changed = (folder / MANIFEST).stat().st_mtime_ns
-        known = self._manifests.get(folder)
-        if known is None or known.changed != changed:
+    def _read(self, folder: Path) -> _Known | None:
+        """What its manifest says; None if it is damaged, which `load` deals with, or of other
+        models."""
+        with suppress(Exception):
             manifest = parse(read_manifest(folder))
-            if manifest["identity"] != self._identity:
-                raise SnapshotError("it was made with other models")
-            dense = manifest["target"]["dense_prefix_len"]
-            found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
-            known = self._manifests[folder] = _Known(changed, *found)
-        return known
+            if manifest["identity"] == self._identity:
+                dense = manifest["target"]["dense_prefix_len"]
+                found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
+                return _Known(*found)
+        return None

@@ -17,11 +17,10 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
 
-from app.engine.caches import PositionedCache, WindowedCache, flatten
+from app.engine.caches import PositionedCache, WindowedCache, flatten, store_of, stores_rows
 from app.engine.positions import PositionRuns
 from app.engine.prefix_cache import Checkpoint, PrefixCache
-from app.engine.row_blocks import Block, Rows, block_rows, blocks_of, restore_rows
-from app.engine.shared_rows import stores_rows
+from app.engine.row_blocks import Block, block_rows, blocks_of
 from app.engine.snapshot_manifest import SnapshotError, block_digest
 
 
@@ -43,6 +42,8 @@ def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
 
 def _layer_metadata(cache: Any) -> dict[str, Any]:
     metadata: dict[str, Any] = {"kind": type(cache).__name__}
+    if stores_rows(cache):
+        metadata["entries"] = store_of(cache).offset
     if isinstance(cache, PositionedCache):
         metadata["runs"] = cache.positions.runs
     if isinstance(cache, WindowedCache):
@@ -98,10 +99,9 @@ def read_part(path: Path) -> Any:
     return tree_unflatten(list(arrays.items()))
 
 
-def restore(
-    prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any], blocks: list[Rows]
-) -> None:
-    """Fills an empty `prefix`. Raises SnapshotError when metadata and caches do not agree."""
+def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) -> None:
+    """Fills an empty `prefix`, but for the rows: they are absent. Raises SnapshotError when
+    metadata and caches do not agree."""
     tokens, *rest = stored
     inner, layers = iter(rest), flatten(prefix.cache)
     positions: dict[object, PositionRuns] = {}
@@ -109,7 +109,7 @@ def restore(
         _restore_layer(cache, about, inner, positions)
     prefix.ids = np.array(tokens[0], dtype=np.int32)
     prefix.cached = np.array(tokens[1]).astype(bool)
-    prefix.absent = np.zeros(len(prefix.ids), bool)
+    prefix.absent = prefix.cached.copy()
     prefix.reads = np.array(tokens[2])
     prefix.dense_prefix_len = int(metadata["dense_prefix_len"])
     prefix.num_layers = metadata["num_layers"]
@@ -118,7 +118,6 @@ def restore(
         for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):
             _restore_layer(state, about, inner, positions)
         prefix.checkpoints.append(Checkpoint(int(checkpoint["position"]), states))
-    restore_rows(prefix, blocks)
     prefix.record_states()
 
 
@@ -141,7 +140,9 @@ def _restore_layer(
     layers: layers with equal ones share one object."""
     if type(cache).__name__ != metadata["kind"]:
         raise SnapshotError("its layers are of other kinds")
-    if not stores_rows(cache):
+    if stores_rows(cache):
+        store_of(cache).offset = int(metadata["entries"])
+    else:
         own = cache.inner if isinstance(cache, PositionedCache) else cache
         own.__dict__.update(next(stored).__dict__)
     if not isinstance(cache, PositionedCache):

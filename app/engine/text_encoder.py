@@ -8,16 +8,18 @@ A BERT (arXiv 1810.04805) of three layers; a piece's vector is the mean over its
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from app.util.assets import assets_path
 
@@ -30,6 +32,11 @@ ENCODER_BYTES = 120 << 20
 """The most that it takes: its weights, and a batch."""
 ENCODER_OPERATIONS = 7.4e6
 """What a text's token takes, before the encoder is loaded."""
+PART, PARTS = 1 << 14, 8
+"""Characters that are tokenised in one go, at least, and how many such parts at once. The result of
+one part is read while the interpreter is locked: about a millisecond."""
+_BORDER = re.compile(r"[ \n\t\u3002\u4e00-\u9fff]")
+"""Characters before which a text can be cut: there, a word ends, and no accent is moved."""
 _EPS = 1e-6
 
 Weights = dict[str, mx.array]
@@ -80,7 +87,7 @@ class TextEncoder:
 
     def encode_question(self, text: str) -> NDArray[np.float32]:
         """The vector (width,) of a question: of its end, if it is long."""
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = [token for _, encoded in self._tokenise(text) for token in encoded.ids]
         return np.asarray(self._encode([ids[-(self._shape.max_tokens - 2) :]])[0])
 
     def encode(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
@@ -97,14 +104,15 @@ class TextEncoder:
     def known_share(self, text: str) -> float:
         """The share of a text's words that are one token: about 1 in English, 0 in scripts that it
         does not know."""
-        encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        parts = Counter(encoded.word_ids)
-        words = [
-            (parts[word] == 1 and token != UNKNOWN)
-            for word, token in zip(encoded.word_ids, encoded.tokens, strict=True)
-            if token == UNKNOWN or (token.isalpha() and not token.startswith("##"))
-        ]
-        return sum(words) / max(len(words), 1)
+        known: list[bool] = []
+        for _, encoded in self._tokenise(text):
+            parts = Counter(encoded.word_ids)
+            known += [
+                parts[word] == 1 and token != UNKNOWN
+                for word, token in zip(encoded.word_ids, encoded.tokens, strict=True)
+                if token == UNKNOWN or (token.isalpha() and not token.startswith("##"))
+            ]
+        return sum(known) / max(len(known), 1)
 
     def encode_texts(
         self, texts: Sequence[str], on_pieces: OnPieces, remember: bool = True
@@ -127,13 +135,29 @@ class TextEncoder:
 
     def _cut(self, text: str) -> tuple[list[list[int]], NDArray[np.int64]]:
         """A text's pieces, at least one, and the characters between them."""
-        encoded = self._tokenizer.encode(text, add_special_tokens=False)
-        ids, offsets = encoded.ids, encoded.offsets
+        ids: list[int] = []
+        at: list[int] = []
+        for first, encoded in self._tokenise(text):
+            ids += encoded.ids
+            at += [first + start for start, _ in encoded.offsets]
         margin = (PIECE - STRIDE) // 2
         starts = range(0, max(len(ids), 1), STRIDE)
         pieces = [ids[max(start - margin, 0) : start + STRIDE + margin] for start in starts]
-        inner = [offsets[start][0] for start in starts[1:]]
+        inner = [at[start] for start in starts[1:]]
         return pieces, np.array([0, *inner, len(text)], np.int64)
+
+    def _tokenise(self, text: str) -> Iterator[tuple[int, Encoding]]:
+        """A text's tokens, part by part, and the character at which each part starts. The same
+        tokens as those of the whole text; but the screen can draw meanwhile, because only
+        `encode_batch` leaves the interpreter's lock to other threads."""
+        borders = [0]
+        while found := _BORDER.search(text, borders[-1] + PART):
+            borders.append(found.start())
+        for at in range(0, len(borders), PARTS):
+            starts, ends = borders[at : at + PARTS], borders[at + 1 : at + PARTS + 1]
+            parts = [text[a:b] for a, b in zip_longest(starts, ends)]
+            found_parts = self._tokenizer.encode_batch(parts, add_special_tokens=False)
+            yield from zip(starts, found_parts, strict=True)
 
     def _encode(self, pieces: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         longest = max(map(len, pieces)) + 2

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from random import Random
+from threading import Event, Thread
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
 from app.chat.model_pairs import resolve_pair
+from app.engine import text_encoder
 from app.engine.built_in_draft import MOST_QUESTIONS, built_in_scores, questions_in, trust
 from app.engine.embedding_scores import embedding_scores
 from app.engine.pair_loader import load_pair
@@ -69,6 +73,50 @@ def test_pieces_divide_a_text() -> None:
     (again,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
     assert again is pieces
     assert not steps, "a text that was just encoded is not encoded again"
+
+
+LETTERS = (
+    "ab Zß\u0301\u0323\u00e9\u1e9e \n\t\r\x00\x1c\x85\u200b\u00a0\u3000"
+    "字。漢カ゛ก็๛🙂👩‍👩[SEP]'.-##Σς"
+)
+"""Of all kinds that a tokenizer treats in its own way."""
+
+
+@pytest.mark.parametrize("part", [1, 5, 40])
+def test_a_text_in_parts_has_the_same_tokens_as_a_whole(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, random = built_in_encoder(), Random(part)
+    texts = ["".join(random.choices(LETTERS, k=length)) for length in (1, 7, 90, 400, 400, 900)]
+    texts += ["".join(map(chr, range(0x250))) + "x" * 300, "e\u0301 \u0301e " * 40]
+    shares = [encoder.known_share(text) for text in texts]
+    whole = encoder.encode_texts(texts, nothing, remember=False)
+    monkeypatch.setattr(text_encoder, "PART", part)
+    assert [encoder.known_share(text) for text in texts] == shares
+    for one, other in zip(encoder.encode_texts(texts, nothing, remember=False), whole, strict=True):
+        assert np.array_equal(one.borders, other.borders)
+        assert np.array_equal(one.vectors, other.vectors)
+
+
+def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
+    """They wait for the share that a part is of the text, not for all of it."""
+    encoder, text, longest, done = built_in_encoder(), "One more word, then. " * 15000, 0.0, Event()
+
+    def draw() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while not done.is_set():
+            time.sleep(0.001)
+            longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+
+    drawing = Thread(target=draw)
+    drawing.start()
+    started_at = time.perf_counter()
+    encoder.known_share(text)
+    took = time.perf_counter() - started_at
+    done.set()
+    drawing.join()
+    assert longest < took / 2
 
 
 @pytest.mark.parametrize("text", ["", " ", "x", "字", "🙂" * 300, "a" * 5000])

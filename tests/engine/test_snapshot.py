@@ -15,13 +15,19 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine import row_blocks, snapshot
+from app.engine import row_blocks, snapshot, snapshot_manifest
 from app.engine.conversation_cache import ConversationCache
 from app.engine.loader import ModelPair
 from app.engine.prefill import StepSize
 from app.engine.snapshot import Snapshots
 from app.engine.snapshot_folder import folder_bytes, snapshot_folder
-from app.engine.snapshot_manifest import FILE_NAME, MANIFEST, SnapshotError, with_checksum
+from app.engine.snapshot_manifest import (
+    FILE_NAME,
+    MANIFEST,
+    SnapshotError,
+    read_manifest,
+    with_checksum,
+)
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
 
@@ -428,6 +434,32 @@ def branch(chat: Chat, models: ModelPair) -> Chat:
     twin.conversation.replace_target(chat.conversation.target.fork())
     twin.write(first, np.arange(9, dtype=np.int32))
     return twin
+
+
+def test_what_other_models_saved_and_what_is_damaged_is_read_once(
+    tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in every turn."""
+    folder, read = tmp_path / "snapshots", list[str]()
+    for name in "ab":
+        save(Snapshots(folder, BUDGET, {"target": name}), chat, name)
+    save(Snapshots(folder, BUDGET, IDENTITY), chat, "own")
+    damaged = snapshot_folder(folder, "b") / MANIFEST
+    damaged.write_text(damaged.read_text() + " ")
+
+    def counted(folder: Path) -> str:
+        read.append(folder.name)
+        return read_manifest(folder)
+
+    monkeypatch.setattr(snapshot_manifest, "read_manifest", counted)
+    index, ids = Snapshots(folder, BUDGET, IDENTITY).index, chat.conversation.target.ids
+    for _ in range(3):
+        assert index.find_longest(ids, dense=False)[0] in ("", "own")
+    assert sorted(read) == sorted(snapshot_folder(folder, name).name for name in ("a", "b", "own"))
+    save(Snapshots(folder, BUDGET, IDENTITY), chat, "a")
+    read.clear()
+    index.find_longest(ids, dense=False)
+    assert len(read) == 1, "one that was changed is read again"
 
 
 def test_what_two_conversations_have_read_alike_is_on_the_disk_once(

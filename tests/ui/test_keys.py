@@ -19,7 +19,9 @@ from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.help.screen import help_rows, key_name
+from app.ui.keep.slider import KeepSlider
 from app.ui.terminal.paste import PasteSafeParser
+from tests import fakes
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -170,6 +172,22 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         await pilot.press("escape")
         await until_shown(pilot, "▸ Read 2")
         await until_gone(pilot, "would read")
+
+
+async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fakes, "DEFAULT_KEEP_RATIO", 0.08)
+    engine = FakeEngine(Story(answer="Short."))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, "▸ Read 2")
+        await pilot.press("ctrl+g")
+        slider = pilot.app.screen.query_one(KeepSlider)
+        await until(pilot, lambda: slider.value == 8)
+        assert engine.sent(Reselect) == [Reselect(engine.asks[0].turn, AUTO_KEEP)]
+        await pilot.press("right", "enter")
+        await until_shown(pilot, "next: SPARSE 9%")
 
 
 async def test_keep_is_not_tried_while_the_engine_works() -> None:

@@ -99,7 +99,7 @@ class KeepPreview:
             self._begin(self._spans_turn)
             self._show_progress(self._spans_turn)
         elif self._slider.display and not self.active:
-            self._preview(self._slider.value / 100)
+            self._preview(self._slider.keep)
 
     def _preview(self, keep: float) -> None:
         self._begin(self._chosen or self._open_chats.shown.conversation.last)
@@ -113,6 +113,7 @@ class KeepPreview:
         progress.apply(selected, 0.0)
         self._draw(turn)
         cached = self._open_chats.is_fully_cached(turn)
+        self._slider.settle(selected.keep_ratio)
         self._slider.effect = ALL_CACHED if cached else would_read(selected)
         if self._spans is not None:
             self._spans.show(self._documents(turn, selected), selected.keep_ratio)

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from app.protocol.options import DEFAULT_KEEP_RATIO
+from app.protocol.options import AUTO_KEEP, expected_keep
 from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
@@ -25,6 +25,10 @@ def keep_bar(keep: float, width: int) -> Content:
     return Content.assemble(
         ("━" * knob, "$accent"), ("●", "$accent"), ("─" * (width - 1 - knob), "$ink-faint")
     )
+
+
+def _percent(keep: float) -> int:
+    return min(MAX_PERCENT, max(MIN_PERCENT, round(keep * 100)))
 
 
 class KeepSlider(Widget, can_focus=True):
@@ -70,18 +74,31 @@ class KeepSlider(Widget, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self._digits = ""
+        self._automatic = False
+        """Whether it was opened at AUTO_KEEP and not moved since."""
         self._opened_from: Widget | None = None
 
+    @property
+    def keep(self) -> float:
+        """What is being tried."""
+        return AUTO_KEEP if self._automatic else self.value / 100
+
     def open(self, keep: float) -> None:
-        """At this keep; at the default one instead of AUTO_KEEP."""
+        """At this keep. AUTO_KEEP is the default one until `settle` says what it is."""
         if self.display:
             return
         self._digits = ""
         self.effect = ""
-        self.value = min(MAX_PERCENT, max(MIN_PERCENT, round((keep or DEFAULT_KEEP_RATIO) * 100)))
+        self._automatic = keep == AUTO_KEEP
+        self.value = _percent(expected_keep(keep))
         self._opened_from = self.screen.focused
         self.display = True
         self.screen.set_focus(self)
+
+    def settle(self, keep: float) -> None:
+        """This is what AUTO_KEEP chooses. Once the slider was moved, it stays where it is."""
+        if self._automatic:
+            self.value = _percent(keep)
 
     def render(self) -> Content:
         width = self.content_size.width
@@ -139,7 +156,8 @@ class KeepSlider(Widget, can_focus=True):
             self._try(int(self._digits))
 
     def _try(self, value: int) -> None:
-        self.value = min(MAX_PERCENT, max(MIN_PERCENT, value))
+        self._automatic = False
+        self.value = _percent(value / 100)
         self.post_message(self.Moved(self.value / 100))
 
     def _close(self, message: Closed) -> None:
