@@ -238,7 +238,7 @@ class _Answer:
 
 def _exit_reason(status: int) -> str:
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
-    known = {"SIGXCPU": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
+    known = {"SIGPROF": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
     return known.get(name, f"it ended with {name}")
 
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import resource
+import signal
 import struct
 import sys
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -31,6 +30,8 @@ from typing import IO, Any
 
 MAX_UNCOVERED = 32
 """Letters in a row that may be in no token."""
+
+_MEMORY = resource.RLIMIT_AS
 
 Answer = tuple[dict[str, Any], list[bytes]]
 
@@ -57,17 +58,14 @@ def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
 
 def _limit(seconds: float, memory: int) -> None:
     """For the next request. Not every system limits memory: the other process watches it, too."""
-    with contextlib.suppress(OSError, ValueError):
-        # The kernel counts by ticks, on a busy or virtual machine up to twice what this clock says.
-        _lower(resource.RLIMIT_CPU, math.ceil(2 * (time.process_time() + seconds)))
+    # This timer counts CPU seconds from now on. RLIMIT_CPU counts from the process's start, by a
+    # clock that a process cannot read, so that earlier requests would use up the next one's.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
-
-
-def _lower(limit: int, value: int) -> None:
-    hard = resource.getrlimit(limit)[1]
-    resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+        wanted, hard = pages * resource.getpagesize() + memory, resource.getrlimit(_MEMORY)[1]
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(_MEMORY, (soft, hard))
 
 
 # ------------------------------------------------------------------------------------ templates
@@ -300,6 +298,7 @@ def main(paths: Sequence[str]) -> None:
     """`paths`: folders to import packages from."""
     sys.path += paths
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process when its seconds are up
     # Whatever else writes to standard output must not come between messages.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
