@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_array
 from app.engine.speculation import Gate
 from app.protocol.events import ModelInfo
 from app.protocol.memory_model import BUDGET_SHARE
+from app.protocol.prompt import TemplateRule
 from app.sandbox.process import TextProcess
 
 
@@ -152,13 +153,8 @@ class ModelPair:
     dense_only: str | None
     prompts: Prompts
     only_quotes: bool = False
-
-    @property
-    def draft_stop_ids(self) -> Iterable[int]:
-        """The draft's end-of-text tokens."""
-        own = self.draft.tokenizer if self.draft is not None else None
-        ids: Iterable[int] = (own or self.target.tokenizer).eos_token_ids
-        return ids
+    told: set[TemplateRule] = field(default_factory=set)
+    """Rules of the chat template that the user was told of."""
 
 
 def load_one(
