@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -155,6 +155,13 @@ class ModelPair:
     only_quotes: bool = False
     told: set[TemplateRule] = field(default_factory=set)
     """Rules of the chat template that the user was told of."""
+
+    @property
+    def draft_stop_ids(self) -> Iterable[int]:
+        """The draft's end-of-text tokens."""
+        own = self.draft.tokenizer if self.draft is not None else None
+        ids: Iterable[int] = (own or self.target.tokenizer).eos_token_ids
+        return ids
 
 
 def load_one(

@@ -33,8 +33,8 @@ TEMPLATE_RULES = {
     " so a later one is put at the beginning of the question after it.",
     TemplateRule.NO_SYSTEM: "This model's chat template takes no system prompt, so it is put at the"
     " beginning of the question after it.",
-    TemplateRule.QUESTION_FIRST: "This model's chat template wants a question first, so an empty one"
-    " is put before the answer that begins the conversation.",
+    TemplateRule.QUESTION_FIRST: "This model's chat template wants a question first, so an empty"
+    " one is put before the answer that begins the conversation.",
 }
 """What is said of messages that were rearranged."""
 COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
