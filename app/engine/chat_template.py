@@ -20,9 +20,10 @@ from app.protocol.prompt import Message, Role, TemplateRule
 from app.sandbox.process import TextError, TextProcess, TextRefused
 
 # Private use characters, so that a template cannot produce them and no case mapping changes them.
-_CONTENT = "\ue000{}\ue001"
-_THINKING = "\ue000t{}\ue001"
-_SENTINELS = re.compile("\ue000(t?)(\\d+)\ue001")
+# The white space is gone where a template trims contents.
+_CONTENT = "\u2003\ue000{}\ue001\u2003"
+_THINKING = "\u2003\ue000t{}\ue001\u2003"
+_SENTINELS = re.compile("(\u2003?)\ue000(t?)(\\d+)\ue001(\u2003?)")
 _BETWEEN = "\n\n"
 """Between messages that became one."""
 
@@ -34,11 +35,18 @@ class PromptError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a message's text, or its thinking, is in a rendered template, after the template's own
-    text `before`."""
+    text `before`. `trims` says whether it loses white space at the start, and at the end."""
 
     before: str
     message: int
     thinking: bool
+    trims: tuple[bool, bool]
+
+    def trim(self, message: Message) -> Message:
+        """The message as it is in the prompt."""
+        start, end = self.trims
+        text = message.text.lstrip() if start and not message.in_prompt else message.text
+        return replace(message, text=text.rstrip() if end else text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,8 @@ class ChatTemplate:
         places: list[Place] = []
         at = 0
         for match in _SENTINELS.finditer(rendered):
-            places.append(Place(rendered[at : match.start()], int(match[2]), bool(match[1])))
+            before, trims = rendered[at : match.start()], (not match[1], not match[4])
+            places.append(Place(before, int(match[3]), bool(match[2]), trims))
             at = match.end()
         said = [place.message for place in places if not place.thinking]
         thought = [place.message for place in places if place.thinking]

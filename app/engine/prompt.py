@@ -300,7 +300,7 @@ class PromptBuilder:
         rendered = self._template.render(messages, may_think)
         parts = [] if self._tokenizer.has_chat_template else [_BEGINNING]
         for place in rendered.places:
-            message, index = messages[place.message], place.message
+            index, message = place.message, place.trim(messages[place.message])
             if place.thinking:
                 text = message.thinking.strip("\n")
                 contents = [_PromptPart(SegmentKind.HISTORY, text, index, thinking=True)]
