@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.generate import TextStateMachine, make_stop_sequences, make_text_state_machine
+from mlx_lm.generate import TextStateMachine, make_stop_sequences
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from numpy.typing import NDArray
 
@@ -21,6 +21,7 @@ from app.engine.caches import Cache
 from app.engine.copy_index import CopyIndex, Match
 from app.engine.draft_proposals import DraftProposals
 from app.engine.mid_answer_recall import MidAnswerRecall
+from app.engine.reasoning import ANSWER, REASONING, Reasoning
 from app.engine.sharded_model import ShardsLost
 from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
@@ -74,7 +75,8 @@ class Decoder:
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
         self._detokenizer = tokenizer.detokenizer
-        self._machine = make_text_state_machine(tokenizer)
+        self._reasoning = Reasoning(tokenizer)
+        self._machine = self._reasoning.machine()
         self._state = self._machine.make_state()
         self._stops = make_stop_sequences(tokenizer).matcher()
         self._thinking_tokens = 0
@@ -105,7 +107,7 @@ class Decoder:
         sampling = self._sampling
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
         self._state = self._machine.make_state(
-            "reasoning" if self._starts_thinking(prompt) else "normal"
+            REASONING if self._reasoning.is_open(prompt.tolist()) else ANSWER
         )
         for token in answer.tolist():
             self.ids.append(token)
@@ -218,10 +220,10 @@ class Decoder:
     @cached_property
     def _closing(self) -> list[int]:
         """What ends the thinking."""
-        if not self._tokenizer.has_thinking or not self._sampling.thinking_budget:
+        found = self._reasoning.format
+        if found is None or not self._sampling.thinking_budget:
             return []
-        text = f"\n{self._tokenizer.think_end}\n\n"
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        ids: list[int] = self._tokenizer.encode(found.closes, add_special_tokens=False)
         return ids
 
     def _end_thinking(self, stream: TokenStream) -> int:
@@ -303,14 +305,6 @@ class Decoder:
         self._pending = (ids, text, thinking)
         if time.perf_counter() - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
-
-    def _starts_thinking(self, prompt_ids: NDArray[np.int32]) -> bool:
-        """Whether the generation prompt has already opened the model's thinking."""
-        if not self._tokenizer.has_thinking:
-            return False
-        tail = prompt_ids[-16:].tolist()
-        opened: int = self._tokenizer.rfind_think_start(tail)
-        return opened > int(self._tokenizer.rfind_think_end(tail))
 
 
 def _sampler(sampling: Sampling) -> Sampler | None:

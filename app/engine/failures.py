@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import traceback
 
+from app.engine.chat_template import PromptError
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory, describe_error, is_oom
-from app.engine.prompt import PromptError
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn import TurnError
 from app.protocol.events import Failed

@@ -36,6 +36,7 @@ from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_array
 from app.engine.speculation import Gate
 from app.protocol.events import ModelInfo
 from app.protocol.memory_model import BUDGET_SHARE
+from app.protocol.prompt import TemplateRule
 from app.sandbox.process import TextProcess
 
 
@@ -153,6 +154,8 @@ class ModelPair:
     dense_only: str | None
     prompts: Prompts
     only_quotes: bool = False
+    told: set[TemplateRule] = field(default_factory=set)
+    """Rules of the chat template that the user was told of."""
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:

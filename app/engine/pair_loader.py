@@ -89,6 +89,7 @@ def _load_pair(
         refusal = loaded.dense_only
     prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.set_vocab_limit(loaded.vocab_size)
+    loaded.tokenizer.eos_token_ids = loaded.tokenizer.eos_token_ids | prompts.turn_ends()
     quotes = command.only_quotes
     if command.draft is None or draft_name is None:
         return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)

@@ -8,17 +8,17 @@ segments are exact, and the tokens of a prefix never change when the conversatio
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
+from app.engine.chat_template import ChatTemplate, PromptError, one_line
+from app.engine.reasoning import Reasoning
+from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind, TemplateRule
 from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 
 ALWAYS_PINNED = 4
@@ -30,18 +30,9 @@ PINNED_KINDS = frozenset(
 
 DOCUMENT_FOOTER = "\n</document>\n\n"
 
-# Private use characters, so that a template cannot produce them and no case mapping changes them.
-_SENTINEL = "\ue000{}\ue001"
-_THINKING = "\ue000t{}\ue001"
-_SENTINELS = re.compile("\ue000(t?)(\\d+)\ue001")
-
 _Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 """Ids, and of a text that may be skipped where they start and the last one ends."""
 _MAY_BE_SKIPPED = frozenset({SegmentKind.DOCUMENT, SegmentKind.HISTORY})
-
-
-class PromptError(ValueError):
-    """The conversation cannot be rendered for this model; one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +56,8 @@ class Prompt:
     int64 (n + 1,). `user_pins` are ranges `(start, end)` of document tokens that the user pinned.
     The last `answer_prefix_len` tokens are of an answer that is to be continued; they count as part
     of the generation prompt. `texts` are those that may be skipped. `for_draft` is the same
-    conversation as a draft with another tokenizer reads it."""
+    conversation as a draft with another tokenizer reads it. `rules` are those of the chat template
+    for which messages were rearranged."""
 
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
@@ -74,6 +66,7 @@ class Prompt:
     answer_prefix_len: int = 0
     texts: tuple[PromptText, ...] = ()
     for_draft: Prompt | None = None
+    rules: frozenset[TemplateRule] = frozenset()
 
     @property
     def draft_prompt(self) -> Prompt:
@@ -133,8 +126,13 @@ class _PromptPart:
     ids: tuple[int, ...] | None = None
     special: bool = False
     """Whether special tokens in `text` count as such."""
-    first: bool = False
     thinking: bool = False
+    spaces: str = ""
+    """Of the template, before `text`: a tokenizer joins them with the first word."""
+    after: str = "text"
+    """What it follows, as in `TextPiece`."""
+    begins: bool = False
+    """It stands for what the tokenizer puts before every text."""
 
 
 class Prompts(Protocol):
@@ -159,11 +157,15 @@ class PromptBuilder:
         self._tokenizer, self._wrote_answers = tokenizer, wrote_answers
         self._texts = texts or TextProcess()
         self._texts.load(backend.to_str())
+        self._reasoning = Reasoning(tokenizer)
+        self._template = ChatTemplate(tokenizer, self._texts, self._reasoning)
+        added = backend.get_added_tokens_decoder().values()
+        self._special = tuple(token.content for token in added if token.content.strip())
+        self._space_eating = tuple(token.content for token in added if token.rstrip)
         self._vocab_limit = 0
-        self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
         self._documents: dict[str, _Tokens] = {}
-        """The last prompt's documents: most turns ask about the same ones."""
+        """The last prompt's documents, after text: most turns ask about the same ones."""
 
     def set_vocab_limit(self, vocab_rows: int) -> None:
         """Refuse token ids that a model has no embedding for, which would read arbitrary memory. It
@@ -189,10 +191,11 @@ class PromptBuilder:
         texts: list[PromptText] = []
         user_pins: list[tuple[int, int]] = []
         at = 0
-        parts = list(self._parts(messages, thinking))
+        parts, rules = self._render(messages, thinking)
         prompt_parts = len(parts)
         if answer is not None:
             parts += self._answer_parts(answer, parts[-1])
+        parts = list(self._placed(parts))
         encoded = self._encode(parts, check)
         for part, (tokens, starts) in zip(parts, encoded, strict=True):
             if len(tokens) == 0:
@@ -217,7 +220,13 @@ class PromptBuilder:
         if self._vocab_limit and joined.max(initial=0) >= self._vocab_limit:
             raise PromptError("This model's tokenizer has tokens that the model does not know")
         return Prompt(
-            joined, tuple(segments), offsets, tuple(user_pins), answer_prefix_len, tuple(texts)
+            joined,
+            tuple(segments),
+            offsets,
+            tuple(user_pins),
+            answer_prefix_len,
+            tuple(texts),
+            rules=rules,
         )
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
@@ -232,158 +241,152 @@ class PromptBuilder:
             number += part.text == DOCUMENT_FOOTER
         return counts
 
+    def turn_ends(self) -> frozenset[int]:
+        """The tokens that end an answer by the chat template: what it writes first after one, where
+        that is a special token; and by the way in which the model reasons."""
+        found, written = self._reasoning.format, self._template.after_answers().lstrip()
+        if found is not None and found.ends:  # what follows an answer follows reasoning, too
+            names: Sequence[str] = found.ends
+        else:
+            names = sorted(filter(written.startswith, self._special), key=len)[-1:]
+        ids = map(self._tokenizer.backend_tokenizer.token_to_id, names)
+        return frozenset(number for number in ids if number is not None)
+
     def _encode(self, parts: list[_PromptPart], check: Check) -> list[_Tokens]:
         known = [self._known_tokens(part) for part in parts]
         new = [part for part, tokens in zip(parts, known, strict=True) if tokens is None]
         try:
             encoded, uncovered = self._texts.encode([_text_piece(part) for part in new], check)
         except TextError as error:
-            raise PromptError(f"This model's tokenizer failed ({_one_line(error)})") from error
+            raise PromptError(f"This model's tokenizer failed ({one_line(error)})") from error
         if uncovered:
             raise PromptError(f"This model's tokenizer drops {uncovered:,} letters of a text")
         rest = iter(
-            (np.frombuffer(ids, np.int32), _starts(offsets, part.text))
+            (np.frombuffer(ids, np.int32), _starts(offsets, part))
             for part, (ids, offsets) in zip(new, encoded, strict=True)
         )
         found = [next(rest) if tokens is None else tokens for tokens in known]
         self._documents = {
             part.text: tokens
             for part, tokens in zip(parts, found, strict=True)
-            if part.kind is SegmentKind.DOCUMENT
+            if part.kind is SegmentKind.DOCUMENT and part.after == "text"
         }
+        if parts and parts[0].begins:
+            found[0] = self._beginning(found[1:])
         return found
 
-    def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
-        if part.kind is SegmentKind.DOCUMENT:
-            return self._documents.get(part.text)
-        # Ids of another tokenizer, or of unknown origin, count no more than the text beside them.
-        ids = part.ids if self._wrote_answers else None
-        if ids is not None and all(0 <= i < self._vocab_size for i in ids):
-            if ids and ids[-1] in self._stop_ids:
-                ids = ids[:-1]  # the template ends the message itself
-            # Where each starts is not known, so they count as equally long.
-            starts = np.linspace(0, len(part.text), len(ids) + 1).astype(np.int64)
-            return np.array(ids, np.int32), starts
-        return None
+    def _beginning(self, rest: list[_Tokens]) -> _Tokens:
+        """What the tokenizer puts before a text, unless the text has it already."""
+        begin = np.array(self._texts.begin_ids, np.int32)
+        first = next((tokens for tokens, _ in rest if len(tokens)), begin[:0])
+        has_it = np.array_equal(first[: len(begin)], begin)
+        return begin[: 0 if has_it else None], np.zeros(0, np.int64)
 
-    def _parts(self, messages: tuple[Message, ...], may_think: bool) -> Iterator[_PromptPart]:
+    def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
+        if part.kind is SegmentKind.DOCUMENT and part.after == "text":
+            return self._documents.get(part.text)
+        if part.ids is None:
+            return None
+        # Where each starts is not known, so they count as equally long.
+        starts = np.linspace(0, len(part.text), len(part.ids) + 1).astype(np.int64)
+        return np.array(part.ids, np.int32), starts
+
+    def _render(
+        self, messages: tuple[Message, ...], may_think: bool
+    ) -> tuple[list[_PromptPart], frozenset[TemplateRule]]:
+        """A conversation's parts, and the template's rules for which it was rearranged."""
         if messages[-1].plain:
-            yield from _plain_parts(messages[-1])
-            return
-        rendered = self._render(messages, may_think)
-        at, expected = 0, 0
-        for match in _SENTINELS.finditer(rendered):
-            if int(match[2]) != expected:
-                break
-            text = rendered[at : match.start()]
-            yield _PromptPart(SegmentKind.TEMPLATE, text, special=True, first=at == 0)
-            at = match.end()
-            if match[1]:
-                thinking = messages[expected].thinking.strip("\n")
-                yield _PromptPart(SegmentKind.HISTORY, thinking, expected, thinking=True)
-                continue
-            is_last = expected == len(messages) - 1
-            yield from _content_parts(messages[expected], expected, is_last)
-            expected += 1
-        if expected != len(messages) or _SENTINELS.search(rendered, at):
-            raise PromptError(
-                "This model's chat template does not include every message once and in order"
-            )
-        yield _PromptPart(SegmentKind.GENERATION, rendered[at:], special=True)
+            return [*_plain_parts(messages[-1])], frozenset()
+        rendered = self._template.render(messages, may_think)
+        parts = [] if self._tokenizer.has_chat_template else [_BEGINNING]
+        for place in rendered.places:
+            index, message = place.message, place.trim(messages[place.message])
+            if place.thinking:
+                text = message.thinking.strip("\n")
+                contents = [_PromptPart(SegmentKind.HISTORY, text, index, thinking=True)]
+            elif message.role is Role.ASSISTANT:
+                contents = [self._past_answer(message, index)]
+            else:
+                contents = [*_content_parts(message, index, index == len(messages) - 1)]
+            before, spaces = self._split_spaces(place.before)
+            if contents[0].ids is None:
+                contents[0] = replace(contents[0], spaces=spaces)
+            elif rendered.generation.endswith(" "):  # the model has written after that
+                before = place.before
+            parts += [_PromptPart(SegmentKind.TEMPLATE, before, special=True), *contents]
+        parts.append(_PromptPart(SegmentKind.GENERATION, rendered.generation, special=True))
+        return parts, rendered.rules
+
+    def _split_spaces(self, text: str) -> tuple[str, str]:
+        """A template's text, and the spaces at its end, unless a token takes them."""
+        stripped = text.rstrip(" ")
+        if stripped.endswith(self._space_eating):
+            return text, ""
+        return stripped, text[len(stripped) :]
+
+    def _placed(self, parts: list[_PromptPart]) -> Iterator[_PromptPart]:
+        """The parts, with what each one follows."""
+        after = "nothing"
+        for part in parts:
+            yield replace(part, after=after)
+            if part.special and part.text:
+                of_token = part.text.endswith(self._special)
+                of_token = of_token or part.text.rstrip().endswith(self._space_eating)
+                after = "token" if of_token else "text"
+            elif part.spaces or part.text or part.ids:
+                after = "text"
+
+    def _usable_ids(self, answer: Message) -> tuple[int, ...] | None:
+        """Ids of another tokenizer, or of unknown origin, count no more than the text beside
+        them."""
+        ids = answer.token_ids if self._wrote_answers else None
+        if ids is None or not all(0 <= i < self._vocab_size for i in ids):
+            return None
+        # The template ends the message itself.
+        return ids[:-1] if ids and ids[-1] in self._tokenizer.eos_token_ids else ids
+
+    def _past_answer(self, message: Message, index: int) -> _PromptPart:
+        """As it was generated, unless that was more than the answer, which templates leave out."""
+        kind, ids = SegmentKind.HISTORY, self._usable_ids(message)
+        if message.thinking or (ids is not None and self._reasoning.is_in(ids)):
+            return _PromptPart(kind, message.text.lstrip("\n"), index)
+        return _PromptPart(kind, message.text, index, ids=ids)
 
     def _answer_parts(self, answer: Message, generation: _PromptPart) -> Iterator[_PromptPart]:
         """An answer to continue, after the generation prompt: as it was generated, or, where its
         ids are unknown, as the model would have written it."""
-        kind = SegmentKind.GENERATION
-        if answer.token_ids is not None:
-            yield _PromptPart(kind, answer.text, ids=answer.token_ids)
+        kind, found = SegmentKind.GENERATION, self._reasoning.format
+        if (ids := self._usable_ids(answer)) is not None:
+            yield _PromptPart(kind, answer.text, ids=ids)
             return
-        opens = self._tokenizer.think_start or ""
-        is_open = bool(opens) and generation.text.rstrip().endswith(opens)
-        if self._tokenizer.has_thinking:
+        if found is not None:
+            is_open = generation.text.rstrip().endswith(found.starts)
             if answer.thinking and not is_open:
-                yield _PromptPart(kind, f"{opens}\n", special=True)
+                yield _PromptPart(kind, found.opens, special=True)
             yield _PromptPart(kind, answer.thinking.strip("\n"))
-            if answer.text and (answer.thinking or is_open):
-                yield _PromptPart(kind, f"\n{self._tokenizer.think_end}\n\n", special=True)
+            if answer.text:
+                reasoned = answer.thinking or is_open
+                yield _PromptPart(kind, found.closes if reasoned else found.begins, special=True)
         yield _PromptPart(kind, answer.text)
 
-    def _render(self, messages: tuple[Message, ...], may_think: bool) -> str:
-        turns = [
-            {"role": str(m.role), "content": _SENTINEL.format(i)}
-            | ({"reasoning_content": _THINKING.format(i)} if m.thinking else {})
-            for i, m in enumerate(messages)
-        ]
-        if not self._tokenizer.has_chat_template:
-            return "\n\n".join(turn["content"] for turn in turns) + "\n\n"
-        try:
-            with render_with(self._texts.render):
-                rendered: str = self._tokenizer.apply_chat_template(
-                    turns,
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    **({} if may_think else {"enable_thinking": False}),
-                )
-        except Exception as error:  # transformers raises any type
-            problem = f"This model's chat template failed ({_one_line(error)})"
-            raise PromptError(problem) from error
-        return rendered
 
-
-_RENDERING = threading.Lock()
-
-
-@contextmanager
-def render_with(render: Callable[[str, dict[str, Any]], str]) -> Iterator[None]:
-    """Inside, transformers prepares a chat template's variables, and `render` gets its source and
-    them: a template is a program that comes with a model. One thread at a time: a global of
-    transformers is replaced meanwhile."""
-    from transformers.utils import chat_template_utils
-
-    class RemoteTemplate:
-        """A compiled template, as far as transformers uses one."""
-
-        def __init__(self, source: str) -> None:
-            self._source = source
-
-        def render(self, **variables: Any) -> str:
-            return render(self._source, variables)
-
-    with _RENDERING:
-        original = chat_template_utils._compile_jinja_template
-        chat_template_utils._compile_jinja_template = RemoteTemplate
-        try:
-            yield
-        finally:
-            chat_template_utils._compile_jinja_template = original
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+_BEGINNING = _PromptPart(SegmentKind.TEMPLATE, "", begins=True)
 
 
 def _text_piece(part: _PromptPart) -> TextPiece:
-    encoder = "text"
-    if part.special:
-        encoder = "whole" if part.first else "inner"
-    return TextPiece(part.text, encoder, part.kind in _MAY_BE_SKIPPED)
+    text = part.spaces + part.text
+    return TextPiece(text, part.special, part.after, part.kind in _MAY_BE_SKIPPED)
 
 
-def _starts(offsets: bytes, text: str) -> NDArray[np.int64]:
-    starts = np.frombuffer(offsets, np.int64)[::2]
-    return np.append(starts, len(text)) if offsets else np.zeros(0, np.int64)
+def _starts(offsets: bytes, part: _PromptPart) -> NDArray[np.int64]:
+    """In its text, where the first token has the spaces before it, too."""
+    starts = np.maximum(np.frombuffer(offsets, np.int64)[::2] - len(part.spaces), 0)
+    return np.append(starts, len(part.text)) if offsets else np.zeros(0, np.int64)
 
 
 def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_PromptPart]:
     if message.role is Role.SYSTEM:
         yield _PromptPart(SegmentKind.SYSTEM, message.text, index)
-        return
-    if message.role is Role.ASSISTANT:
-        if message.thinking:
-            # The generated ids include the thinking, which most templates omit.
-            yield _PromptPart(SegmentKind.HISTORY, message.text.lstrip("\n"), index)
-        else:
-            yield _PromptPart(SegmentKind.HISTORY, message.text, index, ids=message.token_ids)
         return
     for number, document in enumerate(message.in_prompt):
         yield _PromptPart(SegmentKind.TEMPLATE, document_header(document), index)
@@ -395,7 +398,7 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
 
 def _plain_parts(message: Message) -> Iterator[_PromptPart]:
     """Of a text that is not a message: all but its end may be skipped."""
-    yield _PromptPart(SegmentKind.TEMPLATE, "", special=True, first=True)
+    yield _BEGINNING
     for number, document in enumerate(message.in_prompt):
         yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number)
     yield _PromptPart(SegmentKind.QUESTION, message.text, 0)

@@ -42,6 +42,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.wording import TEMPLATE_RULES
 
 
 class TurnError(RuntimeError):
@@ -179,6 +180,9 @@ class Turn:
         chosen = found.parts is not None
         clock.add(Phase.RETRIEVE if chosen else Phase.TOKENISE, time.perf_counter() - started_at)
         self._ask = replace(ask, messages=found.messages)
+        for rule in sorted(found.prompt.rules - self._pair.told):
+            self._pair.told.add(rule)
+            self._emit(EngineWarning(TEMPLATE_RULES[rule], ask.conversation))
         if found.parts is not None:
             event = Retrieved(ask.turn, found.parts, found.ranked, found.total_files, found.room)
             self._emit(event)

@@ -170,7 +170,8 @@ class SnapshotProgress:
 
 @dataclass(frozen=True, slots=True)
 class EngineWarning:
-    """Something failed that only costs time. `message` says what, and what follows."""
+    """Something that the user should know and that ends no turn, such as a failure that only costs
+    time. `message` says what, and what follows."""
 
     message: str
     conversation: str | None = None

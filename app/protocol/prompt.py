@@ -83,6 +83,19 @@ class FileChoice:
 NO_CHOICE = FileChoice()
 
 
+class TemplateRule(StrEnum):
+    """What a chat template demands of a conversation, for which messages were rearranged."""
+
+    ALTERNATING = "alternating"
+    """Messages of the same role in a row were joined."""
+    SYSTEM_FIRST = "system first"
+    """Later system prompts went into the questions after them."""
+    NO_SYSTEM = "no system"
+    """All system prompts went into the questions after them."""
+    QUESTION_FIRST = "question first"
+    """An empty question was put before an answer that began the conversation."""
+
+
 class SegmentKind(StrEnum):
     TEMPLATE = "template"
     SYSTEM = "system"

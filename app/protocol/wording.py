@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.protocol.memory import format_bytes
+from app.protocol.prompt import TemplateRule
 from app.protocol.stats import Phase, Reading, Statistics
 from app.util import formatting
 
@@ -25,6 +26,17 @@ ACTIVITIES = {
     Phase.DECODE: "Answering",
 }
 """What happens in a phase; what PREFILL does depends on how the prompt is read."""
+TEMPLATE_RULES = {
+    TemplateRule.ALTERNATING: "This model's chat template wants questions and answers to alternate,"
+    " so messages of the same role in a row are joined.",
+    TemplateRule.SYSTEM_FIRST: "This model's chat template takes a system prompt only at the start,"
+    " so a later one is put at the beginning of the question after it.",
+    TemplateRule.NO_SYSTEM: "This model's chat template takes no system prompt, so it is put at the"
+    " beginning of the question after it.",
+    TemplateRule.QUESTION_FIRST: "This model's chat template wants a question first, so an empty"
+    " one is put before the answer that begins the conversation.",
+}
+"""What is said of messages that were rearranged."""
 COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
 """What is counted while a phase runs."""
 

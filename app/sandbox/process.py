@@ -40,6 +40,10 @@ class TextError(RuntimeError):
     """A template or tokenizer failed, or exceeded its limits: part of a sentence."""
 
 
+class TextRefused(TextError):
+    """The template or tokenizer raised an error itself, within its limits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """For one request: CPU seconds, and bytes of memory and of the answer."""
@@ -66,10 +70,13 @@ def encode_limits(characters: int) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A text to encode. `encoder` is `whole`, `inner` or `text` (`worker.Encoders`)."""
+    """A text to encode. `after` says what it follows: `nothing`, a special `token`, or `text`; some
+    tokenizers put a space before a first word. With `special`, special tokens in it count as
+    such."""
 
     text: str
-    encoder: str = "text"
+    special: bool = False
+    after: str = "text"
     offsets: bool = False
 
 
@@ -84,6 +91,8 @@ class TextProcess:
         """Of a setup whose answer was not read yet."""
         self._opened = ""
         """The digest of the tokenizer that `open` has read."""
+        self.begin_ids: tuple[int, ...] = ()
+        """What the tokenizer puts before every text, once a request was answered."""
 
     # ---------------------------------------------------------------------------- requests
 
@@ -107,6 +116,7 @@ class TextProcess:
             limits, self._unanswered = self._unanswered, None
             answer, _ = self._receive(limits, check)
             self._opened = str(answer.get("digest", ""))
+            self.begin_ids = tuple(answer["begin"])
 
     def render(self, source: str, variables: dict[str, Any]) -> str:
         """Render a chat template with variables that are plain JSON."""
@@ -121,7 +131,7 @@ class TextProcess:
     ) -> tuple[list[tuple[bytes, bytes]], int]:
         """For each piece its ids (int32) and where tokens start and end (int64, pairs); and how
         many letters of all of them are in no token."""
-        header = {"do": "encode", "pieces": [(p.encoder, p.offsets) for p in pieces]}
+        header = {"do": "encode", "pieces": [(p.special, p.after, p.offsets) for p in pieces]}
         texts = [_to_utf8(piece.text) for piece in pieces]
         size = sum(map(len, texts))
         answer, blobs = self._ask(header, texts, encode_limits(size), check)
@@ -187,7 +197,7 @@ class TextProcess:
             self.close()
             raise
         if "error" in header:
-            raise TextError(str(header["error"]))
+            raise TextRefused(str(header["error"]))
         return header, parts
 
 
@@ -238,7 +248,7 @@ class _Answer:
 
 def _exit_reason(status: int) -> str:
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
-    known = {"SIGXCPU": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
+    known = {"SIGPROF": _TOO_LONG, "SIGABRT": f"{_TOO_MUCH}, or is damaged"}
     return known.get(name, f"it ended with {name}")
 
 

@@ -15,22 +15,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import resource
+import signal
 import struct
 import sys
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from enum import Enum
 from functools import cached_property
-from operator import sub
+from itertools import takewhile
+from operator import itemgetter, sub
 from pathlib import Path
 from typing import IO, Any
 
 MAX_UNCOVERED = 32
 """Letters in a row that may be in no token."""
+
+_MEMORY = resource.RLIMIT_AS
 
 Answer = tuple[dict[str, Any], list[bytes]]
 
@@ -57,17 +60,14 @@ def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
 
 def _limit(seconds: float, memory: int) -> None:
     """For the next request. Not every system limits memory: the other process watches it, too."""
-    with contextlib.suppress(OSError, ValueError):
-        # The kernel counts by ticks, on a busy or virtual machine up to twice what this clock says.
-        _lower(resource.RLIMIT_CPU, math.ceil(2 * (time.process_time() + seconds)))
+    # This timer counts CPU seconds from now on. RLIMIT_CPU counts from the process's start, by a
+    # clock that a process cannot read, so that earlier requests would use up the next one's.
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + memory)
-
-
-def _lower(limit: int, value: int) -> None:
-    hard = resource.getrlimit(limit)[1]
-    resource.setrlimit(limit, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
+        wanted, hard = pages * resource.getpagesize() + memory, resource.getrlimit(_MEMORY)[1]
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(_MEMORY, (soft, hard))
 
 
 # ------------------------------------------------------------------------------------ templates
@@ -163,40 +163,80 @@ def _environment() -> Any:
 # ----------------------------------------------------------------------------------- tokenizers
 
 
+class Prefix(Enum):
+    """Where a tokenizer puts a space before a text's first word, as SentencePiece does."""
+
+    OWN = 0
+    """Wherever it does so itself."""
+    NONE = 1
+    """Nowhere: the text goes on."""
+    TOKEN = 2
+    """As it does after a special token."""
+
+
+_PREFIXES = {"nothing": Prefix.OWN, "text": Prefix.NONE, "token": Prefix.TOKEN}
+"""By what is before a text."""
+
+
 class Encoders:
-    """Three variants of one tokenizer: `whole` for the start of a prompt, `inner` for later pieces,
-    and `text` for pieces in which nothing is a special token."""
+    """Variants of one tokenizer, for texts at different places of a prompt, made when they are
+    first needed."""
 
     def __init__(self, spec: str) -> None:
-        self._by_name = {
-            "whole": _make_tokenizer(json.loads(spec)),
-            "inner": clone_tokenizer(spec, text_only=False),
-            "text": clone_tokenizer(spec, text_only=True),
+        self._spec, content = spec, json.loads(spec)
+        self._same = _equal_prefixes(content)
+        self._added = {
+            token["id"] for token in content.get("added_tokens") or () if token["content"].strip()
         }
+        self._whole = _make_tokenizer(content)
+        self._variants: dict[tuple[bool, Prefix], Any] = {(True, Prefix.OWN): self._whole}
+        for special in (True, False):
+            self._variant(special, "text")
+
+    def _variant(self, special: bool, after: str) -> Any:
+        prefix = self._same[_PREFIXES[after]]
+        if (special, prefix) not in self._variants:
+            made = clone_tokenizer(self._spec, not special, prefix)
+            self._variants[special, prefix] = made
+        return self._variants[special, prefix]
 
     def smoke_test(self) -> None:
         """Encode some texts and all special tokens, as a loader does."""
-        whole = self._by_name["whole"]
-        special = [token.content for token in whole.get_added_tokens_decoder().values()]
-        for name in self._by_name:
+        special = [token.content for token in self._whole.get_added_tokens_decoder().values()]
+        for tokenizer in self._variants.values():
             for text in (" ", "a b\n", "".join(map(chr, range(32, 127))), *special):
-                self._by_name[name].encode(text, add_special_tokens=False)
-        whole.decode([0], skip_special_tokens=False)
+                tokenizer.encode(text, add_special_tokens=False)
+        self._whole.decode([0], skip_special_tokens=False)
 
     @property
     def digest(self) -> str:
-        return digest(self._by_name["whole"].to_str())
+        return digest(self._whole.to_str())
+
+    @property
+    def begin_ids(self) -> list[int]:
+        """What it puts before every text."""
+        encoding = self._whole.encode("a")
+        marks = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        return [token for token, _ in takewhile(itemgetter(1), marks)]
 
     def count(self, text: str) -> int:
-        return len(self._by_name["text"].encode(text, add_special_tokens=False))
+        return len(self._variant(False, "text").encode(text, add_special_tokens=False))
 
-    def encode(self, name: str, text: str, offsets: bool) -> tuple[bytes, bytes, int]:
+    def encode(
+        self, text: str, special: bool, after: str, offsets: bool
+    ) -> tuple[bytes, bytes, int]:
         """Token ids as int32, where tokens start and end as int64 if requested, and how many
         letters are in no token."""
-        encoding = self._by_name[name].encode(text, add_special_tokens=False)
+        encoding = self._variant(special, after).encode(text, add_special_tokens=False)
         bounds = array("q", [at for pair in encoding.offsets for at in pair])
-        ids = array("i", encoding.ids).tobytes()
-        return ids, bounds.tobytes() if offsets else b"", count_uncovered(text, bounds)
+        ids = encoding.ids
+        if special and after == "text" and self._same[Prefix.NONE] is not Prefix.OWN:
+            # After the first special token in it, the tokenizer's own rule holds.
+            number = next((n for n, token in enumerate(ids) if token in self._added), len(ids))
+            rest = text[bounds[2 * number] :] if number < len(ids) else ""
+            ids = ids[:number] + self._whole.encode(rest, add_special_tokens=False).ids
+        found = array("i", ids).tobytes()
+        return found, bounds.tobytes() if offsets else b"", count_uncovered(text, bounds)
 
 
 def digest(spec: str) -> str:
@@ -220,17 +260,16 @@ def count_uncovered(text: str, offsets: array[int]) -> int:
     return uncovered
 
 
-def clone_tokenizer(spec: str, text_only: bool) -> Any:
-    """A copy of a tokenizer for pieces that do not start a prompt.
+def clone_tokenizer(spec: str, text_only: bool, prefix: Prefix = Prefix.NONE) -> Any:
+    """A copy of a tokenizer for pieces of a prompt.
 
-    It adds no leading space, as some tokenizers do before a text's first word. With `text_only` it
-    never yields a token that stands for more than its text: what looks like a special token is
-    text. Only added tokens that are white space still count, because they have meaning in code. All
-    tokens keep their ids.
+    With `text_only` it never yields a token that stands for more than its text: what looks like a
+    special token is text. Only added tokens that are white space still count, because they have
+    meaning in code. All tokens keep their ids.
     """
     content = json.loads(spec)
     content["post_processor"] = None
-    _drop_leading_space(content)
+    _drop_leading_space(content, prefix)
     for token in content.get("added_tokens") or () if text_only else ():
         token["special"] = not token["content"].isspace()
     tokenizer = _make_tokenizer(content)
@@ -248,16 +287,33 @@ def _make_tokenizer(content: dict[str, Any]) -> Any:
     return Tokenizer.from_str(json.dumps(content))
 
 
-def _drop_leading_space(content: dict[str, Any]) -> None:
+def _drop_leading_space(content: dict[str, Any], prefix: Prefix) -> None:
     normalizer, pre_tokenizer = content.get("normalizer"), content.get("pre_tokenizer")
-    if normalizer and normalizer["type"] == "Prepend":
+    everywhere = prefix is Prefix.NONE
+    if normalizer and normalizer["type"] == "Prepend" and everywhere:
         content["normalizer"] = None
-    elif normalizer and normalizer["type"] == "Sequence":
+    elif normalizer and normalizer["type"] == "Sequence" and everywhere:
         others = [n for n in normalizer["normalizers"] if n["type"] != "Prepend"]
         normalizer["normalizers"] = others
     for step in (pre_tokenizer or {}).get("pretokenizers", [pre_tokenizer]):
-        if step and step["type"] == "Metaspace":
+        if not step or prefix is Prefix.OWN:
+            continue
+        if step["type"] == "Metaspace" and (everywhere or step.get("prepend_scheme") == "first"):
             step["prepend_scheme"] = "never"
+        elif step["type"] == "ByteLevel" and everywhere:
+            step["add_prefix_space"] = False
+
+
+def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
+    """For each the first one that splits texts in the same way."""
+
+    def steps(prefix: Prefix) -> str:
+        own = json.dumps({name: content.get(name) for name in ("normalizer", "pre_tokenizer")})
+        changed = json.loads(own)
+        _drop_leading_space(changed, prefix)
+        return json.dumps(changed)
+
+    return {each: next(p for p in Prefix if steps(p) == steps(each)) for each in Prefix}
 
 
 # ------------------------------------------------------------------------------------- requests
@@ -277,11 +333,11 @@ class Worker:
                 self._encoders = Encoders(Path(parts[0]).read_text("utf-8"))
                 self._encoders.smoke_test()
                 _ = self._templates  # so that the first message does not wait for it
-                return {"digest": self._encoders.digest}, []
+                return {"digest": self._encoders.digest, "begin": self._encoders.begin_ids}, []
             case "load":
                 self._encoders = Encoders(parts[0])
                 _ = self._templates
-                return {}, []
+                return {"begin": self._encoders.begin_ids}, []
             case "render":
                 text = self._templates.render(*parts)
                 return {}, [text.encode(errors="replace")]
@@ -289,8 +345,8 @@ class Worker:
         if header["do"] == "count":
             return {"count": sum(map(self._encoders.count, parts))}, []
         encoded = [
-            self._encoders.encode(name, text, offsets)
-            for (name, offsets), text in zip(header["pieces"], parts, strict=True)
+            self._encoders.encode(text, *how)
+            for how, text in zip(header["pieces"], parts, strict=True)
         ]
         blobs = [blob for ids, bounds, _ in encoded for blob in (ids, bounds)]
         return {"uncovered": sum(uncovered for *_, uncovered in encoded)}, blobs
@@ -300,6 +356,7 @@ def main(paths: Sequence[str]) -> None:
     """`paths`: folders to import packages from."""
     sys.path += paths
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process when its seconds are up
     # Whatever else writes to standard output must not come between messages.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

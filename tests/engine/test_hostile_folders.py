@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from app.chat.model_pairs import resolve_pair
+from app.engine.chat_template import PromptError
 from app.engine.loader import LoadError
 from app.engine.memory import NotEnoughMemory
 from app.engine.pair_loader import load_pair
-from app.engine.prompt import PromptError
 from app.errors import UserError
 from app.protocol.prompt import Message, Role
 from tests import tiny

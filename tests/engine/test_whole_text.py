@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.prompt import PromptBuilder, PromptError
+from app.engine.chat_template import PromptError
+from app.engine.prompt import PromptBuilder
 from app.eval.tokens import FolderTokens
 from app.models.token_count import TokenCounter
 from app.protocol.prompt import Document, Message, Role, SegmentKind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -175,10 +176,10 @@ def test_where_the_system_limits_nothing_memory_is_watched(
     process: TextProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on macOS."""
+    process.finish()
     monkeypatch.setattr(sandbox._Answer, "_memory", lambda answer: time.monotonic_ns())
     monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(1, 1000))
     monkeypatch.setattr(TextProcess, "_send", _unlimited)
-    process.finish()
     with pytest.raises(TextError, match="too much memory"):
         process.render(ENDLESS, {})
 
@@ -188,6 +189,23 @@ def _unlimited(self: TextProcess, header: object, parts: object, limits: Limits)
 
 
 _send = TextProcess._send
+
+
+def test_each_request_has_its_seconds_to_itself(
+    process: TextProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What earlier requests took, by whatever clock, neither shortens nor extends them."""
+    process.finish()
+    assert process._process is not None
+    child, ended = psutil.Process(process._process.pid), resource.RUSAGE_CHILDREN
+    while (before := sum(child.cpu_times()[:2])) < 0.7:
+        process.render("{% for a in range(50000) %}{% endfor %}", {})
+    others = sum(resource.getrusage(ended)[:2])
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(0.2, 256 << 20))
+    assert process.render("{{ x }}", {"x": "text"}) == "text"
+    with pytest.raises(TextError, match="too long"):
+        process.render(ENDLESS, {})
+    assert sum(resource.getrusage(ended)[:2]) - others - before < 0.5
 
 
 def test_a_restart_frees_the_memory_of_a_long_text(

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.prompt import PromptBuilder, PromptError
+from app.engine.chat_template import PromptError
+from app.engine.prompt import PromptBuilder
 from app.models.errors import ModelError
 from app.models.token_count import TokenCounter
 from app.protocol.prompt import Document, Message, Role

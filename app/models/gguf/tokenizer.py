@@ -25,29 +25,81 @@ class Kind(IntEnum):
     BYTE = 6
 
 
-# How texts are split before merging, by `tokenizer.ggml.pre`. The expressions are those of the
-# models' own tokenizers.
+# How texts are split before merging, by `tokenizer.ggml.pre`: one pattern after the other, each
+# within what those before it left. The expressions are those of the models' own tokenizers.
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_PATTERNS = {
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-    "tekken": _TEKKEN,
+_CAPITALISED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+)
+_TEKKEN = "|".join((*_CAPITALISED, r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"))
+_GPT4O = "|".join(
+    (
+        *(words + r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for words in _CAPITALISED),
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    )
+)
+_HAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_NEWER = "\u0560-\u0588\u10c7\u10cd\u10d0-\u10ff\u1c80-\u1c88\u2d00-\u2d2d\ua790-\uabff"
+_CASED = rf"(?:(?![{_NEWER}])[\p{{Lu}}\p{{Ll}}\p{{Lt}}])"
+"""Letters with cases, without those that came later in Unicode."""
+_PUNCTUATION = "[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]"
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+_BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+_SEED = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_MERGED_WHOLE = (
+    *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
+    "tekken",
+)
+"""Words of the vocabulary are tokens whatever the merges say, and texts begin with a token for
+that where the file does not say otherwise."""
+_PATTERNS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral"): (_LLAMA3,),
+    ("midm-2.0", "lfm2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"): (_LLAMA3,),
+    ("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "kormo"): (_QWEN2,),
+    ("f2llmv2", "solar-open", "grok-2"): (_QWEN2,),
+    ("qwen35",): (_QWEN35,),
+    ("minicpm5",): (r"\p{N}{1,3}", _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}+")),
+    ("tekken",): (_TEKKEN,),
+    ("gpt-4o", "llama4", "kanana2", "minimax-m2"): (_GPT4O,),
+    ("deepseek-v3", "hunyuan-dense", "joyai-llm"): _DEEPSEEK3,
+    ("deepseek-coder",): (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}"),
+    ("deepseek-llm",): (
+        r"[\r\n]",
+        rf"\s?{_CASED}+",
+        rf"\s?{_PUNCTUATION}+",
+        r"\s+$",
+        _HAN,
+        r"\p{N}",
+    ),
+    ("falcon",): (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    ("bloom", "poro-chat", "gpt3-finnish"): (_BLOOM,),
+    ("viking",): (_BLOOM, r"\p{N}"),
+    ("seed-coder",): (_SEED,),
+    ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"): (r"\p{N}", _GPT2),
+    ("minerva-7b", "mellum2"): (r"\p{N}", _GPT2),
+    ("gpt-2", "gpt2", "default", "phi-2", "mpt", "olmo", "jina-en", "jais"): (_GPT2,),
+    ("trillion", "granite-docling", "exaone4", "gigachat", "a.x-4.0", "mellum"): (_GPT2,),
 }
-_DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r")
-_GPT2 = ("gpt-2", "gpt2", "default", "phi-2", "mpt", "olmo", "jina-en")
-_IGNORE_MERGES = ("llama-bpe", "llama3", "llama-v3", "tekken")
+_BY_NAME = {name: patterns for names, patterns in _PATTERNS.items() for name in names}
+_NFC = ("qwen2", "deepseek-r1-qwen", "qwen35")
 
 
 def tokenizer_files(gguf: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,9 +173,9 @@ def _byte_level(gguf: GgufFile, tokens: list[str]) -> dict[str, Any]:
     merges = gguf.metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise GgufError(f"'{gguf.paths[0]}' has a tokenizer without merges", OTHER)
-    name = gguf.metadata.get("tokenizer.ggml.pre", "default")
+    name = _pre(gguf)
     return {
-        "normalizer": {"type": "NFC"} if name in ("qwen2", "deepseek-r1-qwen") else None,
+        "normalizer": {"type": "NFC"} if name in _NFC else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _splitters(gguf, name)},
         "post_processor": _byte_level_part(add_prefix_space=False, trim_offsets=False),
         "decoder": _byte_level_part(),
@@ -135,7 +187,7 @@ def _byte_level(gguf: GgufFile, tokens: list[str]) -> dict[str, Any]:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": name in _IGNORE_MERGES,
+            "ignore_merges": name in _MERGED_WHOLE,
             "vocab": {token: number for number, token in enumerate(tokens)},
             "merges": _known_merges(gguf, merges, set(tokens)),
         },
@@ -150,20 +202,20 @@ def _known_merges(gguf: GgufFile, merges: list[str], tokens: set[str]) -> list[l
     return pairs
 
 
-def _splitters(gguf: GgufFile, name: Any) -> list[dict[str, Any]]:
-    if name in _PATTERNS:
-        pattern = {"Regex": _PATTERNS[name]}
-        split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
-        return [split, _byte_level_part(add_prefix_space=False, use_regex=False)]
-    if name in _DIGITS_ALONE:
-        digits = {"type": "Digits", "individual_digits": True}
-        return [digits, _byte_level_part(add_prefix_space=False)]
-    if name in _GPT2:
-        return [_byte_level_part(add_prefix_space=False)]
-    raise GgufError(
-        f"'{gguf.paths[0]}' splits texts in the way {str(name)[:40]!r}, unknown to specchat",
-        OTHER,
-    )
+def _pre(gguf: GgufFile) -> str:
+    return str(gguf.metadata.get("tokenizer.ggml.pre", "default"))
+
+
+def _splitters(gguf: GgufFile, name: str) -> list[dict[str, Any]]:
+    if name not in _BY_NAME:
+        raise GgufError(
+            f"'{gguf.paths[0]}' splits texts in the way {name[:40]!r}, unknown to specchat", OTHER
+        )
+    splits = [
+        {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
+        for each in _BY_NAME[name]
+    ]
+    return [*splits, _byte_level_part(add_prefix_space=False, use_regex=False)]
 
 
 def _byte_level_part(
@@ -263,7 +315,8 @@ def _post_processor(
     """Puts the token in front with which texts begin, if the model wants one."""
     begin = gguf.metadata.get("tokenizer.ggml.bos_token_id")
     llama = gguf.metadata.get("tokenizer.ggml.model") == "llama"
-    if begin is None or not gguf.metadata.get("tokenizer.ggml.add_bos_token", llama):
+    usual = llama or _pre(gguf) in _MERGED_WHOLE
+    if begin is None or not gguf.metadata.get("tokenizer.ggml.add_bos_token", usual):
         return own
     number = _id(gguf, begin)
     token = tokens[number]

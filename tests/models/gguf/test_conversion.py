@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
 from mlx_lm.utils import load_model
+from tokenizers import Tokenizer
 
 from app.models.cache import ModelCache
 from app.models.errors import ModelError
@@ -242,6 +243,57 @@ def test_a_file_without_a_template_is_said_to_have_none(tmp_path: Path, cache: M
     planned = plan_conversion([tmp_path / "tiny.gguf"])
     assert "It has no chat template" in " ".join(planned.lines())
     assert "chat_template" not in planned.tokenizer_config
+
+
+SPLITS = {
+    "dbrx": "it|'s| a|  | b|123|45|,\n\n|c",
+    "smaug-bpe": "it|'s| a|  | b|123|45|,\n\n|c",
+    "falcon3": "it|'s| a|  | b|123|45|,\n\n|c",
+    "glm4": "it|'s| a|  | b|123|45|,\n\n|c",
+    "stablelm2": "it|'s| a|  | b|1|2|3|4|5|,\n\n|c",
+    "qwen35": "it|'s| a|  | b|1|2|3|4|5|,\n\n|c",
+    "gpt-4o": "it's| a|  | b|123|45|,\n\n|c",
+    "deepseek-coder": "it|'|s| a|  | b|1|2|3|4|5|,|\n|\n|c",
+    "deepseek-llm": "it|'|s| a|  | b|1|2|3|4|5|,|\n|\n|c",
+    "deepseek-v3": "it|'s| a|  | b|123|45|,\n\n|c",
+    "falcon": "it|'|s| a|  | b|123|45|,|\n|\n|c",
+    "poro-chat": "it's| a|  | b12345|,\n\n|c",
+    "viking": "it's| a|  | b|1|2|3|4|5|,\n\n|c",
+    "seed-coder": "it|'s| a|  | b|1|2|3|4|5|,|\n\n|c",
+    "minicpm5": "it|'s| a|  | b|123|45|,\n\n|c",
+    "minerva-7b": "it|'s| a|  | b|1|2|3|4|5|,|\n|\n|c",
+    "exaone4": "it|'s| a|  | b|12345|,|\n|\n|c",
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_texts_are_split_by_the_rule_that_the_file_names(name: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", "llama", values={"tokenizer.ggml.pre": name})
+    planned = plan_conversion([tmp_path / "tiny.gguf"])
+    splitter = Tokenizer.from_str(json.dumps(planned.tokenizer)).pre_tokenizer
+    text = "it's a   b12345,\n\nc"
+    pieces = [text[start:end] for _, (start, end) in splitter.pre_tokenize_str(text)]
+    assert "|".join(pieces) == SPLITS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "begins"),
+    [
+        ("llama-bpe", None, True),
+        ("tekken", None, True),
+        ("tekken", False, False),
+        ("dbrx", None, False),
+        ("dbrx", True, True),
+    ],
+)
+def test_texts_begin_as_the_splitter_wants_it_unless_the_file_says_otherwise(
+    name: str, said: bool | None, begins: bool, tmp_path: Path
+) -> None:
+    begin = {"tokenizer.ggml.bos_token_id": 5, "tokenizer.ggml.add_bos_token": said}
+    write_gguf(tmp_path / "tiny.gguf", "llama", values={"tokenizer.ggml.pre": name} | begin)
+    planned = plan_conversion([tmp_path / "tiny.gguf"])
+    ids = Tokenizer.from_str(json.dumps(planned.tokenizer)).encode("a").ids
+    assert (ids[0] == 5) == begins
 
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]

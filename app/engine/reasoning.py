@@ -1,0 +1,162 @@
+"""How a model marks its reasoning, which is neither a part of the answer nor of the next prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlx_lm.generate import TextStateMachine, make_text_state_machine
+
+ANSWER, REASONING = "normal", "reasoning"
+"""The states of a `TextStateMachine`, as mlx-lm names them."""
+_TAIL = 32
+"""Tokens at the end of a prompt in which it may open the reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """`opens` and `closes` are what a model writes around its reasoning, with the white space that
+    belongs to them. `begins` is what it writes before an answer without reasoning."""
+
+    opens: str
+    closes: str
+    begins: str = ""
+    to_reasoning: tuple[str, ...] = ()
+    """More texts after which the model reasons."""
+    to_answer: tuple[str, ...] = ()
+    """More texts after which it answers; in an answer they are left out."""
+    ends: tuple[str, ...] = ()
+    """Tokens that end an answer, whatever the model's files say."""
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        return (self.opens.strip(), *self.to_reasoning)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.closes.strip(), *self.to_answer)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.starts, *self.stops)
+
+
+def _tags(start: str, end: str, *answer: str) -> ReasoningFormat:
+    return ReasoningFormat(f"{start}\n", f"\n{end}\n\n", to_answer=answer)
+
+
+_HARMONY = ReasoningFormat(
+    "<|channel|>analysis<|message|>",
+    "<|end|><|start|>assistant<|channel|>final<|message|>",
+    "<|channel|>final<|message|>",
+    ("<|channel|>commentary<|message|>",),
+    (
+        "<|channel|>final<|message|>",
+        "<|channel|>final <|constrain|>json<|message|>",
+        "<|start|>assistant",
+        "<|end|>",
+    ),
+    ("<|return|>", "<|call|>"),
+)
+"""GPT-OSS: only what is written into the channel `final` is the answer."""
+_BY_TOKENS = {
+    ("<|channel|>", "<|message|>", "<|start|>", "<|end|>"): _HARMONY,
+    ("[THINK]", "[/THINK]"): ReasoningFormat("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"): ReasoningFormat("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"): ReasoningFormat(
+        "<|START_THINKING|>",
+        "<|END_THINKING|><|START_RESPONSE|>",
+        "<|START_RESPONSE|>",
+        to_answer=("<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+    ),
+}
+"""By the tokens that a vocabulary has for them: Mistral, Seed-OSS, Command A."""
+_BY_TEMPLATE = (
+    _tags("<think>", "</think>"),
+    _tags("[THINK]", "[/THINK]"),
+    _tags("<thought>", "</thought>"),
+    _tags("<reasoning>", "</reasoning>"),
+    _tags("<seed:think>", "</seed:think>"),
+    _tags("◁think▷", "◁/think▷"),
+    _tags("Here is my thought process:", "Here is my response:"),
+    _tags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+)
+"""Written as plain text, by models whose template names one of both: Olmo, EXAONE Deep, Reka,
+Kimi-VL, Granite, Apriel."""
+_AROUND_ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
+"""Around answers after `</think>`, where the template names them: Granite 3.3, Hunyuan."""
+
+
+class Reasoning:
+    """Of one model, by its tokenizer (an mlx-lm `TokenizerWrapper`). `format` is None where it is
+    not known to reason."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._marks: frozenset[int] = frozenset()
+        """Tokens that only marks have; none where they are plain text."""
+        self.format = self._find()
+
+    def _find(self) -> ReasoningFormat | None:
+        tokenizer, template = self._tokenizer, _template_of(self._tokenizer)
+        around = [mark for pair in _AROUND_ANSWERS if pair[0] in template for mark in pair]
+        if getattr(tokenizer, "think_start", None):  # one that mlx-lm knows
+            first = tokenizer.think_start_tokens[0], tokenizer.think_end_tokens[0]
+            self._marks = frozenset(first)
+            return _tags(tokenizer.think_start, tokenizer.think_end, *around)
+        for tokens, found in _BY_TOKENS.items():
+            ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in tokens]
+            if None not in ids:
+                self._marks = frozenset(ids)
+                return found
+        for found in _BY_TEMPLATE:
+            if any(mark in template for mark in (found.starts[0], found.stops[0])):
+                return replace(found, to_answer=(*found.to_answer, *around))
+        return None
+
+    def machine(self) -> TextStateMachine:
+        """Splits text into answer and reasoning."""
+        tokenizer, found = self._tokenizer, self.format
+        return make_text_state_machine(tokenizer if found is None else _Marked(tokenizer, found))
+
+    def is_open(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether a prompt has already begun the model's reasoning."""
+        if self.format is None:
+            return False
+        tail = str(self._tokenizer.decode(list(prompt_ids[-_TAIL:]))).rstrip()
+        return tail.endswith(self.format.starts)
+
+    def is_in(self, ids: Sequence[int]) -> bool:
+        """Whether an answer's ids have more than the answer: reasoning, or marks around it."""
+        if self.format is None or self._marks:
+            return not self._marks.isdisjoint(ids)
+        text = str(self._tokenizer.decode(list(ids)))
+        return any(mark in text for mark in self.format.marks)
+
+
+class _Marked:
+    """A tokenizer as mlx-lm asks it for its marks."""
+
+    has_thinking = True
+
+    def __init__(self, tokenizer: Any, marks: ReasoningFormat) -> None:
+        self._tokenizer = tokenizer
+        self.think_start, self.think_end = marks.starts[0], marks.stops[0]
+        closes = [(mark, ANSWER) for mark in marks.stops[1:]]
+        opens = [(mark, REASONING) for mark in marks.starts[1:]]
+        own = tokenizer.response_transitions
+        self.response_transitions = own | {
+            ANSWER: [*own.get(ANSWER, ()), *opens, *closes, (self.think_end, ANSWER)],
+            REASONING: [*own.get(REASONING, ()), *closes],
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+def _template_of(tokenizer: Any) -> str:
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, dict):
+        return "\n".join(map(str, template.values()))
+    return template if isinstance(template, str) else ""
