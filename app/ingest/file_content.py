@@ -8,7 +8,7 @@ from app.ingest.budget import ReadBudget
 from app.ingest.filenames import is_private_key
 from app.ingest.limits import Limits
 from app.ingest.pdf import is_pdf, pdf_text
-from app.ingest.records import Reason, Rejected
+from app.ingest.records import FileRead, Reason, Rejected
 from app.ingest.safe_open import read_file
 from app.ingest.text import Decoded, decode, is_binary
 
@@ -46,3 +46,8 @@ def read_content(
     data = read_file(name, parent, size_limit, budget)
     decoded = pdf_text(data, limits, budget) if is_pdf(data) else decode(data)
     return FileContent(decoded, len(data))
+
+
+def file_read(path: str, content: FileContent) -> FileRead:
+    decoded = content.decoded
+    return FileRead(path, content.size, decoded.encoding, decoded.lossy, decoded.guessed)

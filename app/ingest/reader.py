@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest.budget import ReadBudget
-from app.ingest.file_content import FileContent, read_content
+from app.ingest.file_content import FileContent, file_read, read_content
 from app.ingest.filenames import printable
 from app.ingest.folder import read_folder
 from app.ingest.limits import Limits
 from app.ingest.records import (
-    FileRead,
     IngestError,
     LimitReached,
     Progress,
@@ -22,6 +21,7 @@ from app.ingest.records import (
     ReadResults,
     Reason,
     Rejected,
+    skipped,
 )
 from app.ingest.safe_open import too_large
 from app.ingest.text import decode
@@ -115,9 +115,9 @@ def _read_stdin(stdin: BinaryIO | None, limits: Limits) -> ReadResult:
 
 
 def _result(name: str, content: FileContent) -> ReadResult:
-    decoded = content.decoded
-    file = FileRead(name, content.size, decoded.encoding, decoded.lossy)
-    return ReadResult(name, (Document(name, decoded.text),), (file,))
+    document = Document(name, content.decoded.text)
+    missing = tuple(skipped(name, each) for each in content.decoded.missing)
+    return ReadResult(name, (document,), (file_read(name, content),), missing)
 
 
 def _error(what: str, rejected: Rejected) -> IngestError:
