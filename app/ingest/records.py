@@ -32,6 +32,7 @@ class Reason(StrEnum):
     ENCODING = "encoding"
     EMPTY = "empty"
     PDF = "pdf"
+    ATTACHED = "attached"
     BAD_PAGES = "unreadable pages"
     PAGES_WITHOUT_TEXT = "pages without text"
     TOO_LARGE = "too large"
@@ -60,6 +61,11 @@ REASON_TEXTS: dict[Reason, tuple[str, str, str]] = {
     Reason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
     Reason.EMPTY: ("empty", "is empty", "there is nothing to read"),
     Reason.PDF: ("PDF", "is a PDF file that cannot be read", "save it as text"),
+    Reason.ATTACHED: (
+        "unread attachments",
+        "has attachments that cannot be read",
+        "save them, and add them by name",
+    ),
     Reason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
     Reason.PAGES_WITHOUT_TEXT: (
         "pages without text",

@@ -19,6 +19,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_DECLARED = re.compile(rb"(?:charset|coding)\s{0,3}[=:]\s{0,3}[\"']?([\w.-]{2,40})", re.I)
+_DECLARED_WITHIN = 1024
+_LEGACY = re.compile(r"(cp|iso8859_|koi8_|mac_|shift_jis|euc_|gb|big5)\w*")
 _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _SAMPLE = 1 << 15
 # All control characters but those that text files use: tab, line ends, form feed, backspace,
@@ -35,7 +38,7 @@ class Decoded:
 
     text: str
     encoding: str
-    """Python's name of it, or `pdf`."""
+    """Python's name of it; or `pdf`, `rtf` or `mail`, which may have several."""
     lossy: bool = False
     """Whether some bytes could not be decoded; they are written as `\\xff`."""
     guessed: bool = False
@@ -103,6 +106,8 @@ def _decode_bytes(data: bytes) -> Decoded:
         raise Rejected(Reason.BINARY)
     if _is_mostly_utf8(data):
         return Decoded(data.decode("utf-8", "backslashreplace"), "utf-8", lossy=True)
+    if (declared := _as_declared(data)) is not None:
+        return declared
     encoding = guess_encoding(sample)
     if encoding is None:
         raise Rejected(Reason.ENCODING)
@@ -111,6 +116,19 @@ def _decode_bytes(data: bytes) -> Decoded:
     except UnicodeDecodeError:
         text = data.decode(encoding, "backslashreplace")
         return Decoded(text, encoding, lossy=True, guessed=True)
+
+
+def _as_declared(data: bytes) -> Decoded | None:
+    """A text that names its encoding in its first lines, as pages and source files do."""
+    for hit in _DECLARED.finditer(data[:_DECLARED_WITHIN]):
+        with suppress(LookupError, UnicodeDecodeError):
+            named = hit[1].decode("ascii").lower().replace("latin-", "latin")
+            encoding = codecs.lookup(named).name.replace("-", "_")
+            if encoding in ("iso8859_1", "latin_1"):  # what browsers take it for
+                encoding = "cp1252"
+            if _LEGACY.fullmatch(encoding):
+                return Decoded(data.decode(encoding), encoding)
+    return None
 
 
 def _sample(data: bytes, fault: int) -> bytes:
