@@ -73,13 +73,12 @@ def _report_lines(result: ReadResult) -> list[str]:
     lines += [f"Skipped: {each.sentence}" for each in skipped[:MAX_LISTED]]
     if len(skipped) > MAX_LISTED:
         lines.append(f"Skipped: {len(skipped) - MAX_LISTED:,} more.")
-    lossy = [each for each in result.files if each.lossy]
-    lines += [
-        f"{each.path} is not valid UTF-8 throughout: bad bytes are read as \\xff."
-        for each in lossy[:MAX_LISTED]
-    ]
-    if len(lossy) > MAX_LISTED:
-        lines.append(f"{len(lossy) - MAX_LISTED:,} more files are not valid UTF-8 throughout.")
+    doubtful = [each.sentence for each in result.files if each.doubtful]
+    lines += doubtful[:MAX_LISTED]
+    if len(doubtful) > MAX_LISTED:
+        lines.append(
+            f"{len(doubtful) - MAX_LISTED:,} more files have guessed encodings or bad bytes."
+        )
     return lines
 
 

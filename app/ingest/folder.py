@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from app.ingest.budget import ReadBudget
-from app.ingest.file_content import read_content
+from app.ingest.file_content import file_read, read_content
 from app.ingest.filenames import printable, reading_order
 from app.ingest.limits import Limits
 from app.ingest.records import (
@@ -19,6 +19,7 @@ from app.ingest.records import (
     Rejected,
     Skipped,
     limit_reached,
+    skipped,
 )
 from app.ingest.tree import tree
 from app.ingest.walk import FoundFile, Walk
@@ -85,13 +86,12 @@ class _FolderReader:
         self._bytes_left -= content.size
         path, decoded = f"{self.name}/{printable(found.path)}", content.decoded
         self.texts.append(Document(path, decoded.text))
-        self.files.append(FileRead(path, content.size, decoded.encoding, decoded.lossy))
+        self.files.append(file_read(path, content))
+        self.skipped += [skipped(path, each) for each in decoded.missing]
         self._budget.add_file(content.size)
 
     def _skip(self, path: str, rejected: Rejected) -> None:
-        path = f"{self.name}/{printable(path)}"
-        why = rejected.reason, rejected.detail, rejected.advice
-        self.skipped.append(Skipped(path, *why, rejected.limit))
+        self.skipped.append(skipped(f"{self.name}/{printable(path)}", rejected))
 
 
 def _overview(reader: _FolderReader, limits: Limits) -> Document:
@@ -117,5 +117,5 @@ def _no_files(path: str, reader: _FolderReader) -> IngestError:
     advice = "choose another one"
     if len(reader.skipped) == 1:
         return IngestError(f"{problem} ({reader.skipped[0].sentence[:-1]})", advice)
-    skipped = ReadResult("", (), (), tuple(reader.skipped)).skipped_summary
-    return IngestError(f"{problem} (skipped {skipped})" if skipped else problem, advice)
+    summary = ReadResult("", (), (), tuple(reader.skipped)).skipped_summary
+    return IngestError(f"{problem} (skipped {summary})" if summary else problem, advice)

@@ -5,9 +5,11 @@ It runs in a separate process, because a PDF file can keep a parser busy for hou
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.ingest import pdf_worker
@@ -16,16 +18,15 @@ from app.ingest.limits import Limits
 from app.ingest.process import run_bounded
 from app.ingest.records import Reason, Rejected
 from app.ingest.text import Decoded
+from app.util import formatting
 
 _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
-_FAULTS = {
-    pdf_worker.ENCRYPTED: ("is a PDF file with a password", "save a copy without it"),
-    pdf_worker.NO_TEXT: (
-        "is a PDF file with pictures and no text",
-        "run text recognition (OCR) on it first",
-    ),
-}
+_UNREADABLE = "(This page could not be read.)"
+_MAX_RANGES = 6
+"""Ranges of pages that are listed."""
+_SECONDS_TO_START = 3.0
+_OCR = "run text recognition (OCR) on it first"
 
 
 def is_pdf(head: bytes) -> bool:
@@ -50,31 +51,71 @@ class _PageProgress:
 
 
 def pdf_text(data: bytes, limits: Limits, budget: ReadBudget) -> Decoded:
-    """The text of all pages, each below a line such as `[Page 1]`. Raises Rejected, and what
-    `budget.check` raises. The time limit is for each page."""
+    """The text of all pages, each below a line such as `[Page 1]`. A page that cannot be read, or
+    has no text, is reported. Raises Rejected, and what `budget.check` raises. The time limit is for
+    each page."""
     # -P: the current folder may contain a file named pypdf.py.
     command = [sys.executable, "-P", str(Path(pdf_worker.__file__)), str(limits.pdf_memory)]
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as pages:
         file.write(data)
         file.seek(0)
+        # The worker ends a page that is too slow; if it cannot, it is ended.
         done = run_bounded(
-            [*command, str(pages.fileno())],
-            limits.pdf_seconds,
+            [*command, str(pages.fileno()), str(limits.pdf_seconds)],
+            limits.pdf_seconds + _SECONDS_TO_START,
             limits.total_bytes,
             budget,
             stdin=file,
             pass_fds=(pages.fileno(),),
             progressed=_PageProgress(pages.fileno(), budget),
         )
-    if done is None:
+    if done is None or done[0] == pdf_worker.TOO_SLOW:
         raise Rejected(
             Reason.TOO_SLOW,
             f"is a PDF file of which a page took longer than {limits.pdf_seconds:g} seconds",
             "convert it to text first",
         )
     status, written = done
-    if status in _FAULTS:
-        raise Rejected(Reason.PDF, *_FAULTS[status])
+    if status == pdf_worker.PASSWORD:
+        raise Rejected(Reason.PDF, "is a PDF file with a password", "save a copy without it")
     if status != 0:
         raise Rejected(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
-    return Decoded(written.decode("utf-8", "replace"), "pdf")
+    return _decoded([json.loads(line) for line in written.splitlines()])
+
+
+def _decoded(pages: Sequence[str | None]) -> Decoded:
+    """`pages`: None for each that cannot be read."""
+    unreadable = [number for number, page in enumerate(pages, 1) if page is None]
+    empty = [
+        number for number, page in enumerate(pages, 1) if page is not None and not page.strip()
+    ]
+    if pages and len(unreadable) == len(pages):
+        raise Rejected(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
+    if len(unreadable) + len(empty) == len(pages):
+        raise Rejected(Reason.PDF, "is a PDF file with pictures and no text", _OCR)
+    missing = []
+    if unreadable:
+        detail = f"has {_listed(unreadable, len(pages))} that cannot be read"
+        advice = "save it again, or convert it to text"
+        missing.append(Rejected(Reason.BAD_PAGES, detail, advice, pages=len(unreadable)))
+    if empty:
+        detail = f"has {_listed(empty, len(pages))} without text"
+        missing.append(Rejected(Reason.PAGES_WITHOUT_TEXT, detail, _OCR, pages=len(empty)))
+    text = "".join(
+        f"[Page {number}]\n{_UNREADABLE if page is None else page}\n\n"
+        for number, page in enumerate(pages, 1)
+    )
+    return Decoded(text, "pdf", missing=tuple(missing))
+
+
+def _listed(numbers: Sequence[int], total: int) -> str:
+    """`2 of 10 pages (3, 7)`, `9 of 10 pages (2-10)`"""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    shown = ["-".join(map(str, each)) for each in ranges[:_MAX_RANGES]]
+    more = ["…"] if len(ranges) > _MAX_RANGES else []
+    return f"{len(numbers):,} of {formatting.plural(total, 'page')} ({', '.join([*shown, *more])})"

@@ -1,41 +1,153 @@
 """A script that reads a PDF file on standard input and writes its text to standard output.
 
-It imports nothing from the app, so that it starts quickly. Its exit status says what is wrong.
+It imports almost nothing from the app, so that it starts quickly. Its exit status says what is
+wrong with the whole file. Each page is one line of JSON: its text, or null if it cannot be read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import resource
+import signal
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-ENCRYPTED, NO_TEXT = 3, 4
+if TYPE_CHECKING:
+    from pypdf import PageObject
+
+PASSWORD, TOO_SLOW = 3, 4
+MAX_SLOW_PAGES = 3
+"""After as many pages that take too long, the rest of the file is not tried."""
+_UNSEEN = 1 << 1 | 1 << 5
+_PUSH_BUTTON, _SECRET = 1 << 16, 1 << 13
+"""Flags of annotations that are not shown, and of form fields."""
+_NO_COMMENT = ("/Widget", "/Link", "/Popup")
 
 
-def main(memory: int, progress: int) -> int:
-    """`memory` is the limit for this process, in bytes. To the file `progress`, a descriptor, it
-    writes how many pages it has read, and of how many."""
+class _PageTooSlow(BaseException):
+    """Extracting a page took too long. No handler of errors may catch it."""
+
+
+def main(memory: int, progress: int, seconds: float) -> int:
+    """`memory` is the limit for this process, in bytes, and `seconds` that for a page. To the file
+    `progress`, a descriptor, it writes how many pages it has read, and of how many."""
     bound(memory)
     from pypdf import PdfReader
-    from pypdf.errors import DependencyError
 
-    reader = PdfReader(io.BytesIO(sys.stdin.buffer.read()))
-    try:
-        if reader.is_encrypted and not reader.decrypt(""):
-            return ENCRYPTED
-    except DependencyError:  # a cipher for which pypdf needs another library
-        return ENCRYPTED
-    found = False
+    data = sys.stdin.buffer.read()
+    if b"/Encrypt" in data:
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from app.ingest import pdf_aes
+
+        pdf_aes.install()
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        return PASSWORD
     total = len(reader.pages)
-    for number, page in enumerate(reader.pages, 1):
-        text = page.extract_text()
-        os.pwrite(progress, b"%d %d" % (number, total), 0)
-        found = found or bool(text.strip())
-        sys.stdout.buffer.write(f"[Page {number}]\n{text}\n\n".encode("utf-8", "replace"))
+    fields: set[int] = set()  # kept alive by the reader, which caches its objects
+    slow, found = 0, False
+    for number in range(total):
+        text = None
+        try:
+            if slow < MAX_SLOW_PAGES:
+                with _time_limit(seconds):
+                    extracted = _page_text(reader.pages[number], fields)
+                text, found = extracted, True
+        except _PageTooSlow:
+            slow += 1
+        except Exception:  # whatever a parser raises for a damaged page
+            pass
+        os.pwrite(progress, b"%d %d" % (number + 1, total), 0)
+        line = json.dumps(text, ensure_ascii=False) + "\n"
+        sys.stdout.buffer.write(line.encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
-    return 0 if found else NO_TEXT
+    return TOO_SLOW if slow and not found else 0
+
+
+def _page_text(page: PageObject, fields: set[int]) -> str:
+    """The text of a page, then the values of its form fields and its comments, which are no part of
+    that text. `fields`: those that were already written."""
+    text = page.extract_text()
+    lines: list[str] = []
+    with contextlib.suppress(Exception):
+        for reference in page.get("/Annots", ()):
+            with contextlib.suppress(Exception):  # whatever is damaged there
+                lines += _annotation(reference.get_object(), fields)
+    if lines and text.strip():
+        lines = [text.rstrip("\n"), "", *lines]
+    return "\n".join(lines) if lines else text
+
+
+def _annotation(annotation: Any, fields: set[int]) -> Iterator[str]:
+    if int(annotation.get("/F", 0)) & _UNSEEN:
+        return
+    kind = annotation.get("/Subtype")
+    if kind == "/Widget":
+        yield from _form_field(annotation, fields)
+    elif kind not in _NO_COMMENT and (comment := str(annotation.get("/Contents", "")).strip()):
+        author = str(annotation.get("/T", "")).strip()
+        yield f"Comment by {author}: {comment}" if author else f"Comment: {comment}"
+
+
+def _form_field(widget: Any, fields: set[int]) -> Iterator[str]:
+    """A field may have several widgets, which inherit from it: it is written once."""
+    chain = [widget]
+    while "/Parent" in chain[-1] and len(chain) < 32:
+        chain.append(chain[-1]["/Parent"].get_object())
+    holder = next((each for each in chain if "/V" in each), widget)
+    if id(holder) in fields:
+        return
+    fields.add(id(holder))
+
+    def inherited(key: str, default: Any) -> Any:
+        return next((each[key] for each in chain if key in each), default)
+
+    kind, flags = inherited("/FT", ""), int(inherited("/Ff", 0))
+    if kind == "/Btn":
+        value = "" if flags & _PUSH_BUTTON else inherited("/V", widget.get("/AS", ""))
+    elif kind in ("/Tx", "/Ch"):
+        value = "" if kind == "/Tx" and flags & _SECRET else inherited("/V", "")
+    else:  # a signature
+        value = ""
+    if shown := _shown(value, inherited("/Opt", ())).strip():
+        parts = [str(each["/T"]) for each in reversed(chain) if "/T" in each]
+        yield f"Form field {inherited('/TU', '.'.join(parts))}: {shown}"
+
+
+def _shown(value: Any, options: Any) -> str:
+    """A value as its reader sees it: `options` has pairs of what is stored and what is shown."""
+    value = value.get_object() if hasattr(value, "get_object") else value
+    if isinstance(value, list):
+        return ", ".join(_shown(each, options) for each in value)
+    if hasattr(value, "get_data"):
+        return str(value.get_data().decode("utf-8", "replace"))
+    pairs = {str(each[0]): str(each[1]) for each in options if isinstance(each, list)}
+    return pairs.get(str(value), str(value)).removeprefix("/")
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raises _PageTooSlow in what runs longer, or after it if that was swallowed there."""
+    over = False
+
+    def stop(*_: object) -> None:
+        nonlocal over
+        over = True
+        raise _PageTooSlow
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if over:
+        raise _PageTooSlow
 
 
 def bound(memory: int) -> None:
@@ -45,4 +157,4 @@ def bound(memory: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.ingest.budget import ReadBudget
-from app.ingest.file_content import FileContent, read_content
+from app.ingest.file_content import FileContent, file_read, read_content, text_of
 from app.ingest.filenames import printable
 from app.ingest.folder import read_folder
 from app.ingest.limits import Limits
 from app.ingest.records import (
-    FileRead,
     IngestError,
     LimitReached,
     Progress,
@@ -22,9 +21,9 @@ from app.ingest.records import (
     ReadResults,
     Reason,
     Rejected,
+    skipped,
 )
 from app.ingest.safe_open import too_large
-from app.ingest.text import decode
 from app.protocol.prompt import Document
 from app.util.formatting import size as format_size
 
@@ -109,15 +108,18 @@ def _read_stdin(stdin: BinaryIO | None, limits: Limits) -> ReadResult:
     try:
         if len(data) > limits.total_bytes:
             raise too_large(limits.total_bytes)
-        return _result("standard input", FileContent(decode(data), len(data)))
+        decoded = text_of("", data, limits, ReadBudget(limits.seconds))
+        return _result("standard input", FileContent(decoded, len(data)))
     except Rejected as rejected:
         raise _error("Standard input", rejected) from None
+    except LimitReached as limit:
+        raise _error("Standard input", limit.rejected) from None
 
 
 def _result(name: str, content: FileContent) -> ReadResult:
-    decoded = content.decoded
-    file = FileRead(name, content.size, decoded.encoding, decoded.lossy)
-    return ReadResult(name, (Document(name, decoded.text),), (file,))
+    document = Document(name, content.decoded.text)
+    missing = tuple(skipped(name, each) for each in content.decoded.missing)
+    return ReadResult(name, (document,), (file_read(name, content),), missing)
 
 
 def _error(what: str, rejected: Rejected) -> IngestError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.errors import UserError
+from app.ingest.legacy_encoding import ENCODING_NAMES
 from app.protocol.prompt import Document
 from app.util.formatting import size as format_size
 
@@ -31,6 +32,9 @@ class Reason(StrEnum):
     ENCODING = "encoding"
     EMPTY = "empty"
     PDF = "pdf"
+    ATTACHED = "attached"
+    BAD_PAGES = "unreadable pages"
+    PAGES_WITHOUT_TEXT = "pages without text"
     TOO_LARGE = "too large"
     TOO_MUCH = "too much"
     TOO_DEEP = "too deep"
@@ -57,6 +61,17 @@ REASON_TEXTS: dict[Reason, tuple[str, str, str]] = {
     Reason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
     Reason.EMPTY: ("empty", "is empty", "there is nothing to read"),
     Reason.PDF: ("PDF", "is a PDF file that cannot be read", "save it as text"),
+    Reason.ATTACHED: (
+        "unread attachments",
+        "has attachments that cannot be read",
+        "save them, and add them by name",
+    ),
+    Reason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
+    Reason.PAGES_WITHOUT_TEXT: (
+        "pages without text",
+        "has pages without text",
+        "run text recognition (OCR) on it first",
+    ),
     Reason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
     Reason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),
     Reason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
@@ -76,10 +91,13 @@ class Rejected(Exception):
     """A file or folder cannot be read. `detail` (the end of a sentence) and `advice` replace the
     texts of the reason."""
 
-    def __init__(self, reason: Reason, detail: str = "", advice: str = "", limit: str = "") -> None:
-        """`limit` is a few words, such as `5,000 files`, if a limit is the reason."""
+    def __init__(
+        self, reason: Reason, detail: str = "", advice: str = "", limit: str = "", pages: int = 0
+    ) -> None:
+        """`limit` is a few words, such as `5,000 files`, if a limit is the reason; `pages` is how
+        many are missing of a file that is read otherwise."""
         super().__init__(reason, detail, advice)
-        self.reason, self.limit = reason, limit
+        self.reason, self.limit, self.pages = reason, limit, pages
         self.detail = detail or REASON_TEXTS[reason][1]
         self.advice = advice or REASON_TEXTS[reason][2]
 
@@ -101,8 +119,8 @@ def limit_reached(limit: str) -> LimitReached:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder inside a folder that was skipped. `path` begins with the folder's name and
-    has no control characters, but is otherwise untrusted."""
+    """A file or folder inside a folder that was skipped, or pages of a file. `path` begins with the
+    folder's name and has no control characters, but is otherwise untrusted."""
 
     path: str
     reason: Reason
@@ -111,6 +129,8 @@ class Skipped:
     advice: str
     limit: str = ""
     """The limit that was reached, such as `5,000 files`, if everything after it was skipped too."""
+    pages: int = 0
+    """How many pages of the file are missing, if the rest of it was read."""
 
     @property
     def rest(self) -> bool:
@@ -123,6 +143,12 @@ class Skipped:
         return f"{what} {self.detail}: {self.advice}."
 
 
+def skipped(path: str, rejected: Rejected) -> Skipped:
+    """`path`: as in Skipped."""
+    why = rejected.reason, rejected.detail, rejected.advice
+    return Skipped(path, *why, rejected.limit, rejected.pages)
+
+
 @dataclass(frozen=True, slots=True)
 class FileRead:
     """A file that was read."""
@@ -132,9 +158,27 @@ class FileRead:
     size: int
     """Bytes of the file."""
     encoding: str
-    """Python's name of it, or `pdf`."""
     lossy: bool
-    """Whether some bytes could not be decoded; they are written as `\\xff`."""
+    guessed: bool
+    """As in Decoded."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether its text may have other characters than its author wrote."""
+        return self.lossy or self.guessed
+
+    @property
+    def label(self) -> str:
+        """The name of the encoding, for a chip."""
+        return ENCODING_NAMES.get(self.encoding, self.encoding)
+
+    @property
+    def sentence(self) -> str:
+        """What is doubtful about its text, and what to do."""
+        if self.guessed:
+            advice = "if letters look wrong, save it as UTF-8"
+            return f"{self.path} does not say its encoding and was read as {self.label}: {advice}."
+        return f"{self.path} is not valid {self.label} throughout: bad bytes appear as \\xff."
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +211,10 @@ class ReadResult:
     @property
     def skipped_summary(self) -> str:
         """`12: 9 ignored, 3 binary`, or empty."""
-        counts = Counter(each.reason for each in self.skipped if not each.rest)
+        counts = Counter[Reason]()
+        for each in self.skipped:
+            counts[each.reason] += 0 if each.rest else max(1, each.pages)
+        counts = +counts
         reasons = ", ".join(
             f"{n:,} {REASON_TEXTS[reason][0]}" for reason, n in counts.most_common()
         )

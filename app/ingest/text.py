@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
-from charset_normalizer import from_bytes
-
+from app.ingest.legacy_encoding import guess_encoding
 from app.ingest.records import Reason, Rejected
 from app.ingest.safe_open import HEAD
 
@@ -19,31 +19,32 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Encodings that text files still use. With all of Python's, charset-normalizer mistakes a short
-# German text for Urdu.
-_LEGACY = [
-    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
-    *("koi8_r", "koi8_u", "mac_roman", "cp437", "cp850"),
-    *("cp932", "euc_jp", "iso2022_jp", "gb18030", "big5", "cp949"),
-]
-_USUAL = "cp1252"
-_CLOSE = 0.02
+_DECLARED = re.compile(rb"(?:charset|coding)\s{0,3}[=:]\s{0,3}[\"']?([\w.-]{2,40})", re.I)
+_DECLARED_WITHIN = 1024
+_LEGACY = re.compile(r"(cp|iso8859_|koi8_|mac_|shift_jis|euc_|gb|big5)\w*")
+_ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _SAMPLE = 1 << 15
 # All control characters but those that text files use: tab, line ends, form feed, backspace,
 # escape.
 _BINARY_BYTES = bytes(set(range(0x20)) - set(b"\t\n\r\f\v\b\x1b")) + b"\x7f"
 _MAX_BINARY_SHARE = 0.01
+_MAX_WRONG_SHARE = 0.01
 _WIDE = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A text without its byte order mark. `lossy`: some bytes could not be decoded and are written
-    as `\\xff`."""
+    """A text without its byte order mark."""
 
     text: str
     encoding: str
+    """Python's name of it; or `pdf`, `rtf` or `mail`, which may have several."""
     lossy: bool = False
+    """Whether some bytes could not be decoded; they are written as `\\xff`."""
+    guessed: bool = False
+    """Whether the encoding follows only from which characters are frequent."""
+    missing: tuple[Rejected, ...] = ()
+    """Pages that are not in the text."""
 
 
 def is_binary(head: bytes) -> bool:
@@ -77,34 +78,57 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _decode_wide(data: bytes, encoding: str) -> Decoded:
-    try:
-        text = data.decode(encoding).removeprefix("\ufeff")
-    except UnicodeDecodeError:
-        raise Rejected(Reason.BINARY) from None
-    if _WIDE.search(text):
+    text = data.decode(encoding, "replace").removeprefix("\ufeff")
+    wrong = text.count("\ufffd") - data.count("\ufffd".encode(encoding))
+    if _WIDE.search(text) or not _may_be_wrong(wrong, len(text)):
         raise Rejected(Reason.BINARY)
-    return Decoded(text, encoding)
+    if wrong:
+        text = data.decode(encoding, "backslashreplace").removeprefix("\ufeff")
+    return Decoded(text, encoding, lossy=wrong > 0)
+
+
+def _may_be_wrong(wrong: int, characters: int) -> bool:
+    """Whether a UTF-16 or UTF-32 text may have so many bad ones among its characters."""
+    return 2 * wrong <= characters and wrong <= max(1, _MAX_WRONG_SHARE * characters)
 
 
 def _decode_bytes(data: bytes) -> Decoded:
     if b"\0" in data:
         raise Rejected(Reason.BINARY)
+    if _ISO_2022_JP.search(data) and data.isascii():
+        with suppress(UnicodeDecodeError):
+            return Decoded(data.decode("iso2022_jp"), "iso2022_jp")
     try:
         return Decoded(data.decode(), "utf-8")
     except UnicodeDecodeError as error:
         sample = _sample(data, error.start)
     if len(sample) - len(sample.translate(None, _BINARY_BYTES)) > _MAX_BINARY_SHARE * len(sample):
         raise Rejected(Reason.BINARY)
-    if _is_mostly_utf8(sample):
+    if _is_mostly_utf8(data):
         return Decoded(data.decode("utf-8", "backslashreplace"), "utf-8", lossy=True)
-    encoding = _legacy_encoding(sample)
+    if (declared := _as_declared(data)) is not None:
+        return declared
+    encoding = guess_encoding(sample)
     if encoding is None:
         raise Rejected(Reason.ENCODING)
     try:
-        text = data.decode(encoding)
+        return Decoded(data.decode(encoding), encoding, guessed=True)
     except UnicodeDecodeError:
-        raise Rejected(Reason.ENCODING) from None
-    return Decoded(text, encoding)
+        text = data.decode(encoding, "backslashreplace")
+        return Decoded(text, encoding, lossy=True, guessed=True)
+
+
+def _as_declared(data: bytes) -> Decoded | None:
+    """A text that names its encoding in its first lines, as pages and source files do."""
+    for hit in _DECLARED.finditer(data[:_DECLARED_WITHIN]):
+        with suppress(LookupError, UnicodeDecodeError):
+            named = hit[1].decode("ascii").lower().replace("latin-", "latin")
+            encoding = codecs.lookup(named).name.replace("-", "_")
+            if encoding in ("iso8859_1", "latin_1"):  # what browsers take it for
+                encoding = "cp1252"
+            if _LEGACY.fullmatch(encoding):
+                return Decoded(data.decode(encoding), encoding)
+    return None
 
 
 def _sample(data: bytes, fault: int) -> bytes:
@@ -121,22 +145,10 @@ def _sample(data: bytes, fault: int) -> bytes:
     return data[: data.rfind(b"\n", 0, _SAMPLE) + 1] + around[begin:]
 
 
-def _is_mostly_utf8(sample: bytes) -> bool:
-    """Whether there are ten times as many valid non-ASCII characters as invalid bytes."""
-    text = sample.decode("utf-8", "surrogateescape")
-    wrong = sum("\udc80" <= character <= "\udcff" for character in text)
-    right = sum(character > "\x7f" for character in text) - wrong
-    return right >= 10 * wrong
-
-
-def _legacy_encoding(sample: bytes) -> str | None:
-    matches = from_bytes(sample, cp_isolation=_LEGACY)
-    best = matches.best()
-    if best is None:
-        return None
-    # Prefer Western European where Central European, Baltic or Turkish fit no better.
-    for match in matches:
-        alike = match.chaos <= best.chaos + _CLOSE and match.coherence >= best.coherence - _CLOSE
-        if alike and _USUAL in match.could_be_from_charset:
-            return _USUAL
-    return best.encoding
+def _is_mostly_utf8(data: bytes) -> bool:
+    """Whether valid sequences beyond ASCII are at least as many as invalid ones. In other encodings
+    hardly any bytes happen to be valid ones."""
+    text = data.decode("utf-8", "replace")
+    beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
+    wrong = text.count("\ufffd") - data.count("\ufffd".encode())
+    return beyond_ascii - wrong >= wrong

@@ -47,9 +47,9 @@ def test_encodings_are_told(tmp_path: Path) -> None:
     docs = folder(tmp_path / "docs", a="größe".encode("cp1252"), b="größe " * 9 + "\n")
     written(docs / "c", ("größe " * 9).encode() + b"\xff")
     assert intake(docs).files == (
-        FileRead("docs/a", 5, "cp1252", False),
-        FileRead("docs/b", 73, "utf-8", False),
-        FileRead("docs/c", 73, "utf-8", True),
+        FileRead("docs/a", 5, "cp1252", lossy=False, guessed=True),
+        FileRead("docs/b", 73, "utf-8", lossy=False, guessed=False),
+        FileRead("docs/c", 73, "utf-8", lossy=True, guessed=False),
     )
 
 

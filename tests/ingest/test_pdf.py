@@ -9,11 +9,13 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pypdf import PdfWriter, _encryption
 
-from app.ingest import pdf_worker
+from app.ingest import pdf_aes, pdf_worker
 from app.ingest.budget import ReadBudget
 from app.ingest.limits import Limits
 from app.ingest.process import run_bounded
@@ -31,7 +33,15 @@ def pdf_of(*pages: str) -> bytes:
     return assembled([content.encode() for content in shown])
 
 
-def assembled(contents: list[bytes], extra: bytes = b"") -> bytes:
+def assembled(
+    contents: list[bytes],
+    extra: bytes = b"",
+    extras: Sequence[bytes] | None = None,
+    annotations: Sequence[bytes] = (),
+) -> bytes:
+    """A PDF file with these pages. `extra`: what every content's dictionary has, or `extras`, one
+    for each. `annotations`: dictionaries of the first page."""
+    listed = b" ".join(b"<< /Type /Annot %s >>" % each for each in annotations)
     kids = b" ".join(b"%d 0 R" % (4 + 2 * n) for n in range(len(contents)))
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
@@ -41,8 +51,10 @@ def assembled(contents: list[bytes], extra: bytes = b"") -> bytes:
     for number, content in enumerate(contents):
         objects += [
             b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R"
-            b" /Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number),
-            b"<< /Length %d %s>>\nstream\n%s\nendstream" % (len(content), extra, content),
+            b" /Resources << /Font << /F1 3 0 R >> >> /Annots [%s] >>"
+            % (5 + 2 * number, b"" if number else listed),
+            b"<< /Length %d %s>>\nstream\n%s\nendstream"
+            % (len(content), extras[number] if extras else extra, content),
         ]
     out, places = bytearray(b"%PDF-1.7\n"), []
     for number, each in enumerate(objects, 1):
@@ -55,11 +67,27 @@ def assembled(contents: list[bytes], extra: bytes = b"") -> bytes:
     return bytes(out)
 
 
-@pytest.fixture
-def encrypted() -> bytes:
-    pypdf = pytest.importorskip("pypdf")
-    writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf_of(SENTENCE)))
-    writer.encrypt("password", algorithm="RC4-128")
+class EncryptingAES(pdf_aes.CryptAES):
+    """What pypdf needs to write such a file."""
+
+    def encrypt(self, data: bytes) -> bytes:
+        count = pdf_aes.BLOCK - len(data) % pdf_aes.BLOCK
+        iv = bytes(range(pdf_aes.BLOCK))
+        return iv + pdf_aes.aes_cbc_encrypt(self._key, iv, data + bytes([count]) * count)
+
+
+def encrypted(algorithm: str, password: str, patch: pytest.MonkeyPatch) -> bytes:
+    """A file that opens with `password`, and with another one to change it."""
+    for name in ("aes_cbc_decrypt", "aes_cbc_encrypt", "aes_ecb_decrypt"):
+        patch.setattr(_encryption, name, getattr(pdf_aes, name))
+    patch.setattr(_encryption, "CryptAES", EncryptingAES)
+    patch.setattr(
+        _encryption,
+        "aes_ecb_encrypt",
+        lambda key, data: pdf_aes.aes_cbc_encrypt(key, bytes(16), data),
+    )
+    writer = PdfWriter(clone_from=io.BytesIO(pdf_of(SENTENCE)))
+    writer.encrypt(password, "owner", algorithm=algorithm)
     out = io.BytesIO()
     writer.write(out)
     return out.getvalue()
@@ -102,8 +130,98 @@ def test_a_hostile_pdf_file(tmp_path: Path, case: str) -> None:
     assert taken.skipped or not word
 
 
-def test_a_password(tmp_path: Path, encrypted: bytes) -> None:
-    assert "with a password" in refusal(written(tmp_path / "a.pdf", encrypted))
+NOTICE = b"BT /F1 12 Tf 72 700 Td (The notice period is 30 days.) Tj ET"
+BAD_PAGES = {
+    "a text without its end": (b"BT /F1 12 Tf 72 700 Td (Middle Tj ET", b""),
+    "a bad hexadecimal text": (b"BT /F1 12 Tf 72 700 Td <4G> Tj ET", b""),
+    "an unknown filter": (b"x", b"/Filter /Other "),
+    "a page that takes too long": (
+        zlib.compress(b"BT /F1 12 Tf " + b"(a) Tj " * 2_000_000 + b"ET", 9),
+        b"/Filter /FlateDecode ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PAGES)
+def test_a_bad_page_costs_only_that_page(tmp_path: Path, case: str) -> None:
+    bad, extra = BAD_PAGES[case]
+    data = assembled([NOTICE, bad, NOTICE], extras=[b"", extra, b""])
+    result = intake(written(tmp_path / "a.pdf", data), Limits(pdf_seconds=1))
+    notice = "The notice period is 30 days."
+    assert result.documents[0].text == (
+        f"[Page 1]\n{notice}\n\n[Page 2]\n(This page could not be read.)\n\n[Page 3]\n{notice}\n\n"
+    )
+    assert [each.sentence for each in result.skipped] == [
+        "a.pdf has 1 of 3 pages (2) that cannot be read: save it again, or convert it to text."
+    ]
+
+
+def test_pages_without_text_are_counted(tmp_path: Path) -> None:
+    pages = ["Cover", *[""] * 3, "Middle", "", "End", *[""] * 4]
+    path = written(tmp_path / "docs" / "scan.pdf", pdf_of(*pages))
+    alone, inside = intake(path), intake(path.parent)
+    for result, name in ((alone, "scan.pdf"), (inside, "docs/scan.pdf")):
+        assert [each.sentence for each in result.skipped] == [
+            f"{name} has 8 of 11 pages (2-4, 6, 8-11) without text:"
+            " run text recognition (OCR) on it first."
+        ]
+        assert result.skipped_summary == "8: 8 pages without text"
+    assert "scan.pdf (skipped: pages without text)" in inside.documents[0].text
+
+
+def test_form_fields_and_comments_follow_the_text_of_their_page(tmp_path: Path) -> None:
+    annotations = [
+        b"/Subtype /Widget /FT /Tx /T (Name) /V (Anna Kowalska)",
+        b"/Subtype /Widget /FT /Tx /TU (Date of birth) /T (f2) /V (1 May 1990)",
+        b"/Subtype /Widget /FT /Tx /T (Empty)",
+        b"/Subtype /Widget /FT /Tx /Ff 8192 /T (Password) /V (secret)",
+        b"/Subtype /Widget /FT /Btn /T (Agreed) /AS /Yes",
+        b"/Subtype /Widget /FT /Ch /T (Country) /Opt [[(pl) (Poland)] [(cz) (Czechia)]] /V (pl)",
+        b"/Subtype /Widget /FT /Sig /T (Signature) /V << /Contents (x) >>",
+        b"/Subtype /Text /T (Ben) /Contents (Ask the landlord.)",
+        b"/Subtype /FreeText /Contents (See clause 4.)",
+        b"/Subtype /Text /F 2 /Contents (hidden)",
+        b"/Subtype /Link /Contents (a link)",
+        b"/Subtype /Text /Contents 99 0 R /F /Damaged",
+    ]
+    data = assembled([NOTICE, b""], annotations=annotations)
+    assert read([str(written(tmp_path / "a.pdf", data))]).documents[0].text == (
+        "[Page 1]\nThe notice period is 30 days.\n\n"
+        "Form field Name: Anna Kowalska\n"
+        "Form field Date of birth: 1 May 1990\n"
+        "Form field Agreed: Yes\n"
+        "Form field Country: Poland\n"
+        "Comment by Ben: Ask the landlord.\n"
+        "Comment: See clause 4.\n\n[Page 2]\n\n\n"
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256-R5", "AES-256"])
+def test_a_file_that_opens_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    path = written(tmp_path / "a.pdf", encrypted(algorithm, "", monkeypatch))
+    assert SENTENCE in read([str(path)]).documents[0].text
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128"])
+def test_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str) -> None:
+    path = written(tmp_path / "a.pdf", encrypted(algorithm, "password", monkeypatch))
+    assert "with a password" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("key_bytes", "ciphertext"),
+    [
+        (16, "69c4e0d86a7b0430d8cdb78070b4c55a"),
+        (24, "dda97ca4864cdfe06eaf70a0ec0d7191"),
+        (32, "8ea2b7ca516745bfeafc49904b496089"),
+    ],
+)
+def test_the_examples_of_the_standard_for_aes(key_bytes: int, ciphertext: str) -> None:
+    key, text = bytes(range(key_bytes)), bytes(n * 0x11 for n in range(16))
+    assert pdf_aes.aes_cbc_encrypt(key, bytes(16), text).hex() == ciphertext
+    assert pdf_aes.aes_ecb_decrypt(key, bytes.fromhex(ciphertext)) == text
 
 
 def test_a_bomb_bursts_in_its_own_process(tmp_path: Path) -> None:
@@ -178,7 +296,7 @@ def test_the_worker_tells_its_pages(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as pages, tempfile.TemporaryFile() as file:
         file.write(pdf_of(SENTENCE, "Two.", "Three."))
         file.seek(0)
-        command = [sys.executable, pdf_worker.__file__, str(2**30), str(pages.fileno())]
+        command = [sys.executable, pdf_worker.__file__, str(2**30), str(pages.fileno()), "9"]
         done = subprocess.run(
             command, stdin=file, stdout=subprocess.DEVNULL, pass_fds=(pages.fileno(),), check=True
         )

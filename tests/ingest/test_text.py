@@ -62,10 +62,114 @@ def test_an_encoding_is_recognised_and_loses_nothing(case: str) -> None:
     assert not is_binary(data[:100])
 
 
-def test_a_torn_utf8_file_stays_utf8() -> None:
-    decoded = decode(GERMAN.encode() * 20 + b"torn \xc3\n")
+TERM = "The café’s term is two years — renewable. "
+ONE_BAD_BYTE = {
+    "a torn file": (GERMAN.encode() * 20 + b"torn \xc3\n", GERMAN * 20 + "torn \\xc3\n"),
+    "few characters beyond ascii, cut": ((TERM + "é").encode()[:-1], TERM + "\\xc3"),
+    "a character of three bytes, cut": ("It’s fine —".encode()[:-1], "It’s fine \\xe2\\x80"),
+    "a stray byte": (TERM.encode() + b"\xff end", TERM + "\\xff end"),
+    "a stray byte far from the others": (
+        TERM.encode() + b"Plain.\n" * 20_000 + b"\xa0",
+        TERM + "Plain.\n" * 20_000 + "\\xa0",
+    ),
+    "utf-16, cut": (TERM.encode("utf-16")[:-1], TERM[:-1] + "\\x20"),
+    "utf-16, a lone surrogate": (
+        codecs.BOM_UTF16_LE + b"\0\xd8" + TERM.encode("utf-16-le"),
+        "\\x00\\xd8" + TERM,
+    ),
+    "shift jis, cut": (JAPANESE.encode("cp932") + b"\x83", JAPANESE + "\\x83"),
+}
+
+
+@pytest.mark.parametrize("case", ONE_BAD_BYTE)
+def test_a_bad_byte_changes_no_other_character(case: str) -> None:
+    data, text = ONE_BAD_BYTE[case]
+    decoded = decode(data)
+    assert decoded.text == text
     assert decoded.lossy
-    assert decoded.text == GERMAN * 20 + "torn \\xc3\n"
+
+
+# The same sentence, as its language and its usual encodings have it.
+LEGACY = {
+    "Polish": (
+        "Okres wypowiedzenia wynosi trzydzieści dni, także dla części umowy.",
+        "cp1250",
+        "iso8859_2",
+        "cp852",
+    ),
+    "Czech": ("Výpovědní lhůta činí třicet dní a běží od příštího měsíce.", "cp1250", "iso8859_2"),
+    "Slovak": ("Výpovedná lehota je tridsať dní a začína plynúť ďalší mesiac.", "cp1250"),
+    "Hungarian": (
+        "A felmondási idő harminc nap, és a következő hónaptól számít.",
+        "cp1250",
+        "iso8859_2",
+        "cp852",
+    ),
+    "Romanian": ("Termenul de preaviz este de treizeci de zile şi curge după încetare.", "cp1250"),
+    "Croatian": (
+        "Otkazni rok iznosi trideset dana i počinje teći sljedeći mjesec, što znači žurbu.",
+        "cp1250",
+    ),
+    "Turkish": (
+        "İhbar süresi otuz gündür ve sözleşmenin bitişinden sonra başlar.",
+        "cp1254",
+        "cp857",
+    ),
+    "Finnish": ("Irtisanomisaika on kolmekymmentä päivää, eikä sitä lyhennetä.", "cp1252", "cp850"),
+    "Swedish": ("Uppsägningstiden är trettio dagar på båda sidor.", "cp1252", "mac_roman"),
+    "German": (
+        "Die Kündigungsfrist beträgt dreißig Tage für beide.",
+        "cp1252",
+        "cp850",
+        "mac_roman",
+    ),
+    "French": (
+        "Le délai de préavis est de trente jours, même à l’étranger.",
+        "cp1252",
+        "mac_roman",
+    ),
+    "Portuguese": ("O aviso prévio é de trinta dias; não há exceções à regra.", "cp1252"),
+    "Latvian": ("Uzteikuma termiņš ir trīsdesmit dienas, un to var pagarināt.", "cp1257"),
+    "Lithuanian": ("Įspėjimo terminas yra trisdešimt dienų, jį gali keisti abi šalys.", "cp1257"),
+    "English": ("“It’s the term – 30 days,” he said.", "cp1252"),
+    "Russian": (
+        "Срок уведомления составляет тридцать дней.",
+        "cp1251",
+        "koi8_r",
+        "cp866",
+        "iso8859_5",
+    ),
+    "Greek": ("Η προθεσμία είναι τριάντα ημέρες.", "cp1253"),
+    "Hebrew": ("תקופת ההודעה היא שלושים יום.", "cp1255"),
+    "Arabic": ("مدة الإشعار ثلاثون يوما.", "cp1256", "iso8859_6"),
+    "Thai": ("ระยะเวลาแจ้งล่วงหน้าสามสิบวัน", "cp874"),
+    "Japanese": ("通知期間は三十日とする。", "cp932", "euc_jp"),
+    "Chinese": ("合同的通知期限为三十天。", "gb18030"),
+    "Korean": ("통지 기간은 삼십 일로 한다.", "cp949"),
+    "Taiwanese": ("合約的通知期限為三十天。", "big5"),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [(text, each) for text, *encodings in LEGACY.values() for each in encodings],
+)
+@pytest.mark.parametrize("times", [1, 200])
+def test_a_language_shows_the_encoding_and_it_is_called_a_guess(
+    text: str, encoding: str, times: int
+) -> None:
+    decoded = decode((text + "\n").encode(encoding) * times)
+    assert decoded.text == (text + "\n") * times
+    assert decoded.guessed
+
+
+def test_one_character_in_a_long_line_is_found() -> None:
+    assert decode(b"x" * 99_999 + "é".encode("cp1252") + b"x" * 99_999).text[99_999] == "é"
+
+
+def test_japanese_in_seven_bits() -> None:
+    decoded = decode(JAPANESE.encode("iso2022_jp"))
+    assert (decoded.text, decoded.guessed) == (JAPANESE, False)
 
 
 NO_TEXT = {
@@ -74,8 +178,7 @@ NO_TEXT = {
     "a program": b"\x7fELF\x02\x01\x01\0\0\0",
     "noise": random.Random(0).randbytes(60_000),
     "noise without nul": random.Random(0).randbytes(60_000).replace(b"\0", b"\x01"),
-    "half a utf-16 character": codecs.BOM_UTF16_LE + b"a\0b",
-    "a lone surrogate": codecs.BOM_UTF16_LE + b"\0\xd8a\0",
+    "utf-16 of noise": codecs.BOM_UTF16_LE + random.Random(0).randbytes(60_000),
     "small numbers of two bytes": b"".join(bytes([n % 30, 0]) for n in range(500)),
 }
 
@@ -96,7 +199,7 @@ def test_empty(data: bytes) -> None:
 
 def test_no_known_encoding() -> None:
     with pytest.raises(Rejected) as caught:
-        decode(JAPANESE.encode("euc_jp") * 2_000 + b"\xff\n")
+        decode(bytes(random.Random(0).choices(range(0x80, 0x100), k=5_000)))
     assert caught.value.reason is Reason.ENCODING
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.ingest.records import Skipped
+from app.ingest.records import FileRead, Skipped
 from app.protocol.prompt import Document
 from app.util import formatting
 
@@ -22,8 +22,8 @@ class Attachment:
     """Bytes of its texts, without the tree."""
     lines: int
     skipped: tuple[Skipped, ...] = field(default=(), compare=False)
-    lossy: tuple[str, ...] = field(default=(), compare=False)
-    """Paths of files that are not valid UTF-8."""
+    doubtful: tuple[FileRead, ...] = field(default=(), compare=False)
+    """Files whose encoding was guessed, or that have bad bytes."""
     tokens: int | None = field(default=None, compare=False)
     """Of the target model, once counted."""
     tokens_estimated: bool = field(default=False, compare=False)
@@ -61,12 +61,24 @@ class Attachment:
     @property
     def skipped_text(self) -> str:
         """`12 skipped`, `12 and the rest skipped (limit 5,000 files)`, or empty."""
-        listed = sum(not each.rest for each in self.skipped)
-        what = [f"{listed:,}"] if listed else []
+        listed = sum(not each.rest and not each.pages for each in self.skipped)
+        pages = sum(each.pages for each in self.skipped)
         limits = [each.limit for each in self.skipped if each.limit]
-        if limits:
-            return f"{' and '.join([*what, 'the rest'])} skipped (limit {limits[0]})"
-        return f"{listed:,} skipped" if listed else ""
+        what = [f"{listed:,}"] if listed else []
+        what += [formatting.plural(pages, "page")] if pages else []
+        what += ["the rest"] if limits else []
+        limit = f" (limit {limits[0]})" if limits else ""
+        return f"{' and '.join(what)} skipped{limit}" if what else ""
+
+    @property
+    def doubt_text(self) -> str:
+        """`read as Windows-1252 (Western European)`, `3 files in guessed encodings`, or empty."""
+        guessed = [each for each in self.doubtful if each.guessed]
+        if len(guessed) > 1:
+            return f"{len(guessed):,} files in guessed encodings"
+        if guessed:
+            return f"read as {guessed[0].label}"
+        return "bad bytes" if self.doubtful else ""
 
 
 def make_attachment(documents: Iterable[Document]) -> Attachment:

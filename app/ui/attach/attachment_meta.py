@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
-from app.ingest.records import REASON_TEXTS, Reason, Skipped
+from app.ingest.records import REASON_TEXTS, FileRead, Reason, Skipped
 from app.ui.attach.attachment import Attachment
 
 MAX_SKIPPED = 500
@@ -20,10 +20,10 @@ def to_notes(attachments: Iterable[Attachment]) -> str:
     notes = {
         each.documents[0].name: {
             "skipped": [_packed(skipped) for skipped in each.skipped],
-            "lossy": each.lossy,
+            "doubtful": [astuple(file) for file in each.doubtful],
         }
         for each in attachments
-        if 0 < len(each.skipped) + len(each.lossy) <= MAX_SKIPPED
+        if 0 < len(each.skipped) + len(each.doubtful) <= MAX_SKIPPED
     }
     return json.dumps(notes) if notes else ""
 
@@ -40,9 +40,13 @@ def _with(thing: Attachment, known: Any) -> Attachment:
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         note = known[thing.documents[0].name]
         skipped = tuple(_unpacked(*each) for each in note["skipped"])
-        lossy = tuple(str(path) for path in note["lossy"])
-        return replace(thing, skipped=skipped, lossy=lossy)
+        doubtful = tuple(_file_read(*each) for each in note["doubtful"])
+        return replace(thing, skipped=skipped, doubtful=doubtful)
     return thing
+
+
+def _file_read(path: str, size: int, encoding: str, lossy: bool, guessed: bool) -> FileRead:
+    return FileRead(str(path), int(size), str(encoding), bool(lossy), bool(guessed))
 
 
 def _packed(skipped: Skipped) -> list[object]:
@@ -53,11 +57,12 @@ def _packed(skipped: Skipped) -> list[object]:
         skipped.path,
         str(skipped.reason),
         skipped.limit,
+        skipped.pages,
         *(custom if custom != [detail, advice] else []),
     ]
 
 
-def _unpacked(path: str, reason: str, limit: str, *custom: str) -> Skipped:
+def _unpacked(path: str, reason: str, limit: str, pages: int, *custom: str) -> Skipped:
     detail, advice = custom or REASON_TEXTS[Reason(reason)][1:]
     why = Reason(reason), str(detail), str(advice)
-    return Skipped(str(path), *why, str(limit))
+    return Skipped(str(path), *why, str(limit), int(pages))

@@ -45,7 +45,7 @@ class Chip(Widget, can_focus=True):
             "skipped",
             "Skipped",
             id="chip.skipped",
-            tooltip="What was skipped in a folder, and why (Shift+Tab goes there, or click it)",
+            tooltip="What was skipped or is in doubt, and why (Shift+Tab goes there, or click it)",
         ),
         Binding(
             "backspace,delete",
@@ -73,8 +73,8 @@ class Chip(Widget, can_focus=True):
         """If it is narrow, the name is shortened first, then the facts."""
         item, width = self.item, self.content_size.width - len(CROSS)
         facts = f" · {item.facts}"
-        skipped = item.skipped_text if isinstance(item, Attachment) else ""
-        tail = Content.assemble((facts, "$accent"), (f" · {skipped}" if skipped else ""))
+        remarks = [item.skipped_text, item.doubt_text] if isinstance(item, Attachment) else []
+        tail = Content.assemble((facts, "$accent"), *(f" · {each}" for each in remarks if each))
         mark = "▣ " if isinstance(item, Attachment) else "◌ "
         available = max(MIN_NAME_CELLS, width - len(mark) - tail.cell_length)
         name = Content(sanitize_line(item.name)).truncate(available, ellipsis=True)

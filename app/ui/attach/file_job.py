@@ -50,7 +50,7 @@ class FileJob:
         return replace(
             make_attachment(intake.documents),
             skipped=intake.skipped,
-            lossy=tuple(each.path for each in intake.files if each.lossy),
+            doubtful=tuple(each for each in intake.files if each.doubtful),
         )
 
     def _on_progress(self, progress: Progress) -> None:

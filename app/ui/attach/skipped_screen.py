@@ -1,4 +1,4 @@
-"""Lists what was skipped in a folder, and why."""
+"""Lists what was skipped in a folder or a file and why, and which texts are doubtful."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def lines(attached: Attachment) -> list[Content]:
     read = formatting.plural(len(attached.texts), "file")
     heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
     skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
-    lossy = [f"{path} is not all UTF-8; other bytes appear as \\xff." for path in attached.lossy]
+    doubtful = [each.sentence for each in attached.doubtful]
     found = [Content.styled(heading, "bold $accent")]
-    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], lossy):
+    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], doubtful):
         found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
-    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(lossy) - MAX_LISTED)
+    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(doubtful) - MAX_LISTED)
     if more:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found

@@ -109,7 +109,7 @@ class Attachments:
             chips.remove_item(job)
         else:
             chips.replace(job, new)
-            self._warn_if_lossy(new)
+            self._show_doubts(new)
         await self._ask_deferred(chat)
 
     def _failed(self, job: FileJob, error: UserError) -> None:
@@ -136,9 +136,13 @@ class Attachments:
             )
         return old is not None
 
-    def _warn_if_lossy(self, new: Attachment) -> None:
-        if new.lossy and not new.is_folder:
-            self._context.notice.show(f"{new.name} is not all UTF-8; other bytes appear as \\xff.")
+    def _show_doubts(self, new: Attachment) -> None:
+        if new.is_folder:
+            return
+        sentences = [each.sentence for each in new.skipped]
+        sentences += [each.sentence for each in new.doubtful]
+        if sentences:
+            self._context.notice.show(" ".join(sentences))
 
     # -------------------------------------------------------------------------- asking
 

@@ -87,7 +87,7 @@ class Composer(Vertical):
 
     def on_chip_show_skipped(self, event: Chip.ShowSkipped) -> None:
         event.stop()
-        if event.item.skipped or event.item.lossy:
+        if event.item.skipped or event.item.doubtful:
             self.app.push_screen(SkippedScreen(event.item))
         else:
             self.notice.show(f"Nothing in '{event.item.name}' was skipped.")

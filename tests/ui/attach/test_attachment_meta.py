@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.ingest.records import REASON_TEXTS, Reason, Skipped
+from app.ingest.records import REASON_TEXTS, FileRead, Reason, Skipped
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import make_attachment
 from app.ui.attach.attachment_meta import MAX_SKIPPED, to_notes, with_notes
 
 FOLDER = make_attachment([Document("src/", "tree"), Document("src/a.py", "a")])
+ODD = FileRead("src/odd\u202e.txt", 9, "cp1250", lossy=True, guessed=True)
 FILE = make_attachment([Document("a.txt", "A.")])
 
 
@@ -22,10 +23,13 @@ def skipped(reason: Reason, detail: str = "", limit: str = "") -> Skipped:
 
 def test_every_reason_is_restored() -> None:
     every = tuple(skipped(reason) for reason in Reason)
-    own = (skipped(Reason.TOO_MUCH, "is over the limit of 7 files", "7 files"),)
-    folder = replace(FOLDER, skipped=every + own, lossy=("src/odd\u202e.txt",))
+    own = (
+        skipped(Reason.TOO_MUCH, "is over the limit of 7 files", "7 files"),
+        replace(skipped(Reason.BAD_PAGES, "has 2 of 3 pages (1-2) that cannot be read"), pages=2),
+    )
+    folder = replace(FOLDER, skipped=every + own, doubtful=(ODD,))
     found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
-    assert (found.skipped, found.lossy) == (every + own, ("src/odd\u202e.txt",))
+    assert (found.skipped, found.doubtful) == (every + own, (ODD,))
     assert [each.sentence for each in found.skipped] == [each.sentence for each in every + own]
     assert file.skipped == ()
 
@@ -34,7 +38,7 @@ def test_no_notes_for_files_and_for_too_many_skipped() -> None:
     assert to_notes(()) == to_notes((FILE, FOLDER)) == ""
     many = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(MAX_SKIPPED))
     assert len(with_notes((FOLDER,), to_notes((replace(FOLDER, skipped=many),)))[0].skipped)
-    assert to_notes((replace(FOLDER, skipped=many, lossy=("one more",)),)) == ""
+    assert to_notes((replace(FOLDER, skipped=many, doubtful=(ODD,)),)) == ""
 
 
 @pytest.mark.parametrize(
@@ -47,15 +51,15 @@ def test_no_notes_for_files_and_for_too_many_skipped() -> None:
         '{"src/": 7}',
         '{"src/": {}}',
         '{"src/": {"skipped": []}}',
-        '{"src/": {"skipped": [["a", "no reason", ""]], "lossy": []}}',
-        '{"src/": {"skipped": [["a"]], "lossy": []}}',
-        '{"src/": {"skipped": [["a", "empty", "", "one"]], "lossy": []}}',
-        '{"src/": {"skipped": 3, "lossy": []}}',
+        '{"src/": {"skipped": [["a", "no reason", "", 0]], "doubtful": []}}',
+        '{"src/": {"skipped": [["a"]], "doubtful": []}}',
+        '{"src/": {"skipped": [["a", "empty", "", 0, "one"]], "doubtful": []}}',
+        '{"src/": {"skipped": 3, "doubtful": []}}',
     ],
 )
 def test_damaged_notes_are_ignored(notes: str) -> None:
     (found,) = with_notes((FOLDER,), notes)
-    assert (found.skipped, found.lossy) == ((), ())
+    assert (found.skipped, found.doubtful) == ((), ())
 
 
 def test_notes_are_short() -> None:

@@ -1,0 +1,61 @@
+"""The text of a Jupyter notebook: its cells in their order, each with its kind and its outputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_EMBEDDED = re.compile(r"(data:[\w/+.-]{1,60});base64,[A-Za-z0-9+/=\s]{40,}")
+_KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
+
+
+def notebook_text(source: str) -> str | None:
+    """None if this is no notebook. Pictures and other data are only named."""
+    try:
+        notebook = json.loads(source)
+        sheets = notebook.get("worksheets") or [notebook]  # before version 4, cells are in sheets
+        cells = [cell for sheet in sheets for cell in sheet["cells"]]
+        language = str(notebook.get("metadata", {}).get("language_info", {}).get("name", ""))
+        parts = [_cell(number, cell, language) for number, cell in enumerate(cells, 1)]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return "\n".join(parts) if parts else None
+
+
+def _cell(number: int, cell: dict[str, Any], language: str) -> str:
+    kind = cell["cell_type"]
+    shown = _KINDS.get(kind, f"{cell.get('language', language)} {kind}".strip())
+    source = _joined(cell.get("source", cell.get("input", "")))
+    lines = [f"[Cell {number}: {shown}]", _EMBEDDED.sub(r"\1", source).strip("\n"), ""]
+    for output in cell.get("outputs", ()):
+        if text := "\n".join(_output(output)).strip("\n"):
+            lines += [f"[Output of cell {number}]", text, ""]
+    return "\n".join(lines)
+
+
+def _output(output: dict[str, Any]) -> Iterator[str]:
+    kind = output["output_type"]
+    if kind == "stream":
+        yield _plain(output.get("text", ""))
+    elif kind in ("error", "pyerr"):
+        trace = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
+        yield _plain("\n".join(map(str, trace)))
+    else:
+        # Before version 4, what is now `data` by media type stood in the output itself.
+        data = output.get("data", output)
+        text = data.get("text/plain", data.get("text/markdown", data.get("text", "")))
+        pictures = [name for name in data if name.startswith("image/") or name in ("png", "jpeg")]
+        yield _plain(text)
+        yield from (f"({name.removeprefix('image/')} picture)" for name in pictures)
+
+
+def _plain(text: Any) -> str:
+    return _EMBEDDED.sub(r"\1", _ESCAPE_SEQUENCE.sub("", _joined(text)))
+
+
+def _joined(text: Any) -> str:
+    """A text, or a list of its lines with their ends."""
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)

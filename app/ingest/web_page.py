@@ -1,0 +1,256 @@
+"""The text of a web page: what a browser shows of it, without scripts and styles.
+
+Reads the page once from start to end: no search starts over, so that a hostile page takes no longer
+than its size.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+_PAGE = re.compile(
+    r"\s*(?:<\?xml[^>]{0,200}\?>\s*)?(?:<!--[^>]{0,500}-->\s*)?<(?:!doctype\s+)?html\b", re.I
+)
+_NAME = re.compile(r"</?([a-zA-Z][^\s/>]{0,50})")
+_TO_QUOTE = re.compile("[^\"'>]*")
+_ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
+_SPACE = re.compile(r"[ \t\r\n\f]+")
+_LINE_END = re.compile(r"\r\n?|\n")
+_BLANK_LINES = re.compile(r"\n{3,}")
+
+# Their content is not text of the page, and has no tags.
+_RAW = {
+    name: re.compile(f"</{name}", re.IGNORECASE)
+    for name in ("script", "style", "iframe", "noembed", "noframes")
+}
+_HIDDEN = frozenset({"template", "noscript", "svg", "object", "audio", "video", "canvas"})
+_PARAGRAPHS = "p h1 h2 h3 h4 h5 h6 ul ol dl table pre blockquote section article figure form hr"
+_LINES = (
+    "address aside body caption center dd details div dt fieldset figcaption footer head header"
+    " html label legend li main menu nav option optgroup summary tbody tfoot thead title tr"
+)
+# Elements that are often hidden, and whose end must be written.
+_ENDING = frozenset(["div", "span", "section", "article", "aside", "nav", "header", "footer"])
+_BREAKS = dict.fromkeys(_LINES.split(), 1) | dict.fromkeys(_PARAGRAPHS.split(), 2)
+"""Elements that end a line, and how many line ends that takes."""
+
+
+def is_page(text: str) -> bool:
+    """Whether a text begins as a web page does."""
+    return _PAGE.match(text) is not None
+
+
+def page_text(source: str, check: Callable[[], None] = lambda: None) -> str:
+    """The text of a web page, with marks for headings, items of lists and cells of tables. Where
+    that is nothing, or the page is a template to be filled in, the source itself. `check` is called
+    all the time, and may raise."""
+    if "<?php" in source or "<%" in source:
+        return source
+    reader = _read(source, check, _HIDDEN)
+    if reader.is_hidden:  # an element that does not end would hide the rest of the page
+        reader = _read(source, check, frozenset())
+    text = reader.whole()
+    return source if reader.is_template or not text else text
+
+
+def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _Reader:
+    reader = _Reader(hidden)
+    for tag, content in _parts(source):
+        check()
+        if tag:
+            reader.tag(tag, content)
+        else:
+            reader.text(html.unescape(content))
+    return reader
+
+
+def _parts(source: str) -> Iterator[tuple[str, str]]:
+    """Tags in lower case, such as `p` and `/p`, with their attributes, and texts with no tag."""
+    at, unclosed = 0, set[str]()
+    while (start := source.find("<", at)) >= 0:
+        if start > at:
+            yield "", source[at:start]
+        name = _NAME.match(source, start)
+        if source.startswith("<!--", start):
+            at = source.find("-->", start + 4) + 3
+            if at < 3:
+                return
+        elif name is not None:
+            end = _tag_end(source, name.end(), unclosed)
+            if end < 0:
+                return
+            tag = name[1].lower()
+            yield ("/" if source[start + 1] == "/" else "") + tag, source[name.end() : end]
+            at = end + 1
+            if tag in _RAW and source[start + 1] != "/":
+                closing = _RAW[tag].search(source, at)
+                if closing is None:
+                    return
+                at = closing.start()
+        elif source[start + 1 : start + 2] in ("!", "?", "/"):
+            at = source.find(">", start) + 1
+            if at < 1:
+                return
+        else:
+            yield "", "<"
+            at = start + 1
+    yield "", source[at:]
+
+
+def _tag_end(source: str, at: int, unclosed: set[str]) -> int:
+    """Where the `>` of a tag is, outside of quotes; -1 if there is none. `unclosed`: quotes that do
+    not occur any more."""
+    first = at
+    while True:
+        stop = _TO_QUOTE.match(source, at)
+        at = stop.end() if stop is not None else at
+        character = source[at : at + 1]
+        if character in (">", ""):
+            return at if character else source.find(">", first)
+        if character in unclosed or (closing := source.find(character, at + 1)) < 0:
+            unclosed.add(character)
+            at += 1
+        else:
+            at = closing + 1
+
+
+@dataclass
+class _Reader:
+    """Puts a page's text together."""
+
+    hidden: frozenset[str]
+    """Elements that are not shown. If there are some, those with the attribute `hidden` are not
+    shown either."""
+    is_template: bool = False
+    """Whether its text has places to be filled in."""
+    _pieces: list[str] = field(default_factory=list)
+    _breaks: int = 0
+    """Line ends to be written before the next text."""
+    _begun: bool = False
+    """Whether a mark of an item, a heading or a cell was written last."""
+    _hidden: list[str] = field(default_factory=list)
+    """Open elements that are not shown: the outermost one, and those of its name within it."""
+    _preformatted: int = 0
+    _code: int = 0
+    _lists: list[int] = field(default_factory=list)
+    """The number of the next item of each open list; 0 where they are not numbered."""
+    _cells: list[int] = field(default_factory=list)
+    """How many cells the current row of each open table has."""
+
+    def text(self, text: str) -> None:
+        if self._hidden:
+            return
+        if not self._preformatted:
+            text = _SPACE.sub(" ", text)
+            if self._breaks or not self._pieces or self._pieces[-1].endswith((" ", "\n")):
+                text = text.removeprefix(" ")
+            if not self._code and ("{{" in text or "{%" in text):
+                self.is_template = True
+        if text:
+            self._put(text)
+            self._begun = False
+
+    def tag(self, tag: str, attributes: str) -> None:
+        name, closing = tag.removeprefix("/"), tag.startswith("/")
+        if self._hidden:
+            if name == self._hidden[0]:
+                self._hidden.pop() if closing else self._hidden.append(name)
+            return
+        if not closing and not attributes.endswith("/") and self._hides(name, attributes):
+            self._hidden.append(name)
+            return
+        if name == "br":
+            self._breaks = min(2, self._breaks + 1)
+        else:
+            self._break(_BREAKS.get(name, 0))
+        self._closed(name) if closing else self._opened(name, attributes)
+
+    def _hides(self, name: str, attributes: str) -> bool:
+        if name in self.hidden:
+            return True
+        may_be = bool(self.hidden) and name in _ENDING and "hidden" in attributes
+        return may_be and "hidden" in _attributes(attributes)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether an element is open that is not shown."""
+        return bool(self._hidden)
+
+    def _opened(self, name: str, attributes: str) -> None:
+        if name == "pre":
+            self._preformatted += 1
+        elif name == "code":
+            self._code += 1
+        elif name in ("ul", "ol", "menu"):
+            self._lists.append(1 if name == "ol" else 0)
+        elif name == "li":
+            self._item()
+        elif name in ("h1", "h2", "h3", "h4", "h5", "h6"):
+            self._mark("#" * int(name[1]) + " ")
+        elif name == "table":
+            self._cells.append(0)
+        elif name == "tr" and self._cells:
+            self._cells[-1] = 0
+        elif name in ("td", "th") and self._cells:
+            self._cells[-1] += 1
+            if self._cells[-1] == 1:
+                self._mark("")
+            elif not self._breaks:
+                self._mark(" | ")
+        elif name in ("img", "area", "input"):
+            self._replaced(name, _attributes(attributes))
+
+    def _closed(self, name: str) -> None:
+        if name == "pre":
+            self._preformatted = max(0, self._preformatted - 1)
+        elif name == "code":
+            self._code = max(0, self._code - 1)
+        elif name in ("ul", "ol", "menu"):
+            del self._lists[-1:]
+        elif name == "table":
+            del self._cells[-1:]
+
+    def _item(self) -> None:
+        indent, mark = "  " * min(10, max(0, len(self._lists) - 1)), "-"
+        if self._lists and self._lists[-1]:
+            mark = f"{self._lists[-1]}."
+            self._lists[-1] += 1
+        self._mark(f"{indent}{mark} ")
+
+    def _replaced(self, name: str, attributes: dict[str, str]) -> None:
+        """An element that is shown with what its attributes say."""
+        shown = attributes.get("alt", "")
+        if name == "input":
+            secret = attributes.get("type", "").lower() in ("hidden", "password")
+            shown = "" if secret else attributes.get("value", "")
+        if shown.strip():
+            self.text(f"[{shown.strip()}]")
+
+    def _break(self, lines: int) -> None:
+        if not self._begun:
+            self._breaks = max(self._breaks, lines)
+
+    def _mark(self, mark: str) -> None:
+        self._put(mark)
+        self._begun = True
+
+    def _put(self, text: str) -> None:
+        if self._breaks and self._pieces:
+            self._pieces.append("\n" * self._breaks)
+        self._breaks = 0
+        self._pieces.append(text)
+
+    def whole(self) -> str:
+        lines = "\n".join(line.rstrip() for line in _LINE_END.split("".join(self._pieces)))
+        text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
+        return text + "\n" if text.strip() else ""
+
+
+def _attributes(text: str) -> dict[str, str]:
+    return {
+        hit[1].lower(): html.unescape(hit[2] or hit[3] or hit[4] or "")
+        for hit in _ATTRIBUTE.finditer(text)
+    }
