@@ -55,17 +55,19 @@ class Limits:
             return await self._app(scope, receive, send)
         started, path = time.perf_counter(), str(scope["path"])
         status = 0
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
-            status = int(message.get("status", status))
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+                more = self._access.for_pages(headers)
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
         try:
-            pairs = [
-                (k.decode("latin-1").lower(), v.decode("latin-1")) for k, v in scope["headers"]
-            ]
-            headers = dict(pairs)
+            if scope["method"] == "OPTIONS" and self._access.for_pages(headers):
+                return await _send(noted, 204, b"")
             refusal = self._access.refusal(headers, path not in OPEN)
             if refusal is not None:
                 return await _refuse(noted, path, *refusal)
@@ -163,10 +165,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(send: Send, path: str, status: int, message: str) -> None:
     body = json.dumps(error_body(path, message, status)).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
+    await _send(
+        send, status, body, (b"content-type", b"application/json"), (b"connection", b"close")
+    )
+
+
+async def _send(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-length", str(len(body)).encode()), *more] if body else [*more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -212,11 +212,27 @@ def test_models_health_counting_and_the_schema(address: str) -> None:
         assert http.post("/v1/chat/completions", json=chat()).status_code == 401
 
 
-def test_other_pages_and_other_names_are_refused(address: str, engine: FakeEngine) -> None:
-    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
-        reply = post(address, "/v1/chat/completions", chat(), **headers)
-        assert reply.status_code == 403
+def test_without_a_token_other_pages_and_other_names_are_refused(engine: FakeEngine) -> None:
+    with running(engine, token=None) as address:
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            reply = post(address, "/v1/chat/completions", chat(), **headers)
+            assert reply.status_code == 403
     assert not engine.asks
+
+
+def test_a_page_with_the_token_may_ask_and_read_the_answer(address: str) -> None:
+    asked = {
+        "Origin": "app://obsidian.md",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    with httpx.Client(base_url=address) as http:
+        may = http.options("/v1/chat/completions", headers=asked)
+        assert may.status_code == 204
+        assert may.headers["access-control-allow-origin"] == "*"
+        assert may.headers["access-control-allow-headers"] == "authorization,content-type"
+    reply = post(address, "/v1/chat/completions", chat(), Origin="app://obsidian.md")
+    assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, "*")
 
 
 def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -> None:
