@@ -7,7 +7,9 @@ nothing of such a message could be skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from app.protocol.prompt import Document
 
@@ -17,11 +19,9 @@ QUESTION = 1_500
 """Characters of a paragraph that may be the question."""
 TAIL = 600
 """Characters at the end of a text without such a paragraph that are taken for the question."""
-_FENCED = re.compile(r"^(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_TAGGED = re.compile(
-    r"<(file|document|attachment|context)\b([^>\n]*)>\n?(.*?)</\1>", re.IGNORECASE | re.DOTALL
-)
-_NAME = re.compile(r"(?:name|path|filename|title|source)\s*=\s*[\"']([^\"']+)[\"']")
+_TAG = re.compile(r"<(/?)(file|document|attachment|context)\b([^<>\n]*+)>(\n?)", re.IGNORECASE)
+_FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
+_NAME = re.compile(r"(?:name|path|filename|title|source)\s*+=\s*+[\"']([^\"']++)[\"']")
 
 
 def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
@@ -38,8 +38,8 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
                 documents.append(Document(_named(documents, ""), part))
         return tuple(documents), "\n\n".join(kept)
     text = "\n\n".join(parts)
-    for pattern in (_TAGGED, _FENCED):
-        text = _without(pattern, text, documents)
+    for blocks in (_tagged, _fenced):
+        text = _without(blocks(text), text, documents)
     if len(text) >= LONG:
         name = _named(documents, "")
         document, text = _split(text)
@@ -47,18 +47,82 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
     return tuple(documents), text
 
 
-def _without(pattern: re.Pattern[str], text: str, documents: list[Document]) -> str:
-    """Long matches become documents; their names stay."""
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Characters `start:end` of a text that open or close a block: a tag, or a fence. `inner` is
+    where the block's text begins if it opens one. `kind` is the same for both of a pair."""
 
-    def replaced(match: re.Match[str]) -> str:
-        if len(match[3]) < LONG:
-            return match[0]
-        found = _NAME.search(match[2])
-        name = found[1] if found else match[2].strip() if pattern is _FENCED else ""
-        documents.append(Document(_named(documents, name), match[3]))
-        return f"[{documents[-1].name}]"
+    kind: str
+    opens: bool
+    closes: bool
+    start: int
+    inner: int
+    end: int
+    name: str = ""
 
-    return pattern.sub(replaced, text)
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Characters `start:end` of a text, marks included, and `inner` without them."""
+
+    start: int
+    end: int
+    inner: tuple[int, int]
+    name: str
+
+
+def _tagged(text: str) -> Iterator[_Block]:
+    return _blocks([_tag_mark(match) for match in _TAG.finditer(text)])
+
+
+def _tag_mark(match: re.Match[str]) -> _Mark:
+    closes = bool(match[1]) and not match[3].strip()
+    opens = not match[1] and not match[3].endswith("/")
+    found = _NAME.search(match[3])
+    end = match.start(4)
+    name = found[1] if found else ""
+    return _Mark(match[2].casefold(), opens, closes, match.start(), match.end(), end, name)
+
+
+def _fenced(text: str) -> Iterator[_Block]:
+    marks = []
+    for match in _FENCE.finditer(text):
+        name, end = match[2].strip(), match.end()
+        opens = end < len(text)
+        marks.append(_Mark(match[1], opens, not name, match.start(), end + 1, end, name))
+    return _blocks(marks)
+
+
+def _blocks(marks: Iterable[_Mark]) -> Iterator[_Block]:
+    """From each mark that opens one to the next that closes it; none within another. Every mark is
+    looked at twice at most, whatever opens and never closes."""
+    marks = list(marks)
+    closing: defaultdict[str, deque[_Mark]] = defaultdict(deque)
+    for mark in marks:
+        if mark.closes:
+            closing[mark.kind].append(mark)
+    at = 0
+    for mark in marks:
+        if not mark.opens or mark.start < at:
+            continue
+        ends = closing[mark.kind]
+        while ends and ends[0].start < mark.inner:
+            ends.popleft()
+        if ends:
+            at = ends[0].end
+            yield _Block(mark.start, at, (mark.inner, ends[0].start), mark.name)
+
+
+def _without(blocks: Iterable[_Block], text: str, documents: list[Document]) -> str:
+    """Long blocks become documents; their names stay."""
+    kept, at = [], 0
+    for block in blocks:
+        inner = text[slice(*block.inner)]
+        if len(inner) >= LONG:
+            documents.append(Document(_named(documents, block.name), inner))
+            kept += [text[at : block.start], f"[{documents[-1].name}]"]
+            at = block.end
+    return "".join([*kept, text[at:]])
 
 
 def _named(documents: Sequence[Document], name: str) -> str:
