@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -27,8 +26,6 @@ OPEN = frozenset({"/health"})
 LOGGED = 200
 """Characters of a path in the log."""
 FAULT = "Something went wrong inside specchat: try again."
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""In JSON; most are halves of a pair."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -74,8 +71,6 @@ class Limits:
             body = await self._body(headers, receive)
             if isinstance(body, tuple):
                 return await _refuse(noted, path, *body)
-            if problem := _problem(body):
-                return await _refuse(noted, path, 400, problem)
             await self._app(scope, _replay(body, receive), noted)
         except asyncio.CancelledError:
             pass  # the program ends, and with it whoever is still connected
@@ -121,26 +116,6 @@ async def _drain(receive: Receive) -> None:
                 left -= len(message.get("body", b""))
                 if message["type"] == "http.disconnect" or not message.get("more_body"):
                     return
-
-
-def _problem(body: bytes) -> str | None:
-    """What is wrong with a body's text, whatever is in it: unpaired surrogates can neither be
-    encoded nor stored."""
-    try:
-        body.decode()
-        if b"\0" in body:
-            return "The request is not JSON in UTF-8."
-        if _SURROGATE.search(body):
-            json.dumps(json.loads(body), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "The request has half of a surrogate pair, which is not valid Unicode: leave it out."
-    except UnicodeDecodeError:
-        return "The request is not JSON in UTF-8."
-    except RecursionError:
-        return "The request is nested too deeply."
-    except ValueError:
-        return None  # no JSON: the route says so
-    return None
 
 
 def _where(error: Exception) -> str:

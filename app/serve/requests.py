@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -13,7 +13,8 @@ from app.protocol.options import AUTO_KEEP, DEFAULT_SAMPLING, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import cut
 
-MOST_STOPS = 16
+MAX_STOPS, MAX_ITEMS = 128, 10_000
+"""Stop sequences, and items of any other list."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 """For clients that cannot send fields of their own."""
 
@@ -25,7 +26,10 @@ class BadRequest(ValueError):
     """One sentence about what is wrong with a request, and what to do."""
 
 
-Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
+T = TypeVar("T")
+Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
+"""Every list of a request: one mistake in it is enough."""
+Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
 NO_LIMIT = -1
 """What programs send for fields that shall not limit anything."""
@@ -81,7 +85,7 @@ class Part(_Fields):
 
 class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | Items[str | Part] | None = None
 
 
 class StreamOptions(_Fields):
@@ -104,10 +108,10 @@ class _OpenAi(_Common):
 class ChatRequest(_OpenAi):
     """`/v1/chat/completions`."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Items[ChatMessage] = Field(min_length=1)
     max_completion_tokens: Limit | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
+    tools: Items[Any] | None = None
+    functions: Items[Any] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
@@ -127,7 +131,7 @@ class ChatRequest(_OpenAi):
 class CompletionRequest(_OpenAi):
     """`/v1/completions`: a text that the model continues, without its chat template."""
 
-    prompt: str | list[str]
+    prompt: str | Items[str]
     echo: bool = False
     logprobs: int | None = None
     suffix: str | None = None
@@ -154,9 +158,9 @@ class CountRequest(_Fields):
     """`/v1/messages/count_tokens`."""
 
     model: str = ""
-    messages: list[ChatMessage] = Field(min_length=1)
-    system: str | list[Part] | None = None
-    tools: list[Any] | None = None
+    messages: Items[ChatMessage] = Field(min_length=1)
+    system: str | Items[str | Part] | None = None
+    tools: Items[Any] | None = None
 
     def check(self) -> None:
         """Raises BadRequest for what is not supported."""
@@ -204,13 +208,16 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     return tuple(found)
 
 
-def _parts(content: str | list[Part] | None) -> tuple[list[str], tuple[Document, ...]]:
+def _parts(content: str | list[str | Part] | None) -> tuple[list[str], tuple[Document, ...]]:
     """A message's texts, and the documents that came as such."""
     if isinstance(content, str):
         return [content], ()
     texts: list[str] = []
     documents: list[Document] = []
     for part in content or []:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
         source = part.source or {}
         if part.type in ("text", "input_text", "output_text"):
             texts.append(part.text)
