@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from app.protocol.prompt import Document
 
@@ -38,8 +38,8 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
                 documents.append(Document(_named(documents, ""), part))
         return tuple(documents), "\n\n".join(kept)
     text = "\n\n".join(parts)
-    for blocks in (_tagged, _fenced):
-        text = _without(blocks(text), text, documents)
+    for marks in (_tags, _fences):
+        text = _without(list(marks(text)), text, documents)
     if len(text) >= LONG:
         name = _named(documents, "")
         document, text = _split(text)
@@ -47,81 +47,62 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
     return tuple(documents), text
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
+class _Mark(NamedTuple):
     """Characters `start:end` of a text that open or close a block: a tag, or a fence. `inner` is
-    where the block's text begins if it opens one. `kind` is the same for both of a pair."""
+    where the text of the block that it opens begins. `kind` is the same for both of a pair, `label`
+    is what else the opening one says."""
 
     kind: str
+    label: str
     opens: bool
     closes: bool
     start: int
+    end: int
     inner: int
-    end: int
-    name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Characters `start:end` of a text, marks included, and `inner` without them."""
-
-    start: int
-    end: int
-    inner: tuple[int, int]
-    name: str
+def _tags(text: str) -> Iterator[_Mark]:
+    for match in _TAG.finditer(text):
+        slash, kind, label = match[1], match[2].casefold(), match[3]
+        opens, closes = not slash and not label.endswith("/"), bool(slash) and not label.strip()
+        yield _Mark(kind, label, opens, closes, match.start(), match.start(4), match.end())
 
 
-def _tagged(text: str) -> Iterator[_Block]:
-    return _blocks([_tag_mark(match) for match in _TAG.finditer(text)])
-
-
-def _tag_mark(match: re.Match[str]) -> _Mark:
-    closes = bool(match[1]) and not match[3].strip()
-    opens = not match[1] and not match[3].endswith("/")
-    found = _NAME.search(match[3])
-    end = match.start(4)
-    name = found[1] if found else ""
-    return _Mark(match[2].casefold(), opens, closes, match.start(), match.end(), end, name)
-
-
-def _fenced(text: str) -> Iterator[_Block]:
-    marks = []
+def _fences(text: str) -> Iterator[_Mark]:
     for match in _FENCE.finditer(text):
-        name, end = match[2].strip(), match.end()
-        opens = end < len(text)
-        marks.append(_Mark(match[1], opens, not name, match.start(), end + 1, end, name))
-    return _blocks(marks)
+        label, end = match[2].strip(), match.end()
+        yield _Mark(match[1], label, end < len(text), not label, match.start(), end, end + 1)
 
 
-def _blocks(marks: Iterable[_Mark]) -> Iterator[_Block]:
-    """From each mark that opens one to the next that closes it; none within another. Every mark is
-    looked at twice at most, whatever opens and never closes."""
-    marks = list(marks)
+def _blocks(marks: Sequence[_Mark]) -> Iterator[tuple[_Mark, _Mark]]:
+    """Each mark that opens a block, and the next one that closes it; none within another. Linear:
+    every mark is looked at twice at most, also where nothing closes."""
     closing: defaultdict[str, deque[_Mark]] = defaultdict(deque)
     for mark in marks:
         if mark.closes:
             closing[mark.kind].append(mark)
     at = 0
     for mark in marks:
-        if not mark.opens or mark.start < at:
-            continue
-        ends = closing[mark.kind]
-        while ends and ends[0].start < mark.inner:
-            ends.popleft()
-        if ends:
-            at = ends[0].end
-            yield _Block(mark.start, at, (mark.inner, ends[0].start), mark.name)
+        if mark.opens and mark.start >= at:
+            ends = closing[mark.kind]
+            while ends and ends[0].start < mark.inner:
+                ends.popleft()
+            if ends:
+                at = ends[0].end
+                yield mark, ends[0]
 
 
-def _without(blocks: Iterable[_Block], text: str, documents: list[Document]) -> str:
+def _without(marks: Sequence[_Mark], text: str, documents: list[Document]) -> str:
     """Long blocks become documents; their names stay."""
     kept, at = [], 0
-    for block in blocks:
-        inner = text[slice(*block.inner)]
-        if len(inner) >= LONG:
-            documents.append(Document(_named(documents, block.name), inner))
-            kept += [text[at : block.start], f"[{documents[-1].name}]"]
-            at = block.end
+    for opening, closing in _blocks(marks):
+        if closing.start - opening.inner < LONG:
+            continue
+        found = _NAME.search(opening.label)
+        name = found[1] if found else opening.label if opening.kind[0] in "`~" else ""
+        documents.append(Document(_named(documents, name), text[opening.inner : closing.start]))
+        kept += [text[at : opening.start], f"[{documents[-1].name}]"]
+        at = closing.end
     return "".join([*kept, text[at:]])
 
 
