@@ -54,6 +54,8 @@ class Answer:
 
     ask: Ask
     stops: Sequence[str] = ()
+    note: str = ""
+    """What was ignored of the request, as one sentence."""
     text: str = ""
     thinking: str = ""
     finish_reason: FinishReason = FinishReason.STOP
@@ -99,7 +101,9 @@ class Answer:
             self.statistics = ended.statistics
             if self.stop is None:
                 self.finish_reason = ended.finish_reason
-            continuations.answered(self._name, self._messages, *self._whole(ended))
+            text, ids = self._whole(ended)
+            whole = Message(Role.ASSISTANT, text, token_ids=ids, thinking=self.thinking)
+            continuations.answered(self._name, self._messages, whole)
         finally:
             if on_answered is not None and (ended is not None or self.text):
                 self._report(ended, on_answered)
@@ -215,7 +219,8 @@ class Answer:
 
     def report(self) -> dict[str, Any]:
         """How the prompt was read, for programs that know specchat."""
-        return self._reading() | self._files()
+        note = {"note": self.note} if self.note else {}
+        return self._reading() | self._files() | note
 
     def _files(self) -> dict[str, Any]:
         if self.retrieved is None:

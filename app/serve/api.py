@@ -84,6 +84,7 @@ class Server:
         stops: list[str],
         form: Format,
         stream: bool,
+        note: str = "",
     ) -> Any:
         """The answer to a request. `make_ask` runs on a thread: long messages are cut for seconds.
         Raises BadRequest, QueueFull and AnswerFailed."""
@@ -95,7 +96,7 @@ class Server:
                 "The embedded pair answers questions about documents: send a text of at least"
                 f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
             )
-        answer = Answer(ask, stops)
+        answer = Answer(ask, stops, note)
         if stream:
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             return StreamingResponse(
@@ -217,7 +218,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             return to_ask(messages, body, request.headers, server.defaults, limit)
 
         form = _openai(server, body, chat=True)
-        return await server.respond(request, ask, body.stops, form, body.stream)
+        return await server.respond(request, ask, body.stops, form, body.stream, body.note)
 
     @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(
@@ -243,7 +244,9 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             return to_ask(messages, body, request.headers, server.defaults, body.max_tokens)
 
         form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
-        return await server.respond(request, ask, body.stop_sequences or [], form, body.stream)
+        return await server.respond(
+            request, ask, body.stop_sequences or [], form, body.stream, body.note
+        )
 
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
     async def count_tokens(

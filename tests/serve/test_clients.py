@@ -98,6 +98,7 @@ def test_the_anthropic_package_chats_and_counts(address: str) -> None:
             max_tokens=5,
             messages=messages,
             tools=[{"name": "f", "input_schema": {}}],  # type: ignore[typeddict-item]
+            tool_choice={"type": "any"},
         )
 
 
