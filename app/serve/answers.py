@@ -67,6 +67,8 @@ class Answer:
     """Of documents that do not all fit, what the model got."""
     generated: int = 0
     """Tokens."""
+    thought: int = 0
+    """Of these, tokens of `thinking`, but for the last few, which come with the first of `text`."""
     sent_at: float = field(default_factory=time.monotonic)
     """When the client was last sent something."""
     _events: list[Event] = field(default_factory=list)
@@ -127,6 +129,7 @@ class Answer:
                 case Token():
                     if not self._is_beginning(event):
                         self.generated += len(event.ids)
+                        self.thought += 0 if event.text else len(event.thinking and event.ids)
                     if piece := self._add(finder.add(event.text), event.thinking):
                         yield piece
                     if finder.found is not None:

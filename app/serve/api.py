@@ -35,14 +35,16 @@ from app.serve.requests import (
     CountRequest,
     Defaults,
     MessagesRequest,
+    ResponsesRequest,
     to_ask,
     to_messages,
 )
+from app.serve.responses_format import Remembered, ResponsesFormat, conversation
 
 WAITING = 32
 """Requests that may wait for others."""
-Format = OpenAiFormat | AnthropicFormat
-BODIES = ChatRequest, CompletionRequest, MessagesRequest, CountRequest
+Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
+BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 
 
 class Server:
@@ -62,6 +64,7 @@ class Server:
     ) -> None:
         self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
         self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
+        self.remembered = Remembered()
         self.use_pair(model, count, needs_document)
 
     def use_pair(
@@ -176,7 +179,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BadRequest)
     async def bad(request: Request, error: BadRequest) -> JSONResponse:
-        return reply(request, 400, str(error))
+        return reply(request, 400, str(error), error.code)
 
     @app.exception_handler(AnswerFailed)
     async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
@@ -232,6 +235,19 @@ def _add_routes(app: FastAPI, server: Server) -> None:
 
         form = _openai(server, body, chat=False)
         return await server.respond(request, ask, body.stops, form, body.stream)
+
+    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
+    async def responses(
+        body: Annotated[ResponsesRequest, Depends(reader(ResponsesRequest))], request: Request
+    ) -> Any:
+        body.check()
+
+        def ask() -> Ask:
+            messages = to_messages(conversation(body, server.remembered))
+            return to_ask(messages, body, request.headers, server.defaults, body.max_output_tokens)
+
+        form = ResponsesFormat(uuid4().hex[:24], server.model, body, server.remembered)
+        return await server.respond(request, ask, [], form, body.stream, body.note)
 
     @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(

@@ -23,7 +23,10 @@ HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "a
 
 
 class BadRequest(ValueError):
-    """One sentence about what is wrong with a request, and what to do."""
+    """One sentence about what is wrong with a request, and what to do; and a code, if any, by which
+    clients know it."""
+
+    code: str | None = None
 
 
 T = TypeVar("T")
@@ -224,6 +227,54 @@ class Defaults:
     keep: float = AUTO_KEEP
     sampling: Sampling = DEFAULT_SAMPLING
     within_seconds: float = 0.0
+
+
+class Item(_Fields):
+    """Of the input of `/v1/responses`: a message, what a model thought before one, or the name of
+    an item that the server knows."""
+
+    type: str = "message"
+    id: str = ""
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | Items[str | Part] | None = None
+    summary: Items[Part] | None = None
+
+
+class ResponsesRequest(_Tools, _Common):
+    """`/v1/responses`."""
+
+    input: str | Items[Item]
+    instructions: str | None = None
+    max_output_tokens: Limit | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    metadata: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    top_logprobs: int | None = None
+    background: bool = False
+    conversation: Any = None
+    prompt: Any = None
+
+    def check(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        self.check_tools()
+        form = (self.text or {}).get("format")
+        if isinstance(form, dict) and form.get("type", "text") != "text":
+            raise BadRequest("Only text is written: leave `text.format` out.")
+        if self.top_logprobs:
+            raise BadRequest("Log probabilities are not supported: leave `top_logprobs` out.")
+        if self.background:
+            raise BadRequest("Answers are not written in the background: leave `background` out.")
+        if self.conversation is not None or self.prompt is not None:
+            raise BadRequest(
+                "Conversations and prompts are not stored: send the messages as `input`."
+            )
+
+    @property
+    def items(self) -> list[Item]:
+        return (
+            [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        )
 
 
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
