@@ -54,6 +54,8 @@ class Answer:
 
     ask: Ask
     stops: Sequence[str] = ()
+    note: str = ""
+    """What was ignored of the request, as one sentence."""
     text: str = ""
     thinking: str = ""
     finish_reason: FinishReason = FinishReason.STOP
@@ -65,6 +67,8 @@ class Answer:
     """Of documents that do not all fit, what the model got."""
     generated: int = 0
     """Tokens."""
+    thought: int = 0
+    """Of these, tokens of `thinking`, but for the last few, which come with the first of `text`."""
     sent_at: float = field(default_factory=time.monotonic)
     """When the client was last sent something."""
     _events: list[Event] = field(default_factory=list)
@@ -99,7 +103,9 @@ class Answer:
             self.statistics = ended.statistics
             if self.stop is None:
                 self.finish_reason = ended.finish_reason
-            continuations.answered(self._name, self._messages, *self._whole(ended))
+            text, ids = self._whole(ended)
+            whole = Message(Role.ASSISTANT, text, token_ids=ids, thinking=self.thinking)
+            continuations.answered(self._name, self._messages, whole)
         finally:
             if on_answered is not None and (ended is not None or self.text):
                 self._report(ended, on_answered)
@@ -123,6 +129,7 @@ class Answer:
                 case Token():
                     if not self._is_beginning(event):
                         self.generated += len(event.ids)
+                        self.thought += 0 if event.text else len(event.thinking and event.ids)
                     if piece := self._add(finder.add(event.text), event.thinking):
                         yield piece
                     if finder.found is not None:
@@ -215,7 +222,8 @@ class Answer:
 
     def report(self) -> dict[str, Any]:
         """How the prompt was read, for programs that know specchat."""
-        return self._reading() | self._files()
+        note = {"note": self.note} if self.note else {}
+        return self._reading() | self._files() | note
 
     def _files(self) -> dict[str, Any]:
         if self.retrieved is None:

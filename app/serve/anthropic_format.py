@@ -32,7 +32,7 @@ def usage(answer: Answer) -> dict[str, Any]:
 
 
 class AnthropicFormat:
-    """Of one answer."""
+    """Of one answer. Its blocks of content are what the model thought, if it did, and its text."""
 
     def __init__(self, id: str, model: str) -> None:
         self._message = {
@@ -43,31 +43,53 @@ class AnthropicFormat:
             "stop_reason": None,
             "stop_sequence": None,
         }
+        self._index, self._open = -1, ""
+        """Number and type of the block that is streamed."""
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         content = [{"type": "text", "text": answer.text}]
+        if answer.thinking:
+            content.insert(0, {"type": "thinking", "thinking": answer.thinking, "signature": ""})
         return self._message | {"content": content, "usage": usage(answer), **_stop(answer)}
 
     def start(self) -> str:
         nothing = {"input_tokens": 0, "output_tokens": 0}
-        message = self._message | {"content": [], "usage": nothing}
-        block = {"type": "text", "text": ""}
-        return _event("message_start", message=message) + _event(
-            "content_block_start", index=0, content_block=block
-        )
+        return _event("message_start", message=self._message | {"content": [], "usage": nothing})
 
     def piece(self, piece: Piece) -> str:
-        if not piece.text:
-            return ""
-        delta = {"type": "text_delta", "text": piece.text}
-        return _event("content_block_delta", index=0, delta=delta)
+        found = ""
+        if piece.thinking:
+            found += self._delta("thinking", piece.thinking)
+        if piece.text:
+            found += self._delta("text", piece.text)
+        return found
 
     def end(self, answer: Answer) -> str:
         return (
-            _event("content_block_stop", index=0)
+            ("" if self._open == "text" else self._start("text"))
+            + self._stop()
             + _event("message_delta", delta=_stop(answer), usage=usage(answer))
             + _event("message_stop")
         )
+
+    def _delta(self, kind: str, text: str) -> str:
+        opening = "" if self._open == kind else self._start(kind)
+        delta = {"type": f"{kind}_delta", kind: text}
+        return opening + _event("content_block_delta", index=self._index, delta=delta)
+
+    def _start(self, kind: str) -> str:
+        before = self._stop() if self._open else ""
+        self._index, self._open = self._index + 1, kind
+        block = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
+        return before + _event("content_block_start", index=self._index, content_block=block)
+
+    def _stop(self) -> str:
+        signed = {"type": "signature_delta", "signature": ""}
+        return (
+            _event("content_block_delta", index=self._index, delta=signed)
+            if self._open == "thinking"
+            else ""
+        ) + _event("content_block_stop", index=self._index)
 
     def failed(self, message: str, status: int, code: str | None = None) -> str:
         return _event("error", error=error(message, status)["error"])

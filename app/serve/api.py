@@ -7,11 +7,10 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from importlib.metadata import version
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
@@ -22,6 +21,7 @@ from app.protocol.server import OnAnswered
 from app.serve.access import Access
 from app.serve.answers import Answer, Piece, Waiting
 from app.serve.anthropic_format import AnthropicFormat
+from app.serve.bodies import openapi, reader, takes
 from app.serve.continuations import Continuations
 from app.serve.cutting import LONG, TAIL
 from app.serve.failures import RETRY_SECONDS, AnswerFailed
@@ -35,13 +35,16 @@ from app.serve.requests import (
     CountRequest,
     Defaults,
     MessagesRequest,
+    ResponsesRequest,
     to_ask,
     to_messages,
 )
+from app.serve.responses_format import Remembered, ResponsesFormat, conversation
 
 WAITING = 32
 """Requests that may wait for others."""
-Format = OpenAiFormat | AnthropicFormat
+Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
+BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 
 
 class Server:
@@ -61,6 +64,7 @@ class Server:
     ) -> None:
         self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
         self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
+        self.remembered = Remembered()
         self.use_pair(model, count, needs_document)
 
     def use_pair(
@@ -77,16 +81,25 @@ class Server:
                 self.engine.send(DropConversation(name))
 
     async def respond(
-        self, request: Request, ask: Ask, stops: list[str], form: Format, stream: bool
+        self,
+        request: Request,
+        make_ask: Callable[[], Ask],
+        stops: list[str],
+        form: Format,
+        stream: bool,
+        note: str = "",
     ) -> Any:
+        """The answer to a request. `make_ask` runs on a thread: long messages are cut for seconds.
+        Raises BadRequest, QueueFull and AnswerFailed."""
+        if self.queue.is_full:
+            raise QueueFull
+        ask = await asyncio.to_thread(make_ask)
         if self._needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
                 "The embedded pair answers questions about documents: send a text of at least"
                 f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
             )
-        if self.queue.is_full:
-            raise QueueFull
-        answer = Answer(ask, stops)
+        answer = Answer(ask, stops, note)
         if stream:
             headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
             return StreamingResponse(
@@ -149,6 +162,7 @@ def make_app(server: Server, access: Access) -> App:
     app = FastAPI(title="specchat", version=version("specchat"), docs_url=None, redoc_url=None)
     _add_errors(app)
     _add_routes(app, server)
+    app.openapi = lambda: openapi(app, BODIES)  # type: ignore[method-assign]
     return Limits(app, access)
 
 
@@ -158,13 +172,6 @@ def _add_errors(app: FastAPI) -> None:
         headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else None
         return JSONResponse(body, status, headers)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        message = str(first["msg"]).removeprefix("Value error, ")[:300]
-        return reply(request, 400, f"{where[:200]}: {message}" if where else message)
-
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         known = {404: "There is no such route.", 405: "This route has another method."}
@@ -172,7 +179,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BadRequest)
     async def bad(request: Request, error: BadRequest) -> JSONResponse:
-        return reply(request, 400, str(error))
+        return reply(request, 400, str(error), error.code)
 
     @app.exception_handler(AnswerFailed)
     async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
@@ -202,37 +209,71 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             raise HTTPException(404, "")
         return _model(server)
 
-    @app.post("/v1/chat/completions")
-    async def chat(body: ChatRequest, request: Request) -> Any:
+    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
+    async def chat(
+        body: Annotated[ChatRequest, Depends(reader(ChatRequest))], request: Request
+    ) -> Any:
         body.check()
         limit = body.max_completion_tokens or body.max_tokens
-        ask = to_ask(to_messages(body.messages), body, request.headers, server.defaults, limit)
-        form = _openai(server, body, chat=True)
-        return await server.respond(request, ask, body.stops, form, body.stream)
 
-    @app.post("/v1/completions")
-    async def completions(body: CompletionRequest, request: Request) -> Any:
+        def ask() -> Ask:
+            messages = to_messages(body.messages)
+            return to_ask(messages, body, request.headers, server.defaults, limit)
+
+        form = _openai(server, body, chat=True)
+        return await server.respond(request, ask, body.stops, form, body.stream, body.note)
+
+    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
+    async def completions(
+        body: Annotated[CompletionRequest, Depends(reader(CompletionRequest))], request: Request
+    ) -> Any:
         body.check()
-        ask = to_ask(
-            (plain_message(body.text),), body, request.headers, server.defaults, body.max_tokens
-        )
+
+        def ask() -> Ask:
+            text = plain_message(body.text)
+            return to_ask((text,), body, request.headers, server.defaults, body.max_tokens)
+
         form = _openai(server, body, chat=False)
         return await server.respond(request, ask, body.stops, form, body.stream)
 
-    @app.post("/v1/messages")
-    async def messages(body: MessagesRequest, request: Request) -> Any:
+    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
+    async def responses(
+        body: Annotated[ResponsesRequest, Depends(reader(ResponsesRequest))], request: Request
+    ) -> Any:
         body.check()
-        ask = to_ask(
-            to_messages(body.all_messages), body, request.headers, server.defaults, body.max_tokens
-        )
-        form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
-        return await server.respond(request, ask, body.stop_sequences or [], form, body.stream)
 
-    @app.post("/v1/messages/count_tokens")
-    async def count_tokens(body: CountRequest) -> dict[str, int]:
+        def ask() -> Ask:
+            messages = to_messages(conversation(body, server.remembered))
+            return to_ask(messages, body, request.headers, server.defaults, body.max_output_tokens)
+
+        form = ResponsesFormat(uuid4().hex[:24], server.model, body, server.remembered)
+        return await server.respond(request, ask, [], form, body.stream, body.note)
+
+    @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
+    async def messages(
+        body: Annotated[MessagesRequest, Depends(reader(MessagesRequest))], request: Request
+    ) -> Any:
         body.check()
-        found = to_messages(body.all_messages)
-        return {"input_tokens": await asyncio.to_thread(server.count, found)}
+
+        def ask() -> Ask:
+            messages = to_messages(body.all_messages)
+            return to_ask(messages, body, request.headers, server.defaults, body.max_tokens)
+
+        form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
+        return await server.respond(
+            request, ask, body.stop_sequences or [], form, body.stream, body.note
+        )
+
+    @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
+    async def count_tokens(
+        body: Annotated[CountRequest, Depends(reader(CountRequest))],
+    ) -> dict[str, int]:
+        body.check()
+
+        def count() -> int:
+            return server.count(to_messages(body.all_messages))
+
+        return {"input_tokens": await asyncio.to_thread(count)}
 
 
 def plain_message(text: str) -> Message:

@@ -62,20 +62,20 @@ class Continuations:
         self._known.move_to_end(best)
         return best, messages, dropped
 
-    def answered(
-        self, name: str, messages: tuple[Message, ...], text: str, ids: tuple[int, ...] | None
-    ) -> None:
-        """`text` is the whole answer, also where the last message was its beginning."""
+    def answered(self, name: str, messages: tuple[Message, ...], answer: Message) -> None:
+        """`answer` is the whole one, also where the last message was its beginning."""
         if messages[-1].role is Role.ASSISTANT:
             messages = messages[:-1]
         with self._lock:
-            if name in self._known and text:
-                self._known[name] = Known(messages, Message(Role.ASSISTANT, text, token_ids=ids))
+            if name in self._known and answer.text:
+                self._known[name] = Known(messages, answer)
 
 
 def _same(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
-    """Whether these begin with those, whatever the ids and what was retrieved."""
+    """Whether these begin with those, whatever the ids, what was retrieved, and what was thought,
+    which few clients send back."""
     return all(
-        replace(one, token_ids=None, retrieved=None) == replace(other, token_ids=None)
+        replace(one, token_ids=None, retrieved=None, thinking="")
+        == replace(other, token_ids=None, thinking="")
         for one, other in zip(known, messages, strict=False)
     )

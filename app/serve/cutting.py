@@ -7,7 +7,9 @@ nothing of such a message could be skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from app.protocol.prompt import Document
 
@@ -17,11 +19,9 @@ QUESTION = 1_500
 """Characters of a paragraph that may be the question."""
 TAIL = 600
 """Characters at the end of a text without such a paragraph that are taken for the question."""
-_FENCED = re.compile(r"^(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_TAGGED = re.compile(
-    r"<(file|document|attachment|context)\b([^>\n]*)>\n?(.*?)</\1>", re.IGNORECASE | re.DOTALL
-)
-_NAME = re.compile(r"(?:name|path|filename|title|source)\s*=\s*[\"']([^\"']+)[\"']")
+_TAG = re.compile(r"<(/?)(file|document|attachment|context)\b([^<>\n]*+)>(\n?)", re.IGNORECASE)
+_FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
+_NAME = re.compile(r"(?:name|path|filename|title|source)\s*+=\s*+[\"']([^\"']++)[\"']")
 
 
 def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
@@ -38,8 +38,8 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
                 documents.append(Document(_named(documents, ""), part))
         return tuple(documents), "\n\n".join(kept)
     text = "\n\n".join(parts)
-    for pattern in (_TAGGED, _FENCED):
-        text = _without(pattern, text, documents)
+    for marks in (_tags, _fences):
+        text = _without(list(marks(text)), text, documents)
     if len(text) >= LONG:
         name = _named(documents, "")
         document, text = _split(text)
@@ -47,18 +47,63 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
     return tuple(documents), text
 
 
-def _without(pattern: re.Pattern[str], text: str, documents: list[Document]) -> str:
-    """Long matches become documents; their names stay."""
+class _Mark(NamedTuple):
+    """Characters `start:end` of a text that open or close a block: a tag, or a fence. `inner` is
+    where the text of the block that it opens begins. `kind` is the same for both of a pair, `label`
+    is what else the opening one says."""
 
-    def replaced(match: re.Match[str]) -> str:
-        if len(match[3]) < LONG:
-            return match[0]
-        found = _NAME.search(match[2])
-        name = found[1] if found else match[2].strip() if pattern is _FENCED else ""
-        documents.append(Document(_named(documents, name), match[3]))
-        return f"[{documents[-1].name}]"
+    kind: str
+    label: str
+    opens: bool
+    closes: bool
+    start: int
+    end: int
+    inner: int
 
-    return pattern.sub(replaced, text)
+
+def _tags(text: str) -> Iterator[_Mark]:
+    for match in _TAG.finditer(text):
+        slash, kind, label = match[1], match[2].casefold(), match[3]
+        opens, closes = not slash and not label.endswith("/"), bool(slash) and not label.strip()
+        yield _Mark(kind, label, opens, closes, match.start(), match.start(4), match.end())
+
+
+def _fences(text: str) -> Iterator[_Mark]:
+    for match in _FENCE.finditer(text):
+        label, end = match[2].strip(), match.end()
+        yield _Mark(match[1], label, end < len(text), not label, match.start(), end, end + 1)
+
+
+def _blocks(marks: Sequence[_Mark]) -> Iterator[tuple[_Mark, _Mark]]:
+    """Each mark that opens a block, and the next one that closes it; none within another. Linear:
+    every mark is looked at twice at most, also where nothing closes."""
+    closing: defaultdict[str, deque[_Mark]] = defaultdict(deque)
+    for mark in marks:
+        if mark.closes:
+            closing[mark.kind].append(mark)
+    at = 0
+    for mark in marks:
+        if mark.opens and mark.start >= at:
+            ends = closing[mark.kind]
+            while ends and ends[0].start < mark.inner:
+                ends.popleft()
+            if ends:
+                at = ends[0].end
+                yield mark, ends[0]
+
+
+def _without(marks: Sequence[_Mark], text: str, documents: list[Document]) -> str:
+    """Long blocks become documents; their names stay."""
+    kept, at = [], 0
+    for opening, closing in _blocks(marks):
+        if closing.start - opening.inner < LONG:
+            continue
+        found = _NAME.search(opening.label)
+        name = found[1] if found else opening.label if opening.kind[0] in "`~" else ""
+        documents.append(Document(_named(documents, name), text[opening.inner : closing.start]))
+        kept += [text[at : opening.start], f"[{documents[-1].name}]"]
+        at = closing.end
+    return "".join([*kept, text[at:]])
 
 
 def _named(documents: Sequence[Document], name: str) -> str:

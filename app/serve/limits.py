@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -27,8 +26,6 @@ OPEN = frozenset({"/health"})
 LOGGED = 200
 """Characters of a path in the log."""
 FAULT = "Something went wrong inside specchat: try again."
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
-"""In JSON; most are halves of a pair."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -55,25 +52,25 @@ class Limits:
             return await self._app(scope, receive, send)
         started, path = time.perf_counter(), str(scope["path"])
         status = 0
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
 
         async def noted(message: MutableMapping[str, Any]) -> None:
             nonlocal status
-            status = int(message.get("status", status))
+            if message["type"] == "http.response.start":
+                status = int(message["status"])
+                more = self._access.for_pages(headers)
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
         try:
-            pairs = [
-                (k.decode("latin-1").lower(), v.decode("latin-1")) for k, v in scope["headers"]
-            ]
-            headers = dict(pairs)
+            if scope["method"] == "OPTIONS" and self._access.for_pages(headers):
+                return await _send(noted, 204, b"")
             refusal = self._access.refusal(headers, path not in OPEN)
             if refusal is not None:
                 return await _refuse(noted, path, *refusal)
             body = await self._body(headers, receive)
             if isinstance(body, tuple):
                 return await _refuse(noted, path, *body)
-            if problem := _problem(body):
-                return await _refuse(noted, path, 400, problem)
             await self._app(scope, _replay(body, receive), noted)
         except asyncio.CancelledError:
             pass  # the program ends, and with it whoever is still connected
@@ -121,26 +118,6 @@ async def _drain(receive: Receive) -> None:
                     return
 
 
-def _problem(body: bytes) -> str | None:
-    """What is wrong with a body's text, whatever is in it: unpaired surrogates can neither be
-    encoded nor stored."""
-    try:
-        body.decode()
-        if b"\0" in body:
-            return "The request is not JSON in UTF-8."
-        if _SURROGATE.search(body):
-            json.dumps(json.loads(body), ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "The request has half of a surrogate pair, which is not valid Unicode: leave it out."
-    except UnicodeDecodeError:
-        return "The request is not JSON in UTF-8."
-    except RecursionError:
-        return "The request is nested too deeply."
-    except ValueError:
-        return None  # no JSON: the route says so
-    return None
-
-
 def _where(error: Exception) -> str:
     """The kind of an error and its place; its text may have a request's contents."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -163,10 +140,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(send: Send, path: str, status: int, message: str) -> None:
     body = json.dumps(error_body(path, message, status)).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
+    await _send(
+        send, status, body, (b"content-type", b"application/json"), (b"connection", b"close")
+    )
+
+
+async def _send(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-length", str(len(body)).encode()), *more] if body else [*more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

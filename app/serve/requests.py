@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -13,7 +13,8 @@ from app.protocol.options import AUTO_KEEP, DEFAULT_SAMPLING, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import cut
 
-MOST_STOPS = 16
+MAX_STOPS, MAX_ITEMS = 128, 10_000
+"""Stop sequences, and items of any other list."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 """For clients that cannot send fields of their own."""
 
@@ -22,10 +23,19 @@ HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "a
 
 
 class BadRequest(ValueError):
-    """One sentence about what is wrong with a request, and what to do."""
+    """One sentence about what is wrong with a request, and what to do; and a code, if any, by which
+    clients know it."""
+
+    code: str | None = None
 
 
-Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
+T = TypeVar("T")
+Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
+"""Every list of a request: one mistake in it is enough."""
+TOOLS_IGNORED = (
+    "Tools are not supported: those of the request were ignored, and the answer is text."
+)
+Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
 NO_LIMIT = -1
 """What programs send for fields that shall not limit anything."""
@@ -70,18 +80,56 @@ class _Common(_Fields):
     """The fraction of documents and earlier messages that is read; without it the scores choose."""
 
 
+class _Tools(_Fields):
+    """Editors send tools with every question, and most leave the choice to the model: it answers
+    in text."""
+
+    tools: Items[Any] | None = None
+    functions: Items[Any] | None = None
+    tool_choice: Any = None
+    function_call: Any = None
+
+    def check_tools(self) -> None:
+        """Raises BadRequest where the answer must be a call."""
+        if self._has_tools and self._choice not in (None, "auto", "none"):
+            raise BadRequest(
+                "Tools are not supported: set `tool_choice` to auto or none, or leave `tools` out."
+            )
+
+    @property
+    def note(self) -> str:
+        """What was ignored of the request, as one sentence, if anything."""
+        return TOOLS_IGNORED if self._has_tools and self._choice != "none" else ""
+
+    @property
+    def _has_tools(self) -> bool:
+        return bool(self.tools or self.functions)
+
+    @property
+    def _choice(self) -> Any:
+        choice = self.tool_choice or self.function_call
+        if not isinstance(choice, dict):
+            return choice
+        kind = choice.get("type", "function")
+        return choice.get("mode", kind) if kind == "allowed_tools" else kind
+
+
 class Part(_Fields):
-    """A part of a message: text, or what is refused."""
+    """A part of a message: text, what the model thought before it, or what is refused."""
 
     type: str
     text: str = ""
+    thinking: str = ""
+    refusal: str = ""
     source: dict[str, Any] | None = None
     title: str | None = None
 
 
 class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | Items[str | Part] | None = None
+    reasoning_content: str | None = None
+    """What the model thought before this answer, as we send it."""
 
 
 class StreamOptions(_Fields):
@@ -101,13 +149,11 @@ class _OpenAi(_Common):
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
-class ChatRequest(_OpenAi):
+class ChatRequest(_Tools, _OpenAi):
     """`/v1/chat/completions`."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Items[ChatMessage] = Field(min_length=1)
     max_completion_tokens: Limit | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
@@ -116,8 +162,7 @@ class ChatRequest(_OpenAi):
         """Raises BadRequest for what is not supported."""
         if self.n != 1:
             raise BadRequest("n must be 1: ask again for another answer.")
-        if self.tools or self.functions:
-            raise BadRequest("Tools are not supported: leave `tools` and `functions` out.")
+        self.check_tools()
         if self.logprobs or self.top_logprobs:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if ((self.response_format or {}).get("type") or "text") != "text":
@@ -127,7 +172,7 @@ class ChatRequest(_OpenAi):
 class CompletionRequest(_OpenAi):
     """`/v1/completions`: a text that the model continues, without its chat template."""
 
-    prompt: str | list[str]
+    prompt: str | Items[str]
     echo: bool = False
     logprobs: int | None = None
     suffix: str | None = None
@@ -150,18 +195,16 @@ class CompletionRequest(_OpenAi):
         return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
 
 
-class CountRequest(_Fields):
+class CountRequest(_Tools):
     """`/v1/messages/count_tokens`."""
 
     model: str = ""
-    messages: list[ChatMessage] = Field(min_length=1)
-    system: str | list[Part] | None = None
-    tools: list[Any] | None = None
+    messages: Items[ChatMessage] = Field(min_length=1)
+    system: str | Items[str | Part] | None = None
 
     def check(self) -> None:
         """Raises BadRequest for what is not supported."""
-        if self.tools:
-            raise BadRequest("Tools are not supported: leave `tools` out.")
+        self.check_tools()
 
     @property
     def all_messages(self) -> list[ChatMessage]:
@@ -186,34 +229,94 @@ class Defaults:
     within_seconds: float = 0.0
 
 
+class Item(_Fields):
+    """Of the input of `/v1/responses`: a message, what a model thought before one, or the name of
+    an item that the server knows."""
+
+    type: str = "message"
+    id: str = ""
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | Items[str | Part] | None = None
+    summary: Items[Part] | None = None
+
+
+class ResponsesRequest(_Tools, _Common):
+    """`/v1/responses`."""
+
+    input: str | Items[Item]
+    instructions: str | None = None
+    max_output_tokens: Limit | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+    metadata: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    top_logprobs: int | None = None
+    background: bool = False
+    conversation: Any = None
+    prompt: Any = None
+
+    def check(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        self.check_tools()
+        form = (self.text or {}).get("format")
+        if isinstance(form, dict) and form.get("type", "text") != "text":
+            raise BadRequest("Only text is written: leave `text.format` out.")
+        if self.top_logprobs:
+            raise BadRequest("Log probabilities are not supported: leave `top_logprobs` out.")
+        if self.background:
+            raise BadRequest("Answers are not written in the background: leave `background` out.")
+        if self.conversation is not None or self.prompt is not None:
+            raise BadRequest(
+                "Conversations and prompts are not stored: send the messages as `input`."
+            )
+
+    @property
+    def items(self) -> list[Item]:
+        return (
+            [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        )
+
+
 def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     """Raises BadRequest."""
     found = []
     for message in messages:
         if message.role in ("tool", "function"):
             raise BadRequest("Tools are not supported: leave out messages of theirs.")
-        parts, documents = _parts(message.content)
+        parts, thoughts, documents = _parts(message.content)
         if message.role == "user":
             cut_out, text = cut(parts)
             found.append(Message(Role.USER, text, (*documents, *cut_out)))
+        elif message.role == "assistant":
+            thinking = message.reasoning_content or "\n\n".join(thoughts)
+            found.append(Message(Role.ASSISTANT, "\n\n".join(parts), thinking=thinking))
         else:
-            role = Role.ASSISTANT if message.role == "assistant" else Role.SYSTEM
-            found.append(Message(role, "\n\n".join(parts)))
+            found.append(Message(Role.SYSTEM, "\n\n".join(parts)))
     if all(message.role is not Role.USER for message in found):
         raise BadRequest("There is no question: send a message of the role `user`.")
     return tuple(found)
 
 
-def _parts(content: str | list[Part] | None) -> tuple[list[str], tuple[Document, ...]]:
-    """A message's texts, and the documents that came as such."""
+def _parts(
+    content: str | list[str | Part] | None,
+) -> tuple[list[str], list[str], tuple[Document, ...]]:
+    """A message's texts, what was thought before them, and the documents that came as such."""
     if isinstance(content, str):
-        return [content], ()
+        return [content], [], ()
     texts: list[str] = []
+    thoughts: list[str] = []
     documents: list[Document] = []
     for part in content or []:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
         source = part.source or {}
         if part.type in ("text", "input_text", "output_text"):
             texts.append(part.text)
+        elif part.type == "refusal":
+            texts.append(part.refusal)
+        elif part.type in ("thinking", "redacted_thinking"):
+            thoughts += [part.thinking] if part.thinking else []
         elif part.type == "document" and isinstance(source.get("data"), str | None):
             if source.get("type") != "text" or not source.get("data"):
                 raise BadRequest("Documents must be plain text: send `source` of type `text`.")
@@ -221,7 +324,7 @@ def _parts(content: str | list[Part] | None) -> tuple[list[str], tuple[Document,
             documents.append(Document(name, source["data"]))
         else:
             raise BadRequest(f"Only text is read: leave out parts of type {part.type[:50]!r}.")
-    return texts or [""], tuple(documents)
+    return texts or [""], thoughts, tuple(documents)
 
 
 def to_ask(

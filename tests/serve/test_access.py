@@ -26,30 +26,60 @@ def test_a_token_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         read_token(tmp_path / "file" / "token")
 
 
+HERE, KEY = {"host": "127.0.0.1:1"}, {"authorization": "Bearer secret"}
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"host": "127.0.0.1:8321", "authorization": "Bearer secret"}, None),
-        ({"host": "localhost:8321", "x-api-key": "secret"}, None),
-        ({"host": "[::1]:8321", "x-api-key": "secret"}, None),
-        ({"host": "127.0.0.1", "x-api-key": "secret", "origin": "http://127.0.0.1"}, None),
-        ({"host": "127.0.0.1"}, 401),
-        ({"host": "127.0.0.1", "authorization": "Bearer wrong"}, 401),
-        ({"host": "127.0.0.1", "authorization": "Bearer sécret"}, 401),
-        ({"host": "evil.example", "x-api-key": "secret"}, 403),
-        ({"host": "127.0.0.1.evil.example", "x-api-key": "secret"}, 403),
-        ({"host": "[", "x-api-key": "secret"}, 403),
-        ({"x-api-key": "secret"}, 403),
-        ({"host": "127.0.0.1:1", "x-api-key": "secret", "origin": "http://evil.example"}, 403),
-        ({"host": "127.0.0.1:1", "x-api-key": "secret", "origin": "http://127.0.0.1:2"}, 403),
-        ({"host": "127.0.0.1:1", "x-api-key": "secret", "origin": "null"}, 403),
+        ({**HERE, **KEY}, None),
+        ({**HERE, "authorization": "bearer secret"}, None),
+        ({**HERE, "authorization": "BEARER  secret "}, None),
+        ({**HERE, "authorization": "secret"}, None),
+        ({**HERE, "x-api-key": "secret"}, None),
+        ({**HERE, **KEY, "x-api-key": "another"}, None),
+        ({**HERE, "x-api-key": "secret", "authorization": "Bearer another"}, None),
+        ({"host": "host.docker.internal:1", **KEY}, None),
+        ({"host": "box.example", **KEY}, None),
+        ({**HERE, **KEY, "origin": "app://obsidian.md"}, None),
+        ({**HERE, **KEY, "origin": "tauri://localhost"}, None),
+        ({**HERE, **KEY, "origin": "vscode-webview://1a"}, None),
+        ({**HERE, **KEY, "origin": "null"}, None),
+        ({**KEY}, None),
+        ({**HERE}, 401),
+        ({**HERE, "authorization": "Bearer wrong"}, 401),
+        ({**HERE, "authorization": "Bearer sécret"}, 401),
+        ({**HERE, "authorization": "Bearer"}, 401),
+        ({**HERE, "authorization": "Basic secret"}, 401),
+        ({**HERE, "authorization": "", "x-api-key": ""}, 401),
+        ({"host": "host.docker.internal", "origin": "app://obsidian.md"}, 401),
     ],
 )
-def test_a_request_needs_the_token_and_this_machines_name(
-    headers: dict[str, str], status: int | None
-) -> None:
+def test_the_token_decides(headers: dict[str, str], status: int | None) -> None:
     refusal = Access("127.0.0.1", "secret").refusal(headers)
     assert (refusal and refusal[0]) == status
+
+
+OPEN_TO_NONE = [
+    {"host": "evil.example"},
+    {"host": "127.0.0.1.evil.example"},
+    {"host": "["},
+    {},
+    {**HERE, "origin": "http://evil.example"},
+    {**HERE, "origin": "http://127.0.0.1:2"},
+    {**HERE, "origin": "null"},
+]
+
+
+@pytest.mark.parametrize("headers", OPEN_TO_NONE)
+@pytest.mark.parametrize("token", [None, "secret"])
+def test_what_needs_no_token_is_not_for_web_pages(
+    headers: dict[str, str], token: str | None
+) -> None:
+    refusal = Access("127.0.0.1", token).refusal(headers, needs_token=False)
+    assert refusal is not None
+    assert refusal[0] == 403
+    assert Access("127.0.0.1", token).refusal(HERE, needs_token=False) is None
 
 
 def test_without_a_token_names_and_pages_are_still_checked() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import anthropic
 import httpx2 as httpx
 import pytest
 
@@ -151,7 +152,11 @@ def test_the_next_turn_continues_the_conversation(address: str, engine: FakeEngi
 BAD: dict[str, tuple[str, Any, str]] = {
     "no messages": ("/v1/chat/completions", {"messages": []}, "messages"),
     "several answers": ("/v1/chat/completions", chat(n=2), "n must be 1"),
-    "tools": ("/v1/chat/completions", chat(tools=[{}]), "Tools are not supported"),
+    "a tool's call": (
+        "/v1/chat/completions",
+        chat(tools=[{}], tool_choice="required"),
+        "set `tool_choice` to auto or none",
+    ),
     "log probabilities": ("/v1/chat/completions", chat(logprobs=True), "Log probabilities"),
     "a format": ("/v1/chat/completions", chat(response_format={"type": "json_object"}), "text"),
     "an image": (
@@ -212,11 +217,27 @@ def test_models_health_counting_and_the_schema(address: str) -> None:
         assert http.post("/v1/chat/completions", json=chat()).status_code == 401
 
 
-def test_other_pages_and_other_names_are_refused(address: str, engine: FakeEngine) -> None:
-    for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
-        reply = post(address, "/v1/chat/completions", chat(), **headers)
-        assert reply.status_code == 403
+def test_without_a_token_other_pages_and_other_names_are_refused(engine: FakeEngine) -> None:
+    with running(engine, token=None) as address:
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            reply = post(address, "/v1/chat/completions", chat(), **headers)
+            assert reply.status_code == 403
     assert not engine.asks
+
+
+def test_a_page_with_the_token_may_ask_and_read_the_answer(address: str) -> None:
+    asked = {
+        "Origin": "app://obsidian.md",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+    }
+    with httpx.Client(base_url=address) as http:
+        may = http.options("/v1/chat/completions", headers=asked)
+        assert may.status_code == 204
+        assert may.headers["access-control-allow-origin"] == "*"
+        assert may.headers["access-control-allow-headers"] == "authorization,content-type"
+    reply = post(address, "/v1/chat/completions", chat(), Origin="app://obsidian.md")
+    assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, "*")
 
 
 def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -> None:
@@ -345,6 +366,94 @@ def test_thoughts_are_apart_from_the_answer(address: str, engine: FakeEngine) ->
     reply = post(address, "/v1/chat/completions", chat()).json()
     message = reply["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == (ANSWER, "Let me see.")
+    thought, said = post(address, "/v1/messages", chat(max_tokens=50)).json()["content"]
+    assert (thought["type"], thought["thinking"]) == ("thinking", "Let me see.")
+    assert said == {"type": "text", "text": ANSWER}
+
+
+def test_thoughts_are_streamed_as_a_block_of_their_own(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(answer=ANSWER, thinking="Let me see.")
+    body = chat(stream=True, max_tokens=50)
+    with client(address) as http, http.stream("POST", "/v1/messages", json=body) as reply:
+        found = [json.loads(each) for each in events(reply.iter_lines())]
+    blocks = [each for each in found if each["type"].startswith("content_block")]
+    starts = [e["content_block"]["type"] for e in blocks if e["type"] == "content_block_start"]
+    assert starts == ["thinking", "text"]
+    assert [e["index"] for e in blocks] == sorted(e["index"] for e in blocks)
+    assert [e["index"] for e in blocks if e["type"] == "content_block_stop"] == [0, 1]
+    deltas = [each["delta"] for each in blocks if "delta" in each]
+    assert "".join(each.get("thinking", "") for each in deltas) == "Let me see."
+    assert "".join(each.get("text", "") for each in deltas) == ANSWER
+    asking = anthropic.Anthropic(base_url=address, api_key=TOKEN)
+    with asking.messages.stream(**chat(max_tokens=50)) as stream:
+        content = stream.get_final_message().content
+    assert [each.type for each in content] == ["thinking", "text"]
+
+
+NO_TOOLS = [{}, {"tools": []}, {"tools": [{}], "tool_choice": "none"}]
+IGNORED_TOOLS = [
+    {"tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"tools": [{}], "tool_choice": "auto", "parallel_tool_calls": True},
+    {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "auto"}},
+    {"tools": [{}], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{}]}},
+    {"functions": [{}], "function_call": "auto"},
+]
+NEEDED_TOOLS = [
+    {"tools": [{}], "tool_choice": "required"},
+    {"tools": [{}], "tool_choice": {"type": "any"}},
+    {"tools": [{}], "tool_choice": {"type": "tool", "name": "f"}},
+    {"tools": [{}], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+    {"tools": [{}], "tool_choice": {"type": "allowed_tools", "mode": "required"}},
+    {"functions": [{}], "function_call": {"name": "f"}},
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_tools_that_may_be_ignored_are_answered_in_text(path: str, address: str) -> None:
+    for tools in NO_TOOLS + IGNORED_TOOLS:
+        reply = post(address, path, chat(max_tokens=50, **tools))
+        assert reply.status_code == 200
+        note = reply.json()["usage"]["specchat"].get("note", "")
+        assert ("the answer is text" in note) == (tools in IGNORED_TOOLS)
+    for tools in NEEDED_TOOLS:
+        reply = post(address, path, chat(max_tokens=50, **tools))
+        assert reply.status_code == 400
+        assert "Tools are not supported" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "thinking"),
+    [
+        ([{"type": "thinking", "thinking": "Hm.", "signature": "x"}, "Yes."], "Yes.", "Hm."),
+        ([{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}], "a", ""),
+        ([{"type": "refusal", "refusal": "No."}], "No.", ""),
+        (["a", "b"], "a\n\nb", ""),
+    ],
+)
+def test_what_was_thought_before_an_earlier_answer_is_no_part_of_it(
+    content: list[Any], text: str, thinking: str, address: str, engine: FakeEngine
+) -> None:
+    earlier = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+    for path in ("/v1/chat/completions", "/v1/messages"):
+        body = {"messages": [*earlier, {"role": "user", "content": "c"}], "max_tokens": 5}
+        assert post(address, path, body).status_code == 200
+        answer = engine.asks[-1].messages[1]
+        assert (answer.text, answer.thinking) == (text, thinking)
+
+
+@pytest.mark.parametrize("sent", ["content", "reasoning_content"])
+def test_an_answer_after_thoughts_is_continued_with_and_without_them(
+    sent: str, address: str, engine: FakeEngine
+) -> None:
+    engine.story = Story(answer=ANSWER, thinking="Let me see.")
+    body = chat()
+    message = post(address, "/v1/chat/completions", body).json()["choices"][0]["message"]
+    earlier = {name: message[name] for name in ("role", "content", sent)}
+    body["messages"] += [earlier, {"role": "user", "content": "And then?"}]
+    post(address, "/v1/chat/completions", body)
+    first, then = engine.asks
+    assert first.conversation == then.conversation
+    assert then.messages[1].thinking == "Let me see."
 
 
 def test_documents_of_messages_are_documents(address: str, engine: FakeEngine) -> None:

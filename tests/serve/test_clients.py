@@ -98,6 +98,7 @@ def test_the_anthropic_package_chats_and_counts(address: str) -> None:
             max_tokens=5,
             messages=messages,
             tools=[{"name": "f", "input_schema": {}}],  # type: ignore[typeddict-item]
+            tool_choice={"type": "any"},
         )
 
 
@@ -133,7 +134,7 @@ def test_memory_stays_flat_over_two_thousand_requests(address: str) -> None:
 
 
 def fuzz(address: str, folder: Path, examples: int) -> None:
-    """Requests by the schema, valid and not, to each of the seven routes."""
+    """Requests by the schema, valid and not, to each of the routes."""
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json"]
     command += ["--header", f"Authorization: Bearer {TOKEN}", "--checks", "not_a_server_error"]
     command += ["--max-examples", str(examples), "--request-timeout", "60", "--phases", "fuzzing"]

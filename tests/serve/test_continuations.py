@@ -17,7 +17,7 @@ def said(text: str, ids: tuple[int, ...] | None = None) -> Message:
 def test_the_next_turn_continues_with_the_ids_of_the_answer() -> None:
     known = Continuations()
     name, messages, _ = known.place((user("one"),))
-    known.answered(name, messages, "two", (1, 2))
+    known.answered(name, messages, said("two", (1, 2)))
     again, messages, dropped = known.place((user("one"), said("two"), user("three")))
     assert (again, dropped) == (name, None)
     assert messages == (user("one"), said("two", (1, 2)), user("three"))
@@ -26,7 +26,7 @@ def test_the_next_turn_continues_with_the_ids_of_the_answer() -> None:
 def test_another_answer_or_another_question_is_another_conversation() -> None:
     known = Continuations()
     name, messages, _ = known.place((user("one"),))
-    known.answered(name, messages, "two", (1, 2))
+    known.answered(name, messages, said("two", (1, 2)))
     assert known.place((user("one"), said("other"), user("three")))[0] != name
     assert known.place((user("else"),))[0] != name
 
@@ -36,7 +36,7 @@ def test_the_least_recently_used_is_dropped() -> None:
     names = []
     for number in range(MOST):
         name, messages, dropped = known.place((user(f"question {number}"),))
-        known.answered(name, messages, "answer", ())
+        known.answered(name, messages, said("answer", ()))
         names.append(name)
         assert dropped is None
     assert known.place((user("question 0"), said("answer"), user("more")))[0] == names[0]
