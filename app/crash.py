@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.util.regular_files import read_file
-
 NOTE, LOG = "crash.json", "crash.log"
 MAX_LINE = 200
 """Characters of a library's last line that are shown."""
@@ -52,7 +50,7 @@ def pop(folder: Path) -> Crash | None:
     """The note about the last crash, which is deleted; None when there is none."""
     note = folder / NOTE
     try:
-        content = json.loads(read_file(note))
+        content = json.loads(note.read_text(encoding="utf-8"))
         line = content["stderr_line"] if "stderr_line" in content else content["said"]  # old name
         crash = Crash(str(content["signal"]), str(line))
     except (OSError, ValueError, KeyError, TypeError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +12,7 @@ from app.errors import UserError
 
 WITH_HOSTS = (None, "ask", "serve", "hosts")
 """Commands that use the machines of --hosts."""
+PARSED_VARIABLES = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -40,7 +43,21 @@ def _print_error(error: UserError) -> None:
     sys.stderr.write(f"specchat: {sanitize_line(str(error))}\n")
 
 
+def _check_environment() -> None:
+    """UserError when huggingface_hub, which nearly everything imports, would fail at import."""
+    if any(name in os.environ for name in PARSED_VARIABLES):
+        try:
+            importlib.import_module("huggingface_hub.constants")
+        except ValueError as error:
+            raise UserError(
+                f"The variables for Hugging Face's hub cannot be used ({error})",
+                f"correct {', '.join(PARSED_VARIABLES[:-1])} or {PARSED_VARIABLES[-1]}, or unset"
+                " them",
+            ) from None
+
+
 def _dispatch(arguments: Sequence[str]) -> int:
+    _check_environment()
     if not arguments:  # the app starts without even the parser
         from app.cli.run_app import run_app
 

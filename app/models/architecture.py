@@ -70,7 +70,8 @@ class Architecture:
     @property
     def is_plausible(self) -> bool:
         """Whether every size can be that of a model. Others would be too large to compute with."""
-        sizes = (size for each in (self, *self.layers) for size in _numbers(each))
+        parts: tuple[Architecture | Layer, ...] = (self, *self.layers)
+        sizes = (size for each in parts for size in _numbers(each))
         return all(0 <= size <= _MAX_SIZE for size in sizes) and 0 < self.parameters <= _MAX_SIZE
 
     @property

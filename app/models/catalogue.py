@@ -108,7 +108,7 @@ _OLD_KEYS = {"known": "measured"}
 def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"'{file}' is not valid TOML ({error})", "correct it") from None
     models = content.get("model")
     if not isinstance(models, list):

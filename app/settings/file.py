@@ -115,7 +115,7 @@ class SettingsFile:
         except ValueError:
             current = format_value(setting.value_in(self.settings))
             yield (
-                f"'{setting.key}' in '{display_path(path)}' is {repr(value)[:MAX_QUOTE_LENGTH]},"
+                f"'{setting.key}' in '{display_path(path)}' is {_quoted(value)},"
                 f" but must be {setting.requirement}. Using {current}."
             )
 
@@ -144,8 +144,15 @@ class SettingsFile:
         except EditError:
             why = "it is not on a line of its own"
             raise _save_error(path, keys, why, "change it in an editor") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _save_error(path, keys, "invalid TOML", "fix it in an editor") from None
+
+
+def _quoted(value: object) -> str:
+    try:
+        return repr(value)[:MAX_QUOTE_LENGTH]
+    except ValueError:
+        return "a number with too many digits"
 
 
 def _unknown_key(path: Path, key: str, known: list[str]) -> str:

@@ -87,8 +87,9 @@ class Metadata:
 
     def texts(self, key: str) -> list[str] | None:
         value = self._value(key)
-        is_list = isinstance(value, list) or value is None
-        return value if is_list else self._refuse(key, "a list of texts")
+        if not isinstance(value, list | None):
+            self._refuse(key, "a list of texts")
+        return value
 
     def numbers(self, key: str) -> NDArray[Any] | None:
         """(N,), all finite."""

@@ -59,7 +59,9 @@ def _machine_line(machine: Machine) -> Content:
     link = ""
     if machine.latency is not None and machine.rate is not None:
         link = f", {machine.latency * 1000:.1f} ms, {formatting.size(int(machine.rate))}/s"
-    return Content.assemble(f"{name}: {memory}{link}", (f"  {machine.processor}", DIM))
+    return Content.assemble(
+        f"{name}: {memory}{link}", (f"  {sanitize_line(machine.processor)}", DIM)
+    )
 
 
 def _fit_sentence(across: FitAcross) -> str:
