@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from app.errors import UserError
 
 WITH_HOSTS = (None, "ask", "serve", "hosts")
 """Commands that use the machines of --hosts."""
-PARSED_VARIABLES = ("HF_ENDPOINT", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -45,15 +43,17 @@ def _print_error(error: UserError) -> None:
 
 def _check_environment() -> None:
     """UserError when huggingface_hub, which nearly everything imports, would fail at import."""
-    if any(name in os.environ for name in PARSED_VARIABLES):
+    from urllib.parse import urlsplit
+
+    for name, parse in (
+        ("HF_ENDPOINT", lambda text: urlsplit(text).port),
+        ("HF_HUB_ETAG_TIMEOUT", int),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", int),
+    ):
         try:
-            importlib.import_module("huggingface_hub.constants")
+            parse(os.environ.get(name) or "0")
         except ValueError as error:
-            raise UserError(
-                f"The variables for Hugging Face's hub cannot be used ({error})",
-                f"correct {', '.join(PARSED_VARIABLES[:-1])} or {PARSED_VARIABLES[-1]}, or unset"
-                " them",
-            ) from None
+            raise UserError(f"{name} cannot be used ({error})", "correct or unset it") from None
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

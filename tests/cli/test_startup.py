@@ -39,13 +39,18 @@ def test_what_is_slow_to_import_is_imported_after_the_first_frame(who: str) -> N
     assert done.stdout.split() == []
 
 
-@pytest.mark.parametrize("endpoint", ["https://x:99999", "https://x:abc", "https://[::1"])
-def test_an_endpoint_that_is_no_address(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("HF_ENDPOINT", f"https://{each}") for each in ("x:99999", "x:abc", "[::1")),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon"),
+    ],
+)
+def test_a_variable_that_the_hub_library_cannot_parse(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "huggingface_hub.constants", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    monkeypatch.setenv(name, value)
     assert run(["models", "list"]) == 2
     refused = capsys.readouterr().err
-    assert refused.startswith("specchat: The variables for Hugging Face's hub cannot be used (")
+    assert refused.startswith(f"specchat: {name} cannot be used (")
     assert refused.count("\n") == 1
