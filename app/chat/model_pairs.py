@@ -17,6 +17,7 @@ from app.models.tokenizers import same_tokenizer
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts
 from app.protocol.prompt import Document
+from app.util.regular_files import read_file
 
 if TYPE_CHECKING:
     from app.models.cache import ModelCache
@@ -113,7 +114,7 @@ def _revision(path: str) -> str:
     digest = hashlib.sha256()
     try:
         for name in ("config.json", "tokenizer.json"):
-            digest.update((folder / name).read_bytes())
+            digest.update(read_file(folder / name))
     except OSError as error:
         raise ModelError(
             f"{path!r} cannot be read ({error.strerror})", "choose another model"

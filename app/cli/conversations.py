@@ -10,8 +10,6 @@ import argparse
 import dataclasses
 import io
 import json
-import os
-import stat
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -28,6 +26,7 @@ from app.sessions.records import Conversation, DocumentHit, Message, SearchHit
 from app.sessions.serialization import stats_to_dict
 from app.sessions.store import Store
 from app.util import formatting
+from app.util.regular_files import NotRegular, open_descriptor
 from app.util.sanitize import sanitize, sanitize_line
 
 
@@ -149,14 +148,14 @@ def _import(store: Store, options: argparse.Namespace) -> None:
 
 
 def _opened(name: str) -> TextIO:
-    """Open a file, or standard input. Named pipes are rejected, because opening one may block."""
+    """Open a file, or standard input. Raises OSError or UserError."""
     if name == STDIN:
         return open(0, encoding="utf-8-sig", closefd=False)
-    descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UserError(f"{name!r} is a named pipe", "redirect it to standard input and use `-`")
-    return open(descriptor, encoding="utf-8-sig")
+    try:
+        return open(open_descriptor(name), encoding="utf-8-sig")
+    except NotRegular:
+        advice = "redirect it to standard input and use `-`"
+        raise UserError(f"{name!r} is not a regular file", advice) from None
 
 
 def _delete(store: Store, options: argparse.Namespace) -> None:

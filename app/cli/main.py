@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -40,7 +41,23 @@ def _print_error(error: UserError) -> None:
     sys.stderr.write(f"specchat: {sanitize_line(str(error))}\n")
 
 
+def _check_environment() -> None:
+    """UserError when huggingface_hub, which nearly everything imports, would fail at import."""
+    from urllib.parse import urlsplit
+
+    for name, parse in (
+        ("HF_ENDPOINT", lambda text: urlsplit(text).port),
+        ("HF_HUB_ETAG_TIMEOUT", int),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", int),
+    ):
+        try:
+            parse(os.environ.get(name) or "0")
+        except ValueError as error:
+            raise UserError(f"{name} cannot be used ({error})", "correct or unset it") from None
+
+
 def _dispatch(arguments: Sequence[str]) -> int:
+    _check_environment()
     if not arguments:  # the app starts without even the parser
         from app.cli.run_app import run_app
 

@@ -79,7 +79,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(BACKLOG)  # whoever reads that it answers may ask at once
-    except (OSError, UnicodeError) as error:  # the latter of a name that can be none
+    except (OSError, UnicodeError, TypeError, ValueError) as error:  # it can be no name
         listening.close()
         reason = getattr(error, "strerror", None) or "no name of a machine"
         raise UserError(

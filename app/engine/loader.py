@@ -38,6 +38,7 @@ from app.protocol.events import ModelInfo
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.prompt import TemplateRule
 from app.sandbox.process import TextProcess
+from app.util.regular_files import read_file
 
 
 class LoadError(RuntimeError):
@@ -348,7 +349,7 @@ def fingerprint(path: Path) -> str:
             status = file.stat()
             digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
         elif file.suffix in (".json", ".jinja"):
-            digest.update(file.read_bytes())
+            digest.update(read_file(file))
     return digest.hexdigest()
 
 

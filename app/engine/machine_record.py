@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+from app.util.regular_files import read_file
+
 FORMAT = 3
 MAX_FILES = 80
 """The most recently used ones."""
@@ -39,7 +41,7 @@ class MachineRecord:
         if self._file is None:
             return None
         try:
-            return parse(json.loads(self._file.read_text(encoding="utf-8")))
+            return parse(json.loads(read_file(self._file)))
         except (
             OSError,
             ValueError,

@@ -47,6 +47,7 @@ from app.engine.snapshot_manifest import (
 from app.engine.snapshot_parts import contents_of, metadata_of, parts_of, read_part, restore
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
+from app.util.regular_files import open_file
 
 READ_BATCH = 8
 """Files that are read at once."""
@@ -321,7 +322,7 @@ def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]
 
 def _header_checksum(path: Path) -> int:
     """CRC-32 of what precedes the arrays in a file."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")  # of the list of arrays that follows
         file.seek(0)
         return zlib.crc32(file.read(8 + min(length, path.stat().st_size)))

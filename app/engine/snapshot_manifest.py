@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -15,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from app.util.regular_files import read_text
 
 FORMAT = 9
 MANIFEST = "manifest.json"
@@ -54,14 +54,8 @@ def parse(written: str) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> str:
-    """Raises OSError, or SnapshotError if it is not a regular file: reading a pipe would never
-    end."""
-    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SnapshotError("its list of contents is not a file")
-    with open(descriptor, encoding="utf-8") as file:
-        return file.read()
+    """Raises OSError or UnicodeDecodeError."""
+    return read_text(folder / MANIFEST)
 
 
 def block_digest(name: str) -> str | None:

@@ -14,6 +14,7 @@ from app.errors import UserError
 from app.paths import config_path
 from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host, Hosts, Link, Rdma
 from app.util.private_file import write_private
+from app.util.regular_files import read_file
 
 KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
@@ -158,11 +159,7 @@ def _known(names: Sequence[tuple[str, int | None]], keys: Mapping[str, str]) -> 
 
 def _read_json(path: Path) -> Any:
     """Raises OSError, ValueError or RecursionError."""
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError("it is too large")
-    return json.loads(data.decode("utf-8-sig"))
+    return json.loads(read_file(path, MAX_BYTES).decode("utf-8-sig"))
 
 
 def _from_file(path: Path, keys: Mapping[str, str]) -> Hosts:

@@ -6,6 +6,8 @@ import hashlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from app.util.regular_files import open_file, read_file
+
 PACKAGES = ("specchat", "mlx", "mlx-lm")
 SAMPLES, SAMPLE_BYTES = 64, 4096
 """Parts of each file of weights that are compared, and their size."""
@@ -28,10 +30,10 @@ def content_fingerprint(folder: Path) -> str:
     for file in sorted(folder.iterdir()):
         if file.suffix == ".safetensors":
             digest.update(f"{file.name} {file.stat().st_size}".encode())
-            with file.open("rb") as weights:
+            with open_file(file) as weights:
                 for index in range(SAMPLES):
                     weights.seek(file.stat().st_size * index // SAMPLES)
                     digest.update(weights.read(SAMPLE_BYTES))
         elif file.suffix in (".json", ".jinja"):
-            digest.update(file.name.encode() + file.read_bytes())
+            digest.update(file.name.encode() + read_file(file))
     return digest.hexdigest()

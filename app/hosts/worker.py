@@ -127,10 +127,11 @@ def _listen(address: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, port))
         listening.listen()
-    except OSError as error:
+    except (OSError, UnicodeError, TypeError, ValueError) as error:  # no address looks like that
         listening.close()
+        reason = getattr(error, "strerror", None) or "no name of a machine"
         raise UserError(
-            f"The worker cannot listen at {address}, port {port} ({error.strerror})",
+            f"The worker cannot listen at {address}, port {port} ({reason})",
             "name an address of this machine, or another --port",
         ) from None
     return listening

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Callable
 
 from app.ingest.budget import ReadBudget
 from app.ingest.records import Reason, Rejected
 from app.util.formatting import size as format_size
+from app.util.regular_files import NotRegular, open_descriptor
 
 PIECE = 1 << 20
 """Bytes read at a time."""
 HEAD = 1 << 16
 """Bytes at the start of a file that are checked before the rest is read."""
 _ATTEMPTS = 3
-# Without O_NONBLOCK, opening a FIFO would wait for a writer.
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -67,12 +65,9 @@ def _read_once(
     name: str, parent: int | None, size_limit: Callable[[bytes], int], budget: ReadBudget
 ) -> bytes | None:
     """None when the file changed while it was read."""
-    flags = _FILE if parent is None else _FILE | os.O_NOFOLLOW
-    descriptor = os.open(name, flags, dir_fd=parent)
+    descriptor = open_descriptor(name, parent)
     try:
         before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode):
-            raise Rejected(Reason.SPECIAL)
         head = os.read(descriptor, HEAD)
         limit = size_limit(head)
         size = max(before.st_size, len(head))
@@ -107,6 +102,8 @@ def too_large(limit: int) -> Rejected:
 
 def rejection_for(error: OSError) -> Rejected:
     """The reason for an error from opening or reading."""
+    if isinstance(error, NotRegular):
+        return Rejected(Reason.SPECIAL)
     if error.errno == errno.ELOOP:
         return Rejected(Reason.LINK)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):

@@ -6,8 +6,8 @@ The caches are those that mlx-lm's models make (`mlx_lm/models/*.py`, `make_cach
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from app.models.config_bounds import check_config_numbers
@@ -68,10 +68,26 @@ class Architecture:
         return sum(layer.params for layer in self.layers) + vocabulary + self.other_params
 
     @property
+    def is_plausible(self) -> bool:
+        """Whether every size can be that of a model. Others would be too large to compute with."""
+        parts: tuple[Architecture | Layer, ...] = (self, *self.layers)
+        sizes = (size for each in parts for size in _numbers(each))
+        return all(0 <= size <= _MAX_SIZE for size in sizes) and 0 < self.parameters <= _MAX_SIZE
+
+    @property
     def active_parameters(self) -> int:
         """Parameters used for one prompt token, without the vocabulary: prefill computes only the
         logits of the last token."""
         return sum(layer.macs for layer in self.layers)
+
+
+_MAX_SIZE = 1 << 56
+"""Of anything in a model: a thousand times the parameters of the largest one."""
+
+
+def _numbers(part: Architecture | Layer) -> Iterator[float]:
+    values = (getattr(part, field.name) for field in fields(part))
+    return (value for value in values if isinstance(value, int | float))
 
 
 def parse_architecture(config: Config) -> Architecture:
@@ -91,13 +107,19 @@ def parse_architecture(config: Config) -> Architecture:
             "load it to find out, or choose a model from `specchat models search`",
         )
     try:
-        return build(kind, text)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, IndexError) as error:
+        built = build(kind, text)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
         what = f" ({error.args[0]!r})" if isinstance(error, KeyError) else ""
         raise ModelError(
             f"The configuration of this {kind} model lacks numbers{what}",
             "download the model again, or choose another one",
         ) from None
+    if not built.is_plausible:
+        raise ModelError(
+            f"The configuration of this {kind} model has impossible numbers",
+            "download the model again, or choose another one",
+        )
+    return built
 
 
 def _first(config: Config, *keys: str, default: Any = 0) -> Any:

@@ -23,6 +23,7 @@ from app.models.errors import ModelError
 from app.models.manifest import COMMIT, Manifest, read_manifest
 from app.util.atomic_files import make_folder, write_durably
 from app.util.durable import sync_path
+from app.util.regular_files import read_file
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)
 _PREFIX = "models--"
@@ -98,7 +99,8 @@ class ModelCache:
     def commit(self, name: str) -> str | None:
         """The commit of `main` in the cache."""
         with suppress(OSError, UnicodeDecodeError):
-            commit = (self.repository_folder(name) / "refs" / "main").read_text("ascii").strip()
+            main = self.repository_folder(name) / "refs" / "main"
+            commit = read_file(main).decode("ascii").strip()
             return commit if COMMIT.fullmatch(commit) else None
         return None
 

@@ -14,6 +14,7 @@ from app.models.cache import is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError
 from app.util.atomic_files import make_folder, write_durably
+from app.util.regular_files import read_text
 
 FILE = "catalog.toml"
 
@@ -48,7 +49,7 @@ def catalogue(folder: Path | None = None) -> tuple[Entry, ...]:
     path = folder / FILE if folder is not None else None
     if path is not None and path.is_file():
         try:
-            custom = _entries(path.read_text("utf-8"), str(path), custom=True)
+            custom = _entries(read_text(path), str(path), custom=True)
         except (OSError, UnicodeDecodeError) as error:
             raise ModelError(f"'{path}' cannot be read ({error})", "correct it") from None
     names = {entry.name for entry in custom}
@@ -82,7 +83,7 @@ def add(folder: Path | None, name: str) -> str:
         raise ModelError(f"{entry!r} cannot be written to the catalogue", "rename the folder")
     path = folder / FILE
     try:
-        text = path.read_text("utf-8") if path.is_file() else _BEGINNING
+        text = read_text(path) if path.is_file() else _BEGINNING
         if (
             find(_entries(text, str(path), custom=True) if "[[model]]" in text else (), entry)
             is None
@@ -107,7 +108,7 @@ _OLD_KEYS = {"known": "measured"}
 def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"'{file}' is not valid TOML ({error})", "correct it") from None
     models = content.get("model")
     if not isinstance(models, list):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from app.models.bounded_walk import bounded_walk
 from app.models.config_bounds import check_config_numbers
 from app.models.errors import ModelError
 from app.models.tokenizer_bounds import check_tokenizer
+from app.util.regular_files import open_file, read_file
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
@@ -29,7 +32,7 @@ def check_model(folder: Path) -> None:
     weight_files = check_files(folder)
     for path in folder.glob("*.json"):
         with suppress(OSError):  # reported where the file is needed
-            _check_amount(path, path.read_bytes())
+            _check_amount(path, read_file(path))
     check_tokenizer(read_json(folder / "tokenizer.json"))
     for weights in weight_files:
         _check_weights(weights)
@@ -45,7 +48,7 @@ def check_files(folder: Path) -> list[Path]:
             f"'{folder}' has no model: there is no config.json",
             "use the folder of a model in mlx-lm's format",
         )
-    _check_sizes(folder)
+    _check_entries(folder)
     check_configs(folder)
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(
@@ -55,14 +58,20 @@ def check_files(folder: Path) -> list[Path]:
     return _weight_files(folder)
 
 
-def _check_sizes(folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        limit = _MAX_CONFIG_BYTES if path.name == "config.json" else _MAX_BYTES.get(path.suffix)
-        if limit is not None and path.is_file() and path.stat().st_size > limit:
-            raise ModelError(
-                f"'{path}' has {path.stat().st_size:,} bytes, more than the limit of {limit:,}",
-                _REDOWNLOAD,
-            )
+def _check_entries(folder: Path) -> None:
+    """Loaders open what they find by name, without looking at what it is."""
+    names = (found.path / name for found in bounded_walk(folder, depth=1) for name in found.files)
+    for path in names:
+        with suppress(FileNotFoundError):  # a broken link: reported where the file is needed
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise ModelError(f"'{path}' is not a regular file", _REDOWNLOAD)
+            limit = _MAX_CONFIG_BYTES if path.name == "config.json" else _MAX_BYTES.get(path.suffix)
+            if limit is not None and status.st_size > limit:
+                raise ModelError(
+                    f"'{path}' has {status.st_size:,} bytes, more than the limit of {limit:,}",
+                    _REDOWNLOAD,
+                )
 
 
 def _check_amount(path: Path, data: bytes) -> None:
@@ -84,7 +93,7 @@ def check_configs(folder: Path) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. ModelError when the file is missing or invalid."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         _check_amount(path, data)
         content = json.loads(data)
     except OSError as error:
@@ -146,7 +155,8 @@ def shards(folder: Path) -> set[str]:
 
 def _check_weights(path: Path) -> None:
     size, length, header = read_header(path)
-    expected = 8 + length + _data_bytes(path, header)
+    last = max((end for _, end in extents(path, header).values()), default=0)
+    expected = 8 + length + last
     if size < expected:
         raise ModelError(
             f"'{path}' is truncated: it has {size:,} of {expected:,} bytes",
@@ -164,7 +174,7 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
     length (8 bytes), the header and the data. ModelError when it cannot be read."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_file(path) as file:
             length = int.from_bytes(file.read(8), "little")
             header = file.read(length) if length <= min(_MAX_HEADER, size - 8) else None
     except OSError as error:
@@ -174,24 +184,23 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
     return size, length, header
 
 
-def _data_bytes(path: Path, header: bytes) -> int:
-    """The end of the last tensor, in bytes after the header."""
+def extents(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
+    """By each tensor's name, where it begins and ends, in bytes after the header. ModelError when
+    the header of a safetensors file is damaged."""
     try:
         tensors = json.loads(header)
-        return max(
-            (
-                _end(tensor["shape"], *tensor["data_offsets"])
-                for name, tensor in tensors.items()
-                if name != "__metadata__"
-            ),
-            default=0,
-        )
+        return {
+            name: _extent(tensor["shape"], *tensor["data_offsets"])
+            for name, tensor in tensors.items()
+            if name != "__metadata__"
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ModelError(f"The header of '{path}' is damaged", _REDOWNLOAD) from None
 
 
-def _end(shape: list[int], begin: int, end: int) -> int:
-    elements = math.prod(shape)
-    if not 0 <= begin <= end or (end - begin) * 8 < elements * 4:
+def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
+    if any(type(number) is not int or number < 0 for number in (*shape, begin, end)):
+        raise ValueError("a size that is no number")
+    if begin > end or (end - begin) * 8 < math.prod(shape) * 4:
         raise ValueError("a tensor's extent does not fit its shape")
-    return end
+    return begin, end

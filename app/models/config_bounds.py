@@ -14,6 +14,7 @@ _MAX_COUNT = 4096
 """For experts, heads and other counts."""
 _MAX_LIST = 20_000
 _MAX_NUMBER = 1 << 31
+_MAX_FREE = 1 << 62
 _LAYERS = frozenset(("num_hidden_layers", "n_layers", "n_layer", "num_layers"))
 """Counts that must be above 0."""
 
@@ -36,8 +37,9 @@ def check_config_numbers(config: dict[str, Any]) -> None:
         if limit is None:
             continue
         if isinstance(value, int) and abs(value) > limit:
-            what = f"{value:,} layers" if key in _LAYERS else f"a {key[:60]} of {value:.0e}"
-            raise _implausible(what)
+            # A number with more digits than this is not even written.
+            shown = f"{value:,}" if abs(value) < _MAX_FREE else "too many"
+            raise _implausible(f"{shown} layers" if key in _LAYERS else f"a {key[:60]} of {shown}")
         if isinstance(value, list | str) and len(value) > limit:
             raise _implausible(f"a {key[:60]} with {len(value):,} entries")
 
@@ -62,7 +64,7 @@ def _limit(key: str, value: Any) -> int | None:
         return _MAX_LAYERS if per_layer else None
     if _COUNT.search(key) and not _SIZE.search(key):
         return _MAX_LAYERS if per_layer else _MAX_COUNT
-    return None if _FREE.search(key) else _MAX_NUMBER
+    return _MAX_FREE if _FREE.search(key) else _MAX_NUMBER
 
 
 def _implausible(what: str) -> ModelError:

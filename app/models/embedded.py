@@ -11,6 +11,7 @@ from pathlib import Path
 
 from app.protocol.options import EMBEDDED as EMBEDDED
 from app.util.assets import assets_path
+from app.util.regular_files import open_file, read_text
 
 BUILT_IN = "builtin"
 """The name of the draft that is no model to load: words by the target's input embeddings, meaning
@@ -78,7 +79,7 @@ def _present(pair: Path) -> list[str]:
 def _read_manifest(path: Path) -> dict[str, str]:
     """SHA-256 by file name. ValueError for an invalid line."""
     entries: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         digest, separator, name = line.partition("  ")
         if not separator or not name or len(digest) != 64:
             raise ValueError(line)
@@ -96,7 +97,7 @@ def _matches(path: Path, digest: str) -> bool:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.util.atomic_files import make_folder, write_durably
+from app.util.regular_files import open_file, read_file
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _GIT, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
@@ -57,7 +58,7 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest at `path`; None when it is missing or invalid."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path))
         files = tuple(ModelFile(f["path"], int(f["size"]), f["digest"]) for f in content["files"])
         if not COMMIT.fullmatch(content["commit"]):
             return None
@@ -78,7 +79,7 @@ def file_digest(
 ) -> str:
     """The digest of a file, of the same kind as `expected`. `on_bytes` is called with the size of
     each block read. OSError; HashingStopped when `stopped` returns true. A second per gigabyte."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if _SHA256.fullmatch(expected):
             state = hashlib.sha256()
         else:

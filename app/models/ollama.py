@@ -15,6 +15,7 @@ from typing import Any
 
 from app.models.bounded_walk import bounded_walk
 from app.models.errors import ModelError
+from app.util.regular_files import read_file
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _OWN_NAMESPACE = "library"
@@ -77,9 +78,7 @@ def _model_digest(manifest: Path) -> str | None:
 def _read(manifest: Path) -> dict[str, Any]:
     damaged = ModelError(f"The manifest '{manifest}' is damaged", _AGAIN)
     try:
-        if not manifest.is_file() or manifest.stat().st_size > _MAX_MANIFEST:
-            raise damaged
-        content = json.loads(manifest.read_bytes())
+        content = json.loads(read_file(manifest, _MAX_MANIFEST))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ModelError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from app.models.errors import disk_errors
 from app.models.manifest import ModelFile
 from app.util.durable import sync
+from app.util.regular_files import read_file
 
 _HEADER = struct.Struct("<8sQQ")
 """Magic, the size of the file, the size of a segment. The bytes done of each segment follow."""
@@ -161,7 +162,7 @@ class PartialFile:
 def read_journal(data: Path, journal: Path, size: int) -> list[Segment] | None:
     """The segments of a partial file of `size` bytes, or None when the journal is invalid."""
     with suppress(OSError, struct.error):
-        content = journal.read_bytes()
+        content = read_file(journal)
         magic, total, step = _HEADER.unpack_from(content)
         if (magic, total) != (_MAGIC, size) or step < 1 or data.stat().st_size != size:
             return None

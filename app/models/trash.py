@@ -16,6 +16,7 @@ from app.models.errors import ModelError, disk_errors
 from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder, write_durably
 from app.util.durable import sync_path
+from app.util.regular_files import read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def _entry(cache: ModelCache, repository: str, whole: bool) -> Path:
 
 
 def _read(entry: Path) -> TrashedModel:
-    content = json.loads((entry / "entry.json").read_bytes())
+    content = json.loads(read_file(entry / "entry.json"))
     when = datetime.fromisoformat(content["when"])
     if not any((entry / name).exists() for name in ("repository", "pull")):
         raise ValueError("nothing was moved here")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from app.models.check import check_files, read_header
-from app.models.errors import ModelError
+from app.models.check import check_files, extents, read_header
 from app.models.manifest import ModelFile
 
 _SKIPPED_MODULES = (
@@ -32,18 +30,8 @@ def listed_bytes(files: Iterable[ModelFile]) -> int:
 
 def _file_bytes(path: Path) -> int:
     _, _, header = read_header(path)
-    try:
-        tensors = json.loads(header)
-        return sum(
-            end - start
-            for name, tensor in tensors.items()
-            if name != "__metadata__" and not _is_skipped(name)
-            for start, end in (tensor["data_offsets"],)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ModelError(
-            f"'{path}' is damaged: its header cannot be read", "download the model again"
-        ) from None
+    tensors = extents(path, header).items()
+    return sum(end - begin for name, (begin, end) in tensors if not _is_skipped(name))
 
 
 def _is_skipped(name: str) -> bool:

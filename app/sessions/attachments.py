@@ -24,6 +24,7 @@ from app.sessions.errors import StoreError
 from app.sessions.records import Attachment
 from app.util.atomic_files import make_folder
 from app.util.durable import sync_path
+from app.util.regular_files import open_file
 
 WRITERS = 16
 """Threads that write documents."""
@@ -98,7 +99,7 @@ class Attachments:
         or damaged: the last chunk comes only after the checksum was verified."""
         digest, last = hashlib.sha256(), b""
         try:
-            with gzip.open(self._path(attachment.sha256)) as file:
+            with open_file(self._path(attachment.sha256)) as packed, gzip.open(packed) as file:
                 while piece := file.read(CHUNK_BYTES):
                     digest.update(piece)
                     if last:

@@ -18,6 +18,7 @@ from app.sessions import integrity
 from app.sessions.database import ERRORS, connect_for_reading
 from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync, sync_path
+from app.util.regular_files import open_file
 
 MAX_BACKUPS = 7
 _NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")
@@ -79,7 +80,7 @@ def restore(folder: Path, database: Path) -> Path | None:
         if integrity.examine(path).condition in usable:
             aside = database.with_suffix(".restored")
             aside.unlink(missing_ok=True)
-            with path.open("rb") as source, temp_file(aside) as copy:
+            with open_file(path) as source, temp_file(aside) as copy:
                 shutil.copyfileobj(source, copy)
             replace_durably(aside, database)
             return path

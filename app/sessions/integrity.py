@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.sessions import schema
 from app.sessions.database import connect_for_reading
+from app.util.regular_files import open_file
 
 _MAGIC = b"SQLite format 3\0"
 _SUFFIXES = ("", "-wal", "-shm")
@@ -52,7 +53,7 @@ def examine(path: Path) -> HealthReport:
     """Check a database without changing it. Raises OSError or sqlite3.OperationalError if it cannot
     be opened, which says nothing about its content."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(20)
     except FileNotFoundError:
         head = b""

@@ -15,6 +15,7 @@ from pathlib import Path
 from app.sessions.integrity import database_files, file_size
 from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.durable import sync_path
+from app.util.regular_files import open_file
 
 MAX_AGE_DAYS = 180
 """After this, files are deleted."""
@@ -47,7 +48,7 @@ def copy_wal(database: Path, folder: Path, now: datetime) -> Path:
     path = folder / f"{_free_number(database, folder)}-{journal.name}"
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
-    with journal.open("rb") as source, temp_file(unfinished) as copy:
+    with open_file(journal) as source, temp_file(unfinished) as copy:
         shutil.copyfileobj(source, copy)
     os.utime(unfinished, (now.timestamp(), now.timestamp()))
     replace_durably(unfinished, path)

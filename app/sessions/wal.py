@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
+from app.util.regular_files import open_file
+
 _HEADER, _FRAME = 32, 24
 """Bytes of the WAL's header, and of each frame's header."""
 MAX_BYTES = 1 << 26
@@ -115,7 +117,7 @@ def _checksum(words: tuple[int, ...], sums: tuple[int, ...]) -> tuple[int, int]:
 
 def _read(path: Path, most: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(most)
     except FileNotFoundError:
         return b""

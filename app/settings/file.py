@@ -18,8 +18,11 @@ from app.settings.introspection import Setting, Value, format_value, groups
 from app.settings.renamed import with_current_keys
 from app.settings.toml import EditError, parse_lenient, template, with_setting
 from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.util.regular_files import read_file, read_text
 
 MAX_QUOTE_LENGTH = 40
+MAX_BYTES = 1 << 20
+"""Of the file: fifty times that of one with every setting."""
 
 
 class SettingsError(UserError):
@@ -77,7 +80,7 @@ class SettingsFile:
 
     def _read(self, path: Path) -> Iterator[str]:
         try:
-            data, issues = parse_lenient(path.read_text(encoding="utf-8"))
+            data, issues = parse_lenient(read_text(path, MAX_BYTES))
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
@@ -112,7 +115,7 @@ class SettingsFile:
         except ValueError:
             current = format_value(setting.value_in(self.settings))
             yield (
-                f"'{setting.key}' in '{display_path(path)}' is {repr(value)[:MAX_QUOTE_LENGTH]},"
+                f"'{setting.key}' in '{display_path(path)}' is {_quoted(value)},"
                 f" but must be {setting.requirement}. Using {current}."
             )
 
@@ -122,7 +125,7 @@ class SettingsFile:
         path = path.resolve()  # it may be a link into another folder
         keys = "', '".join(unsaved)
         try:
-            text = path.read_bytes().decode() if path.exists() else template()
+            text = read_file(path, MAX_BYTES).decode() if path.exists() else template()
             for setting in unsaved.values():
                 value = setting.value_in(settings)
                 text = with_setting(text, setting, None if value == setting.default else value)
@@ -141,8 +144,15 @@ class SettingsFile:
         except EditError:
             why = "it is not on a line of its own"
             raise _save_error(path, keys, why, "change it in an editor") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _save_error(path, keys, "invalid TOML", "fix it in an editor") from None
+
+
+def _quoted(value: object) -> str:
+    try:
+        return repr(value)[:MAX_QUOTE_LENGTH]
+    except ValueError:
+        return "a number with too many digits"
 
 
 def _unknown_key(path: Path, key: str, known: list[str]) -> str:

@@ -44,6 +44,8 @@ def parse_lenient(text: str) -> tuple[dict[str, Any], list[SyntaxIssue]]:
     while True:
         try:
             return tomllib.loads("\n".join(lines)), issues
+        except RecursionError as error:
+            raise ValueError("values are nested too deeply") from error
         except tomllib.TOMLDecodeError as error:
             at = _AT_LINE.search(str(error))
             filled = [number for number, line in enumerate(lines, 1) if line.strip()]

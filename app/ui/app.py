@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,9 +34,11 @@ from app.protocol.server import LocalServer
 from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
 from app.settings.introspection import Setting
+from app.ui.background import TaskFailed, start_task
 from app.ui.chat.engine_events import CostsMeasured
 from app.ui.chat.screen import ChatScreen
 from app.ui.chat.submission import TurnFinished
+from app.ui.framed_screen import FramedScreen
 from app.ui.help.screen import HasHelp
 from app.ui.settings.live import LiveSettings
 from app.ui.small_screen import SmallScreen, fits
@@ -336,13 +339,19 @@ class SpecchatApp(App[None]):
             )
         return self._models
 
+    @on(TaskFailed)
+    def _show_failure(self, event: TaskFailed) -> None:
+        screen = self.screen
+        show = screen.show_message if isinstance(screen, FramedScreen) else self.chat.notice.show
+        show(str(event))
+
     @on(CostsMeasured)
     def _pair_timed(self, event: CostsMeasured) -> None:
         self.models.on_costs_measured(event.costs)
 
     def action_serve(self) -> None:
         if self._server is not None:
-            self.run_worker(self._switch_server(self._server), group="server", exclusive=True)
+            start_task(self, partial(self._switch_server, self._server), "server", exclusive=True)
 
     async def _switch_server(self, server: LocalServer) -> None:
         try:
@@ -357,7 +366,7 @@ class SpecchatApp(App[None]):
     @on(Answered)
     def _save_request(self, event: Answered) -> None:
         if self.settings.values.storage.save_requests and self.chat.open_chats.repository.writable:
-            self.run_worker(self._save(event))
+            start_task(self, lambda: self._save(event))
 
     async def _save(self, request: Answered) -> None:
         try:
@@ -369,7 +378,7 @@ class SpecchatApp(App[None]):
         self.chat.sidebar.update_list(self.chat.open_chats.shown.id)
 
     def action_real_model(self) -> None:
-        self.run_worker(self.chat.real_model.fetch(self.models.jobs, self.models.cache))
+        start_task(self, lambda: self.chat.real_model.fetch(self.models.jobs, self.models.cache))
 
     def action_models(self) -> None:
         from app.ui.models.screen import ModelsScreen

@@ -1,14 +1,58 @@
-"""Runs what waits for a disk, a network drive or another program."""
+"""Runs what waits: on the event loop beside everything else, or on threads for a disk, a network
+drive or another program."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from textual.dom import DOMNode
+from textual.message import Message
+
+from app.errors import UserError
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class TaskFailed(Message):
+    """The app shows why."""
+
+    error: Exception
+
+    def __str__(self) -> str:
+        if isinstance(self.error, UserError):
+            return str(self.error)
+        return f"That failed ({type(self.error).__name__}: {self.error}). specchat.log says more."
+
+
+def start_task(
+    node: DOMNode,
+    task: Callable[[], Awaitable[None]],
+    group: str = "default",
+    exclusive: bool = False,
+) -> None:
+    """Run `task` as a worker of `node`. Where it fails, the app goes on and shows why: files,
+    models and servers of others decide what runs in one."""
+
+    async def run() -> None:
+        try:
+            await task()
+        except Exception as error:
+            if not isinstance(error, UserError):
+                _log.error("A task of the screen failed", exc_info=error)
+            node.app.post_message(TaskFailed(error))
+
+    # The function, not its coroutine: a worker that is cancelled before it starts would never await
+    # that.
+    work: Any = run
+    node.run_worker(work, group=group, exclusive=exclusive)
 
 
 async def in_background(task: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from app.errors import UserError
+from app.ui.background import start_task
 from app.ui.framed_screen import FramedScreen, Result
 from app.ui.safe_input import SafeInput
 
@@ -174,9 +174,6 @@ class FilterListScreen(FramedScreen[Result]):
 
         async def run() -> None:
             async with self._task_lock:
-                try:
-                    await task()
-                except UserError as error:
-                    self.show_message(str(error))
+                await task()
 
-        self.run_worker(run())
+        start_task(self, run)

@@ -39,7 +39,8 @@ class FramedScreen(Screen[Result]):
         self.foot.update(Content.styled("   ".join(hints), "$ink-dim"))
 
     def show_heading(self, title: str, details: str) -> None:
-        self.heading.update(Content.assemble((title, "bold $accent"), (f"  {details}", "$ink-dim")))
+        shown = sanitize_line(title), f"  {sanitize_line(details)}"
+        self.heading.update(Content.assemble((shown[0], "bold $accent"), (shown[1], "$ink-dim")))
 
     def show_message(self, text: str) -> None:
         """Until the next one. An empty one hides the line."""

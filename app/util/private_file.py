@@ -6,12 +6,15 @@ import os
 import secrets
 from pathlib import Path
 
+from app.util.regular_files import read_file
+
+MAX_BYTES = 4096
+
 
 def read_secret(path: Path) -> str:
     """Empty where there is none. Raises OSError, or UnicodeDecodeError for something else."""
     try:
-        with path.open(encoding="ascii") as file:
-            return file.read().strip()
+        return read_file(path, MAX_BYTES).decode("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
         return ""
 

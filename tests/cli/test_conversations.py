@@ -242,11 +242,11 @@ REFUSALS = {
     "nothing found": (["search", "zebra"], "Nothing matches 'zebra'"),
     "search that is no UTF-8": (["search", "\udcff"], "not valid Unicode"),
     "file that is not there": (["import", "{home}/nothing"], "No such file"),
-    "folder": (["import", "{home}"], "directory"),
+    "folder": (["import", "{home}"], "is not a regular file"),
     "name with a zero": (["import", "a\0b"], "null byte"),
     "pipe without a writer": (
         ["import", "{home}/pipe"],
-        "is a named pipe: redirect it to standard input",
+        "is not a regular file: redirect it to standard input",
     ),
     "no export": (["import", "{home}/text"], "not a conversation"),
     "binary": (["import", "{home}/binary"], "not a conversation"),

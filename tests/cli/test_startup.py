@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from app.cli.main import run
+
 LATER = {
     "the parent": (
         "import app.__main__, app.cli.main, app.cli.streams, app.cli.run_app",
@@ -35,3 +37,20 @@ def test_what_is_slow_to_import_is_imported_after_the_first_frame(who: str) -> N
     code = f"{imports}\nimport sys\nprint(*(each for each in {later} if each in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("HF_ENDPOINT", f"https://{each}") for each in ("x:99999", "x:abc", "[::1")),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon"),
+    ],
+)
+def test_a_variable_that_the_hub_library_cannot_parse(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert run(["models", "list"]) == 2
+    refused = capsys.readouterr().err
+    assert refused.startswith(f"specchat: {name} cannot be used (")
+    assert refused.count("\n") == 1

@@ -66,6 +66,19 @@ def test_ipv6_is_refused(home: Path, address: str, capsys: pytest.CaptureFixture
     assert "MLX's ring knows no IPv6: name an IPv4 address" in capsys.readouterr().err
 
 
+NO_NAMES = ["é." + "x" * 80, "\udcff", "a..b", "a\0b"]
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_a_name_that_no_machine_has(
+    name: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["worker", name]) == 2
+    refused = capsys.readouterr().err
+    assert refused.startswith("specchat: The worker cannot listen at ")
+    assert refused.count("\n") == 1
+
+
 def test_a_port_that_is_taken(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -102,10 +102,14 @@ PRIVATE = [
     *("cert.p12", ".netrc", ".npmrc", ".pypirc", "credentials", "credentials.json", ".pgpass"),
     *("secrets.yaml", "terraform.tfstate", "prod.tfvars", ".git-credentials", ".bash_history"),
     *("service-account.json", "service_account_prod.json", "passwords.kdbx", ".htpasswd"),
+    *("token", "token.txt", "hf_token", "github-token.json", "passwords.csv", "my-passwords.xlsx"),
+    *("wallet.dat", "old-wallet.json", "logins.json", "key4.db", "auth.json", "cookies.sqlite"),
+    *("serve-token", "worker-key", "host-keys.json", "api_key.txt", "seed-phrase.txt"),
 ]
 NOT_PRIVATE = [
     *(".env.example", ".env.sample", "id_rsa.pub", "secrets.py", "environment.yml", "keys.md"),
     *("credentials.go", "monkey", "keyboard.txt", "history", ".environment", "key.c"),
+    *("tokenizer.json", "tokens.md", "token.cpp", "passwordless.txt", "wallets.md", "config.json"),
 ]
 
 
@@ -117,6 +121,12 @@ def test_private_names(name: str) -> None:
 @pytest.mark.parametrize("name", NOT_PRIVATE)
 def test_names_that_only_look_private(name: str) -> None:
     assert not is_private(name)
+
+
+@pytest.mark.parametrize("name", [".docker", ".SSH", "gcloud", ".gnupg"])
+def test_private_folders_are_not_entered(name: str, tmp_path: Path) -> None:
+    docs = folder(tmp_path / "docs", **{f"{name}/config.json": "{}", "a": "a"})
+    assert names(intake(docs)) == ["a"]
 
 
 def test_names_stay_on_their_line() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,25 @@ def change(file: SettingsFile, setting: Setting, value: Value) -> None:
 
 
 # ------------------------------------------------------------------------------ reading
+
+
+HOSTILE = {
+    "lists in lists": f"[reading]\nkeep = {'[' * 5000}{']' * 5000}",
+    "tables in tables": f"[reading]\nkeep = {'{a = ' * 3000}1{'}' * 3000}",
+    "keys of many parts": f"[reading]\n{'.'.join('a' * 20_000)} = 1",
+    "a huge number": f"[reading]\nkeep = 0x{'f' * 10_000}",
+    "many digits": f"[reading]\nkeep = {'9' * 10_000}",
+    "no number": "[reading]\nkeep = nan",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_values_cost_a_sentence_and_saving_says_so_or_works(name: str, path: Path) -> None:
+    file = opened(path, HOSTILE[name])
+    assert file.settings == Settings()
+    assert file.problem
+    with suppress(SettingsError):
+        change(file, THEME, [*ThemeName][-1])
 
 
 def test_without_a_file_all_have_their_defaults_and_none_is_made(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,6 +59,7 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 """Of each architecture: the tensors of a layer, as GGUF and as mlx-lm names them."""
 SUPPORTED = tuple(_NAMES)
+_MAX_INTEGER = 1 << 31
 _BIASED = {"qwen2": ("attn_q", "attn_k", "attn_v")}
 _USED_IN_CONFIG = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
@@ -74,7 +74,7 @@ def check_architecture(gguf: GgufFile) -> None:
             f" {', '.join(SUPPORTED)}",
             OTHER,
         )
-    if gguf.architecture == "llama" and gguf.get("expert_count", 0):
+    if gguf.architecture == "llama" and gguf.metadata.integer(".expert_count"):
         raise GgufError(f"'{gguf.paths[0]}' is a llama with experts (Mixtral)", OTHER)
 
 
@@ -90,7 +90,7 @@ def config_of(gguf: GgufFile) -> dict[str, Any]:
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2 or embedding.shape[1] != width:
         raise GgufError(f"'{gguf.paths[0]}' has no embeddings of width {width:,}", OTHER)
-    if width % heads and gguf.get("attention.key_length") is None:
+    if width % heads and gguf.metadata.integer(".attention.key_length") is None:
         raise GgufError(f"'{gguf.paths[0]}' has {heads:,} heads for a width of {width:,}", OTHER)
     head_dim = _integer(gguf, "attention.key_length", width // heads)
     config = {
@@ -114,12 +114,12 @@ def config_of(gguf: GgufFile) -> dict[str, Any]:
 
 
 def _check_heads(gguf: GgufFile, head_dim: int, default: int) -> None:
-    if gguf.get("attention.value_length", head_dim) != head_dim:
+    if gguf.metadata.integer(".attention.value_length") not in (None, head_dim):
         raise GgufError(f"'{gguf.paths[0]}' has keys and values of different widths", OTHER)
     if gguf.architecture in ("qwen2", "phi3") and head_dim != default:
         raise GgufError(f"'{gguf.paths[0]}' has heads of the unusual width {head_dim}", OTHER)
-    rotated = gguf.get("rope.dimension_count", head_dim)
-    if gguf.architecture != "phi3" and rotated != head_dim:
+    rotated = gguf.metadata.integer(".rope.dimension_count")
+    if gguf.architecture != "phi3" and rotated not in (None, head_dim):
         raise GgufError(f"'{gguf.paths[0]}' rotates {rotated} of {head_dim} dimensions", OTHER)
 
 
@@ -204,29 +204,27 @@ _OWN: dict[str, Callable[[GgufFile, dict[str, Any]], dict[str, Any]]] = {
 
 
 def _integer(gguf: GgufFile, key: str, default: int | None = None) -> int:
-    value = gguf.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise GgufError(
-            f"'{gguf.paths[0]}' has no usable {key}"
-            + (" that is the same for all layers" if isinstance(value, np.ndarray) else ""),
-            OTHER,
-        )
+    value = gguf.metadata.integer(f".{key}")
+    value = default if value is None else value
+    if value is None or not 0 < value <= _MAX_INTEGER:
+        raise GgufError(f"'{gguf.paths[0]}' has no usable {key}", OTHER)
     return value
 
 
 def _number(gguf: GgufFile, key: str, default: float | None = None) -> float:
-    value = gguf.get(key, default)
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    value = gguf.metadata.number(f".{key}")
+    value = default if value is None else value
+    if value is None or value <= 0:
         raise GgufError(f"'{gguf.paths[0]}' has no usable {key}", OTHER)
-    return float(value)
+    return value
 
 
 def _rope_scaling(gguf: GgufFile) -> dict[str, Any] | None:
-    kind = gguf.get("rope.scaling.type", "none")
-    if kind in ("none", "longrope"):
+    kind = gguf.metadata.text(".rope.scaling.type")
+    if kind in (None, "none", "longrope"):
         return None
     if kind not in ("linear", "yarn"):
-        raise GgufError(f"'{gguf.paths[0]}' scales rotary positions by {kind!r}", OTHER)
+        raise GgufError(f"'{gguf.paths[0]}' scales rotary positions by {kind[:40]!r}", OTHER)
     scaling = {"type": kind, "rope_type": kind, "factor": _number(gguf, "rope.scaling.factor")}
     if kind == "yarn":
         scaling["original_max_position_embeddings"] = _integer(
@@ -241,16 +239,18 @@ def _llama3_scaling(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any] | 
     tensor = gguf.tensors.get("rope_freqs.weight")
     if tensor is None:
         return None
-    factors, largest = _floats(tensor), 0.0
-    if factors.size == config["head_dim"] // 2:
-        largest = float(factors.max())
+    own_way = GgufError(f"'{gguf.paths[0]}' scales rotary positions in a way of its own", OTHER)
+    factors = _floats(tensor)
+    if factors.size != config["head_dim"] // 2:
+        raise own_way
+    largest = float(factors.max())
     low, high, original = 1.0, 4.0, 8192
     exponents = np.arange(0, config["head_dim"], 2) / config["head_dim"]
     wavelengths = 2 * np.pi * config["rope_theta"] ** exponents
     smooth = np.clip((original / wavelengths - low) / (high - low), 0, 1)
     expected = 1 / ((1 - smooth) / max(largest, 1.0) + smooth)
     if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-3):
-        raise GgufError(f"'{gguf.paths[0]}' scales rotary positions in a way of its own", OTHER)
+        raise own_way
     return {
         "type": "llama3",
         "rope_type": "llama3",
@@ -264,7 +264,10 @@ def _llama3_scaling(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any] | 
 def _floats(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
     if tensor.kind != "F32":
         raise GgufError(f"The tensor {tensor.name!r} is not in 32-bit numbers", OTHER)
-    return tensor.data.view(np.float32)
+    values = tensor.data.view(np.float32)
+    if not np.isfinite(values).all():
+        raise GgufError(f"The tensor {tensor.name!r} has values that are not numbers", OTHER)
+    return values
 
 
 # ---------------------------------------------------------------------------- names

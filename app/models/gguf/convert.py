@@ -32,6 +32,7 @@ from app.models.progress import Progress, ProgressMeter
 from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder, temp_file
 from app.util.formatting import size
+from app.util.regular_files import open_file
 
 ORGANISATION = "local"
 _SPARE = 64 << 20
@@ -221,7 +222,7 @@ def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...
             whole = folder / paths[0].name
             with whole.open("wb") as file:
                 for path in paths:
-                    with path.open("rb") as part:
+                    with open_file(path) as part:
                         shutil.copyfileobj(part, file, _BLOCK)
             yield (whole,)
 

@@ -11,20 +11,22 @@ import math
 import mmap
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from app.models.errors import ModelError
+from app.util.regular_files import open_file
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 MAGIC = b"GGUF"
+_AGAIN = "download the model again"
 _VERSIONS = (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 10_000, 200_000, 4
 _MAX_STRING, _MAX_STRINGS = 16 << 20, 2_000_000
@@ -53,26 +55,79 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a file says of its model. Each method returns the value of a key, or None when the key
+    is missing, and raises GgufError when the value has another type: types are the file's choice.
+    A key that begins with a dot is the architecture's own: `.block_count` of `llama.block_count`.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def text(self, key: str) -> str | None:
+        value = self._value(key)
+        return value if isinstance(value, str) or value is None else self._refuse(key, "a text")
+
+    def integer(self, key: str) -> int | None:
+        value = self._value(key)
+        return value if type(value) is int or value is None else self._refuse(key, "an integer")
+
+    def number(self, key: str) -> float | None:
+        """A finite one."""
+        value = self._value(key)
+        if value is None:
+            return None
+        if type(value) not in (int, float) or not math.isfinite(value):
+            self._refuse(key, "a number")
+        return float(value)
+
+    def flag(self, key: str) -> bool | None:
+        value = self._value(key)
+        return value if isinstance(value, bool) or value is None else self._refuse(key, "a flag")
+
+    def texts(self, key: str) -> list[str] | None:
+        value = self._value(key)
+        if not isinstance(value, list | None):
+            self._refuse(key, "a list of texts")
+        return value
+
+    def numbers(self, key: str) -> NDArray[Any] | None:
+        """(N,), all finite."""
+        import numpy as np
+
+        value = self._value(key)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or not np.isfinite(value).all():
+            self._refuse(key, "a list of numbers")
+        return value
+
+    def _value(self, key: str) -> Any:
+        if key.startswith("."):
+            key = (self.text("general.architecture") or "") + key
+        return self.values.get(key)
+
+    def _refuse(self, key: str, wanted: str) -> NoReturn:
+        raise GgufError(f"'{self.path}' has a {key.lstrip('.')} that is not {wanted}", _AGAIN)
+
+
+@dataclass(frozen=True, slots=True)
 class GgufFile:
     """All parts of a model, in one. `size` is in bytes."""
 
     paths: tuple[Path, ...]
-    metadata: dict[str, Any]
+    metadata: Metadata
     tensors: dict[str, Tensor]
     size: int
 
     @property
     def architecture(self) -> str:
-        return str(self.metadata.get("general.architecture", ""))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value of the architecture's own: `block_count` of `llama.block_count`."""
-        return self.metadata.get(f"{self.architecture}.{key}", default)
+        return self.metadata.text("general.architecture") or ""
 
 
 def is_gguf(path: Path) -> bool:
     """Whether the file begins as a GGUF file does."""
-    with suppress(OSError), path.open("rb") as file:
+    with suppress(OSError), open_file(path) as file:
         return file.read(4) == MAGIC
     return False
 
@@ -94,14 +149,11 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     return paths
 
 
-_AGAIN = "download the model again"
-
-
 def read_gguf(path: Path) -> GgufFile:
     """Read a model of which `path` is the file or one of the parts. The tensors' data is mapped,
     not read. GgufError when it is damaged or cannot be read."""
     paths = parts_of(path)
-    metadata: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     size = 0
     for number, part in enumerate(paths):
@@ -110,17 +162,18 @@ def read_gguf(path: Path) -> GgufFile:
             here, found = _Reader(part, data).read()
         except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise GgufError(f"'{part}' is damaged ({error})", _AGAIN) from None
-        if here.get("split.count", 1) > 1 and (
-            here.get("split.no") != number or here["split.count"] != len(paths)
-        ):
+        own = Metadata(part, here)
+        count = own.integer("split.count") or 1
+        if count > 1 and (own.integer("split.no") != number or count != len(paths)):
             raise GgufError(f"'{part}' is not part {number + 1} of {len(paths)}", _AGAIN)
-        metadata = here | metadata
+        values = here | values
         if both := tensors.keys() & found.keys():
             raise GgufError(f"'{part}' has the tensor {min(both)!r} of another part", _AGAIN)
         tensors |= found
         size += len(data)
-    expected = metadata.get("split.tensors.count", len(tensors))
-    if expected != len(tensors):
+    metadata = Metadata(path, values)
+    expected = metadata.integer("split.tensors.count")
+    if expected not in (None, len(tensors)):
         raise GgufError(f"'{path}' has {len(tensors):,} of {expected:,} tensors", _AGAIN)
     return GgufFile(paths, metadata, tensors, size)
 
@@ -129,7 +182,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
     import numpy as np  # slow: finding GGUF files does not need it
 
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             if file.read(4) != MAGIC:
                 raise GgufError(f"'{path}' is not a GGUF file", "use a file that ends in .gguf")
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
@@ -163,7 +216,8 @@ class _Reader:
                 raise ValueError(f"the key {key!r} is there twice")
             metadata[key] = self._value(*self._unpack("I"))
         entries = [self._tensor_entry() for _ in range(tensor_count)]
-        return metadata, self._tensors(entries, metadata.get("general.alignment", _ALIGNMENT))
+        alignment = Metadata(self._path, metadata).integer("general.alignment")
+        return metadata, self._tensors(entries, _ALIGNMENT if alignment is None else alignment)
 
     def _unpack(self, form: str) -> tuple[Any, ...]:
         # "<" has no padding, so a form's size is the sum of its fields'.
@@ -225,11 +279,11 @@ class _Reader:
         return name, shape, kind, offset
 
     def _tensors(
-        self, entries: Sequence[tuple[str, tuple[int, ...], int, int]], alignment: Any
+        self, entries: Sequence[tuple[str, tuple[int, ...], int, int]], alignment: int
     ) -> dict[str, Tensor]:
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20 or alignment % 8:
+        if not 1 <= alignment <= 1 << 20 or alignment % 8:
             raise ValueError(f"the alignment {alignment}")
         start = -(-self._at // alignment) * alignment
         tensors: dict[str, Tensor] = {}

@@ -7,13 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from app.models.gguf.file import GgufError, GgufFile, read_gguf
 from app.util import formatting
 
 _GUESSED = 1024
 """A flag in `general.file_type`."""
+_MAX_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ def summarise(path: Path) -> GgufSummary:
 def _summary(path: Path, changed: int, size: int) -> GgufSummary:
     file = read_gguf(path)
     return GgufSummary(
-        _text(file.metadata.get("general.name")),
-        _text(file.metadata.get("general.architecture")),
-        _whole(file.get("context_length")),
+        (file.metadata.text("general.name") or "")[:_MAX_TEXT],
+        file.architecture[:_MAX_TEXT],
+        max(file.metadata.integer(".context_length") or 0, 0),
         _quantised(file),
         sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
     )
@@ -60,19 +60,12 @@ def _quantised(file: GgufFile) -> str:
     """`Q4_K_M` as the file says, or else the type of most of its bytes."""
     from gguf.constants import LlamaFileType
 
+    number = file.metadata.integer("general.file_type")
     try:
-        kind = LlamaFileType(_whole(file.metadata["general.file_type"]) & ~_GUESSED)
+        kind = LlamaFileType(-1 if number is None else number & ~_GUESSED)
         return kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    except (KeyError, ValueError):
+    except ValueError:
         sizes: Counter[str] = Counter()
         for tensor in file.tensors.values():
             sizes[tensor.kind] += len(tensor.data)
         return sizes.most_common(1)[0][0] if sizes else ""
-
-
-def _whole(value: Any) -> int:
-    return value if type(value) is int and value >= 0 else 0
-
-
-def _text(value: Any) -> str:
-    return value[:200] if isinstance(value, str) else ""

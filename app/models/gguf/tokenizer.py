@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
-
 from app.models.gguf.architectures import OTHER
 from app.models.gguf.file import GgufError, GgufFile
 
@@ -106,7 +104,7 @@ def tokenizer_files(gguf: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
     """tokenizer.json and tokenizer_config.json. GgufError when the file has no tokenizer, or one of
     a kind that specchat cannot convert."""
     tokens, kinds = _vocabulary(gguf)
-    model = gguf.metadata.get("tokenizer.ggml.model")
+    model = gguf.metadata.text("tokenizer.ggml.model")
     if model == "gpt2":
         content = _byte_level(gguf, tokens)
     elif model == "llama":
@@ -121,29 +119,29 @@ def tokenizer_files(gguf: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def special_ids(gguf: GgufFile) -> dict[str, Any]:
     """The ids of config.json: where a text begins, and after which tokens an answer has ended."""
-    ends = [gguf.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-    found = [*dict.fromkeys(_id(gguf, each) for each in ends if each is not None)]
-    begin = gguf.metadata.get("tokenizer.ggml.bos_token_id")
-    ids: dict[str, Any] = {} if begin is None else {"bos_token_id": _id(gguf, begin)}
+    ends = [_special(gguf, name) for name in ("eos", "eot", "eom")]
+    found = [*dict.fromkeys(each for each in ends if each is not None)]
+    begin = _special(gguf, "bos")
+    ids: dict[str, Any] = {} if begin is None else {"bos_token_id": begin}
     return ids | ({"eos_token_id": found if len(found) > 1 else found[0]} if found else {})
 
 
 def has_template(gguf: GgufFile) -> bool:
-    return isinstance(gguf.metadata.get("tokenizer.chat_template"), str)
+    return gguf.metadata.text("tokenizer.chat_template") is not None
 
 
 def _vocabulary(gguf: GgufFile) -> tuple[list[str], list[int]]:
-    tokens = gguf.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
+    tokens = gguf.metadata.texts("tokenizer.ggml.tokens")
+    if not tokens:
         raise GgufError(f"'{gguf.paths[0]}' has no tokenizer", OTHER)
     if len(tokens) > _MAX_VOCABULARY or max(map(len, tokens)) > _MAX_TOKEN:
         raise GgufError(f"'{gguf.paths[0]}' has a larger vocabulary than any model", OTHER)
     if len(set(tokens)) < len(tokens):
         tokens = _distinct(tokens)
-    kinds = gguf.metadata.get("tokenizer.ggml.token_type")
+    kinds = gguf.metadata.numbers("tokenizer.ggml.token_type")
     if kinds is None:
         return tokens, [Kind.NORMAL] * len(tokens)
-    if not isinstance(kinds, np.ndarray) or len(kinds) != len(tokens):
+    if len(kinds) != len(tokens):
         raise GgufError(f"'{gguf.paths[0]}' does not say the kind of each of its tokens", OTHER)
     return tokens, [int(each) for each in kinds]
 
@@ -159,9 +157,11 @@ def _distinct(tokens: list[str]) -> list[str]:
     return distinct
 
 
-def _id(gguf: GgufFile, value: Any) -> int:
-    count = len(gguf.metadata["tokenizer.ggml.tokens"])
-    if not isinstance(value, int) or not 0 <= value < count:
+def _special(gguf: GgufFile, name: str) -> int | None:
+    """The id of a special token, such as `bos`."""
+    value = gguf.metadata.integer(f"tokenizer.ggml.{name}_token_id")
+    count = len(gguf.metadata.texts("tokenizer.ggml.tokens") or ())
+    if value is not None and not 0 <= value < count:
         raise GgufError(f"'{gguf.paths[0]}' names the token {value} of {count:,}", OTHER)
     return value
 
@@ -170,8 +170,8 @@ def _id(gguf: GgufFile, value: Any) -> int:
 
 
 def _byte_level(gguf: GgufFile, tokens: list[str]) -> dict[str, Any]:
-    merges = gguf.metadata.get("tokenizer.ggml.merges")
-    if not isinstance(merges, list):
+    merges = gguf.metadata.texts("tokenizer.ggml.merges")
+    if merges is None:
         raise GgufError(f"'{gguf.paths[0]}' has a tokenizer without merges", OTHER)
     name = _pre(gguf)
     return {
@@ -203,7 +203,7 @@ def _known_merges(gguf: GgufFile, merges: list[str], tokens: set[str]) -> list[l
 
 
 def _pre(gguf: GgufFile) -> str:
-    return str(gguf.metadata.get("tokenizer.ggml.pre", "default"))
+    return gguf.metadata.text("tokenizer.ggml.pre") or "default"
 
 
 def _splitters(gguf: GgufFile, name: str) -> list[dict[str, Any]]:
@@ -237,11 +237,11 @@ _SPACE = "▁"
 def _sentencepiece(gguf: GgufFile, tokens: list[str], kinds: list[int]) -> dict[str, Any]:
     """SentencePiece's BPE merges the neighbours whose token has the highest score. That is a BPE
     whose merges are all ways to make a token of two, sorted by its score."""
-    scores = gguf.metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, np.ndarray) or len(scores) != len(tokens):
+    scores = gguf.metadata.numbers("tokenizer.ggml.scores")
+    if scores is None or len(scores) != len(tokens):
         raise GgufError(f"'{gguf.paths[0]}' has a tokenizer without scores", OTHER)
-    unknown = gguf.metadata.get("tokenizer.ggml.unknown_token_id")
-    prefix = gguf.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    unknown = _special(gguf, "unknown")
+    prefix = gguf.metadata.flag("tokenizer.ggml.add_space_prefix") is not False
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     before = {"type": "Prepend", "prepend": _SPACE}
     back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
@@ -258,7 +258,7 @@ def _sentencepiece(gguf: GgufFile, tokens: list[str], kinds: list[int]) -> dict[
         "model": {
             "type": "BPE",
             "dropout": None,
-            "unk_token": None if unknown is None else tokens[_id(gguf, unknown)],
+            "unk_token": None if unknown is None else tokens[unknown],
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
             "fuse_unk": True,
@@ -313,12 +313,12 @@ def _post_processor(
     gguf: GgufFile, tokens: list[str], own: dict[str, Any] | None
 ) -> dict[str, Any] | None:
     """Puts the token in front with which texts begin, if the model wants one."""
-    begin = gguf.metadata.get("tokenizer.ggml.bos_token_id")
-    llama = gguf.metadata.get("tokenizer.ggml.model") == "llama"
-    usual = llama or _pre(gguf) in _MERGED_WHOLE
-    if begin is None or not gguf.metadata.get("tokenizer.ggml.add_bos_token", usual):
+    number, adds = _special(gguf, "bos"), gguf.metadata.flag("tokenizer.ggml.add_bos_token")
+    if adds is None:
+        llama = gguf.metadata.text("tokenizer.ggml.model") == "llama"
+        adds = llama or _pre(gguf) in _MERGED_WHOLE
+    if number is None or not adds:
         return own
-    number = _id(gguf, begin)
     token = tokens[number]
     special = {"SpecialToken": {"id": token, "type_id": 0}}
     template = {
@@ -339,12 +339,12 @@ def _config(gguf: GgufFile, tokens: list[str]) -> dict[str, Any]:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": gguf.get("context_length"),
+        "model_max_length": gguf.metadata.integer(".context_length"),
     }
     for name, short in names.items():
-        value = gguf.metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if value is not None:
-            config[f"{short}_token"] = tokens[_id(gguf, value)]
+        number = _special(gguf, name)
+        if number is not None:
+            config[f"{short}_token"] = tokens[number]
     if has_template(gguf):
-        config["chat_template"] = gguf.metadata["tokenizer.chat_template"]
+        config["chat_template"] = gguf.metadata.text("tokenizer.chat_template")
     return config

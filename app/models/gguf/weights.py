@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.models.gguf.file import GgufFile, Tensor
+from app.models.gguf.architectures import OTHER
+from app.models.gguf.file import GgufError, GgufFile, Tensor
 
 GROUP = 32
 """Numbers that share a scale and a bias, in the types of ggml's that MLX can hold."""
@@ -90,10 +93,16 @@ def plan(
 ) -> list[Plan]:
     """How to hold each tensor. `bits` (4, 8, or 16 for not at all) is for what MLX cannot hold as
     it is; None means 8 for what is quantised in the file, and nothing for what is not. 32
-    dequantises everything, which a CPU computes with many times faster."""
+    dequantises everything, which a CPU computes with many times faster. GgufError when a type is
+    unknown."""
     dtype = "float32" if bits == 32 else base_dtype(gguf)
     plans = []
     for name, tensor in named:
+        if not can_dequantise(tensor.kind):
+            raise GgufError(
+                f"'{gguf.paths[0]}' has weights in {tensor.kind}, which specchat cannot convert",
+                OTHER,
+            )
         chosen, group = _bits(tensor, bits)
         heads = None
         if gguf.architecture == "llama":
@@ -209,6 +218,18 @@ def _convert_rows(planned: Plan, rows: Codes, error: Error) -> tuple[NDArray[Any
 # ---------------------------------------------------------------------------- numbers
 
 
+@cache
+def can_dequantise(kind: str) -> bool:
+    from gguf import GGMLQuantizationType
+    from gguf.constants import GGML_QUANT_SIZES
+
+    _, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    with suppress(NotImplementedError):
+        dequantise(kind, np.zeros((1, size), np.uint8))
+        return True
+    return False
+
+
 def dequantise(kind: str, rows: Codes) -> Floats:
     """Rows of any type of ggml's (N, B) in 32-bit numbers (N, M)."""
     from gguf import GGMLQuantizationType
@@ -235,9 +256,11 @@ def from_dtype(values: NDArray[Any], dtype: str) -> Floats:
 
 def quantise(values: Floats, bits: int, group: int) -> tuple[Codes, Floats, Floats]:
     """Codes (N, M), scales and biases (N, M / group) with the smallest and the largest number of
-    each group at the ends."""
+    each group at the ends. GgufError when a value is not finite."""
     groups = values.reshape(len(values), -1, group)
     low, high = groups.min(axis=-1), groups.max(axis=-1)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise GgufError("The weights in this file are damaged: some are not numbers", OTHER)
     scales = ((high - low) / (2**bits - 1)).astype(np.float32)
     steps = np.where(scales > 0, scales, 1.0)[..., None]
     codes = np.clip(np.rint((groups - low[..., None]) / steps), 0, 2**bits - 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from app.errors import UserError
@@ -15,7 +16,7 @@ from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attachment, find_duplicate, merge
 from app.ui.attach.chips import Item
 from app.ui.attach.file_job import FileJob, ReadFile
-from app.ui.background import in_background
+from app.ui.background import in_background, start_task
 from app.ui.chat.context import ChatContext
 from app.ui.completion.paths import words_like_paths
 from app.ui.state.repository import OpenChat
@@ -51,7 +52,7 @@ class Attachments:
         job = FileJob(path, typed, self._context.settings.limits())
         self._jobs[job] = self._open_chats.shown
         self._context.composer.chips.add(job)
-        self._context.screen.run_worker(self._read(job))
+        start_task(self._context.screen, lambda: self._read(job))
 
     def paste(self, text: str) -> None:
         chips = self._context.composer.chips
@@ -217,7 +218,7 @@ class Attachments:
             counting = any(documents is each.documents for documents in self._counting)
             if each.tokens is None and not counting and not self._uncountable:
                 self._counting.append(each.documents)
-                self._context.screen.run_worker(self._count(each.documents))
+                start_task(self._context.screen, partial(self._count, each.documents))
 
     async def _count(self, documents: tuple[Document, ...]) -> None:
         chips, counter = self._context.composer.chips, self._counter

@@ -6,6 +6,7 @@ from functools import partial
 
 from app.errors import UserError
 from app.sessions.records import Overrides
+from app.ui.background import start_task
 from app.ui.chat.context import ChatContext
 from app.ui.keep.next_mode import next_mode_for
 from app.ui.state.repository import OpenChat
@@ -32,7 +33,7 @@ class ConversationSettings:
 
     def _closed(self, chat: OpenChat, overrides: Overrides | None) -> None:
         if overrides is not None and overrides != chat.conversation.overrides:
-            self._context.screen.run_worker(self._apply(chat, overrides))
+            start_task(self._context.screen, lambda: self._apply(chat, overrides))
 
     async def _apply(self, chat: OpenChat, overrides: Overrides) -> None:
         context, before = self._context, chat.conversation.overrides

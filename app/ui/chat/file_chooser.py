@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import Turn, TurnState
 from app.errors import UserError
 from app.ui.attach.attachment import documents_of
+from app.ui.background import start_task
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.submission import Submission
@@ -57,7 +58,7 @@ class FileChooser:
 
     def _closed(self, chat: OpenChat, turn: Turn | None, chosen: ChosenFiles | None) -> None:
         if chosen is not None:
-            self._context.screen.run_worker(self._apply(chat, turn, chosen))
+            start_task(self._context.screen, lambda: self._apply(chat, turn, chosen))
 
     async def _apply(self, chat: OpenChat, turn: Turn | None, chosen: ChosenFiles) -> None:
         context, before = self._context, chat.conversation.overrides

@@ -12,6 +12,7 @@ from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
 from app.sessions.records import DeletedMessages, DocumentHit
+from app.ui.background import start_task
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
 from app.ui.chat.question_edit import QuestionEdit
@@ -269,4 +270,4 @@ class MessageActions:
             except UserError as error:
                 self._context.notice.show(str(error))
 
-        self._context.screen.run_worker(run())
+        start_task(self._context.screen, run)

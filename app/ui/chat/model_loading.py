@@ -11,7 +11,7 @@ from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Hosts
-from app.ui.background import in_background
+from app.ui.background import in_background, start_task
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.chrome import failure_text
 from app.ui.chat.context import ChatContext
@@ -84,7 +84,7 @@ class PairLoader:
         if self.load.checked:
             self._send(self.load)
         else:
-            self._context.screen.run_worker(self._check_and_send(self.load))
+            start_task(self._context.screen, lambda: self._check_and_send(self.load))
 
     async def _check_and_send(self, load: Load) -> None:
         try:
@@ -190,7 +190,7 @@ class PairLoader:
         if self._pending:  # a later one has been sent
             return True
         if isinstance(event, Loaded):
-            self._context.screen.run_worker(self._loaded(event))
+            start_task(self._context.screen, lambda: self._loaded(event))
         elif self._previous is not None and not self._revert_reason:
             self._revert(f"{pair_names(self._requested)} was not loaded. {failure_text(event)}")
         else:

@@ -9,6 +9,7 @@ from app.chat.conversation import TurnState
 from app.errors import UserError
 from app.protocol.commands import CachePolicy, Cancel, DropConversation, PruneSnapshots
 from app.sessions.records import DocumentHit
+from app.ui.background import start_task
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview
@@ -95,7 +96,7 @@ class Navigation:
         """Show a conversation, a message in it and a place in a document of that, or (None) a new
         conversation. What is typed before it is there is typed into it."""
         self._context.composer.box.hold()
-        self._context.screen.run_worker(self._open_chat(id, message, document))
+        start_task(self._context.screen, lambda: self._open_chat(id, message, document))
 
     async def _open_chat(
         self, id: int | None, message: int | None, document: DocumentHit | None
@@ -172,7 +173,7 @@ class Navigation:
             self.open_chat(chosen.id, chosen.message, chosen.document)
         elif chosen is not None and chosen.message is not None:
             self._actions.open_message(chosen.message, chosen.document)
-        self._context.screen.run_worker(self._read_titles())
+        start_task(self._context.screen, self._read_titles)
 
     async def _read_titles(self) -> None:
         """Conversations may have been renamed in the list."""

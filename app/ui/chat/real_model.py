@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.models.packaged import SMOLLM2
-from app.ui.background import in_background
+from app.ui.background import in_background, start_task
 from app.ui.chat.context import ChatContext
 from app.ui.chat.model_loading import PairLoader, pair_names
 from app.ui.chat.submission import Submission
@@ -71,7 +71,7 @@ class RealModel:
             return
         self._jobs = None
         if job.succeeded:
-            self._context.screen.run_worker(self._load())
+            start_task(self._context.screen, self._load)
         else:
             self._chat = None
             self._context.notice.show(f"{job.message} The demo model stays loaded.")

@@ -21,6 +21,7 @@ from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.attach.chips import Chip, Chips
+from app.ui.background import start_task
 from app.ui.bridge import Bridge, EngineEvents
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.chrome import Footer, Header, NewTextMarker, Notice
@@ -251,7 +252,7 @@ class ChatScreen(MessageSelection):
             if isinstance(screen, ActsAtOnce) and await screen.has_chosen():
                 await screen.run_action(action)
 
-        self.run_worker(act())
+        start_task(self, act)
 
     def on_mount(self) -> None:
         self.composer.box.focus()
@@ -264,7 +265,7 @@ class ChatScreen(MessageSelection):
         self.engine.listen(self._bridge.listener)
         self.loader.start()
         if self.open_chats.repository.opening:
-            self.run_worker(self._open_store())
+            start_task(self, self._open_store)
         else:
             self._navigation.apply_cache_policy()
             self._attach_paths()

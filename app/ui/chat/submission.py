@@ -15,6 +15,7 @@ from app.errors import UserError
 from app.protocol.commands import Cancel
 from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
+from app.ui.background import start_task
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import CostEstimate
@@ -228,7 +229,7 @@ class Submission:
         self._cancel_on_start = False
         self._open_chats.committing = chat
         self._keep_preview.end()
-        self._context.screen.run_worker(self._commit(chat, committed, question))
+        start_task(self._context.screen, lambda: self._commit(chat, committed, question))
         self._context.refresh()
 
     async def _commit(

@@ -19,7 +19,7 @@ from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.ui.background import in_background
+from app.ui.background import in_background, start_task
 from app.ui.completion.commands import (
     Command,
     HasCommands,
@@ -169,7 +169,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             self._offer([], "reading the folder…")
             if folder not in self._listing:
                 self._listing.add(folder)
-                self.run_worker(self._list(folder))
+                start_task(self, lambda: self._list(folder))
             return
         self._listed.set()
         if isinstance(listing, UserError):

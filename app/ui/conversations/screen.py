@@ -25,6 +25,7 @@ from app.sessions.records import (
     SearchHit,
 )
 from app.sessions.store import Store
+from app.ui.background import start_task
 from app.ui.conversations.list_rows import (
     Row,
     distinct_labels,
@@ -177,7 +178,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if self._drawn_statuses != dict(self._statuses()):
             self.run_in_turn(self._load)
         if self._documents_for(self.list.text).unindexed:
-            self.run_worker(self._search_indexed(), exclusive=True, group="indexed")
+            start_task(self, self._search_indexed, "indexed", exclusive=True)
 
     @property
     def _highlighted(self) -> Conversation | None:
@@ -188,7 +189,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
 
     @on(FilterList.Filtered)
     def _search_soon(self, event: FilterList.Filtered) -> None:
-        self.run_worker(self._search(event.text), exclusive=True, group="search")
+        start_task(self, lambda: self._search(event.text), "search", exclusive=True)
 
     async def _search(self, text: str) -> None:
         """Messages first: documents may take longer."""

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from app.errors import UserError
 from app.sessions.records import Conversation
+from app.ui.background import start_task
 from app.ui.conversations.list_rows import UNTITLED, distinct_labels
 from app.ui.state.repository import ChatRepository
 from app.util.sanitize import sanitize_line
@@ -50,9 +51,7 @@ class Sidebar(Vertical):
         """Read the list again; `current` is the conversation on the screen."""
         self._current = current
         if self.display and self._repository.readable:
-            # The method, not its coroutine: a worker that is cancelled before it starts would
-            # never await that.
-            self.run_worker(self._load, exclusive=True)  # type: ignore[arg-type]
+            start_task(self, self._load, exclusive=True)
 
     def on_show(self) -> None:
         self.update_list(self._current)

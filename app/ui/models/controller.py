@@ -20,6 +20,7 @@ from app.protocol.hosts import Hosts, Machines
 from app.protocol.memory import MemoryStats
 from app.sessions.records import AnswerStats
 from app.settings.introspection import find
+from app.ui.background import start_task
 from app.ui.models.choice import PairChoice, PairStatus
 from app.ui.models.jobs import Jobs
 from app.ui.models.screen import ModelsScreen
@@ -113,7 +114,7 @@ class ModelsController:
                 return
         hosts = self._machines.hosts if self._machines is not None and choice.across else None
         load = self._load_pair(choice.target, choice.draft, self.cache, hosts)
-        self._app.run_worker(load)
+        start_task(self._app, lambda: load)
 
     def _measure(self) -> str:
         """Have the engine measure the loaded pair. Returns a message."""

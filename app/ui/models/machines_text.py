@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from textual.content import Content
@@ -14,7 +13,9 @@ from app.models.across import (
     fit_across,
     steps_of,
 )
+from app.models.check import read_json
 from app.models.draft_selection import DraftCandidate
+from app.models.errors import ModelError
 from app.models.overview import ModelOverview
 from app.protocol.hosts import Machine
 from app.protocol.options import DEFAULT_KEEP_RATIO
@@ -39,8 +40,8 @@ def machines_text(
     if (folder := overview.model.folder) is None:
         return Content("\n").join(lines)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_json(folder / "config.json")
+    except ModelError:
         return Content("\n").join(lines)
     size = overview.model.size
     across = fit_across(config, size, draft.draft.size if draft else None, machines)
@@ -58,7 +59,9 @@ def _machine_line(machine: Machine) -> Content:
     link = ""
     if machine.latency is not None and machine.rate is not None:
         link = f", {machine.latency * 1000:.1f} ms, {formatting.size(int(machine.rate))}/s"
-    return Content.assemble(f"{name}: {memory}{link}", (f"  {machine.processor}", DIM))
+    return Content.assemble(
+        f"{name}: {memory}{link}", (f"  {sanitize_line(machine.processor)}", DIM)
+    )
 
 
 def _fit_sentence(across: FitAcross) -> str:

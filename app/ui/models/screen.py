@@ -23,7 +23,7 @@ from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import Machine as HostMachine
 from app.protocol.hosts import Machines
 from app.sessions.records import AnswerStats
-from app.ui.background import in_background
+from app.ui.background import in_background, start_task
 from app.ui.click_line import ClickLine, Piece
 from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help.screen import Section
@@ -133,7 +133,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     def on_mount(self) -> None:
         self.run_in_turn(self._rescan)
         if self._machines is not None:
-            self.run_worker(self._look_at_machines(self._machines))
+            start_task(self, partial(self._look_at_machines, self._machines))
 
     async def _look_at_machines(self, machines: Machines) -> None:
         """Takes seconds, so beside everything else."""

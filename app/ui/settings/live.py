@@ -12,6 +12,7 @@ from textual.app import App
 from app.settings.definitions import Settings
 from app.settings.file import SettingsError, SettingsFile
 from app.settings.introspection import Setting, Value
+from app.ui.background import start_task
 
 
 class LiveSettings:
@@ -47,7 +48,7 @@ class LiveSettings:
         self.on_change()
         if not self._saving:
             self._saving = True
-            self._app.run_worker(self._save())
+            start_task(self._app, self._save)
 
     def save_now(self) -> str:
         """At exit: try again to save what is not saved yet. Returns why it fails, or nothing."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 from textual.pilot import Pilot
 
@@ -239,3 +242,37 @@ async def test_the_folders_of_the_setting_are_searched(app: Make, home: Path) ->
     settings = Settings(models=Models(folders="~/mine:/nowhere"))
     async with app(settings=SettingsFile(settings=settings)).run_test(size=SMALL) as pilot:
         await open_models(pilot, "some", "your folder · ", "There is no folder '/nowhere'")
+
+
+@pytest.mark.parametrize("number", [float("inf"), 10**400], ids=["infinity", "400 digits"])
+async def test_a_hostile_folder_is_listed_with_its_fault(
+    app: Make, home: Path, number: float
+) -> None:
+    folder = mlx(home, "evil/folder", 30)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": number}))
+    split = kept.gguf_file(home / ".lmstudio/models/evil/split.gguf")
+    writer = gguf.GGUFWriter(split, "qwen3")
+    writer.add_string("split.count", "many")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    async with app().run_test(size=WIDE) as pilot:
+        await open_models(pilot, "evil/folder", "split")
+        await pilot.press(*"split")
+        await until_shown(pilot, "split.count that is not an integer")
+
+
+async def test_a_task_that_fails_unexpectedly_does_not_end_the_app(
+    app: Make, monkeypatch: pytest.MonkeyPatch, failed_tasks: list[logging.LogRecord]
+) -> None:
+    def broken(*_: object) -> None:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr("app.ui.models.screen.scan", broken)
+    async with app().run_test(size=WIDE) as pilot:
+        await pilot.press("ctrl+l")
+        await until_shown(pilot, "That failed (OverflowError: too large). specchat.log says more.")
+        await pilot.press("escape")
+        await until_gone(pilot, "That failed")
+    failed_tasks.clear()

@@ -1,0 +1,63 @@
+"""Opens regular files only, and never waits for one.
+
+A pipe, a socket or a device in the place of a file would be read for ever. Every file that another
+program may have put there is opened here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+MAX_BYTES = 256 << 20
+"""Of a file that is read whole: the largest are tokenizers."""
+# Without O_NONBLOCK, opening a pipe waits for a writer.
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class NotRegular(OSError):
+    """A folder, pipe, socket or device is where a file should be."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "it is not a regular file", path)
+
+
+def open_descriptor(path: str | os.PathLike[str], parent: int | None = None) -> int:
+    """A descriptor for reading: of a path, or of a name in the open folder `parent`, where links
+    are not followed. Raises OSError, of which NotRegular is one."""
+    flags = _FLAGS if parent is None else _FLAGS | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, dir_fd=parent)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            raise NotRegular(os.fspath(path)) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegular(os.fspath(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Raises OSError."""
+    return open(open_descriptor(path), "rb")
+
+
+def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The whole file. Raises OSError, also for one of more than `limit` bytes."""
+    with open_file(path) as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+    return data
+
+
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
+    """The whole file, which must be UTF-8. Raises OSError or UnicodeDecodeError."""
+    return read_file(path, limit).decode("utf-8").replace("\r\n", "\n")
