@@ -41,12 +41,12 @@ LEAST_KEEP = 0.01
 JOINED_FROM = 10_000_000
 """Parameters of a draft that costs more than the built-in one."""
 ALONE_UP_TO = 65_536
-"""Tokens of a prompt that a smaller draft scores alone: of longer ones it finds less than the
-built-in one (`docs/quality.md`)."""
+"""Longest prompt, in tokens, that a smaller draft scores alone: in longer ones it finds less than
+the built-in draft (`docs/quality.md`)."""
 
 
 def scoring_of(pair: ModelPair, tuning: Tuning, tokens: int) -> Scoring:
-    """Where the importance of a prompt of so many tokens comes from."""
+    """What scores a prompt of this length."""
     draft, scoring = pair.draft, tuning.scoring
     if draft is None and (scoring is None or scoring.needs_draft):
         return Scoring.BUILT_IN
@@ -58,7 +58,7 @@ def scoring_of(pair: ModelPair, tuning: Tuning, tokens: int) -> Scoring:
 
 
 def joins_for_length(pair: ModelPair, tuning: Tuning, tokens: int) -> bool:
-    """Whether only a prompt as long as this one is scored by the built-in draft, too."""
+    """Whether this pair uses the built-in draft only on prompts as long as this one."""
     return scoring_of(pair, tuning, tokens) is not scoring_of(pair, tuning, 0)
 
 
