@@ -29,7 +29,7 @@ def first_costs(pair: ModelPair) -> Costs:
         return Costs(read, FREE, full, sparse)
     draft_step, by_draft = _speed(draft)
     scoring = by_draft
-    if scoring_of(pair, DEFAULT_TUNING) is Scoring.JOINED:
+    if scoring_of(pair, DEFAULT_TUNING, 0) is Scoring.JOINED:
         scoring += encoding
     sparse = LinearCost(step + DEFAULT_TUNING.lookahead * draft_step, full.per_token)
     score = LinearCost(0.0, scoring, by_draft * attention_ratio(draft))

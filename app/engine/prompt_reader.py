@@ -35,7 +35,7 @@ from app.engine.question_likelihood import (
 )
 from app.engine.selection import Selection
 from app.engine.text_encoder import ENCODER_BYTES, OnPieces, built_in_encoder
-from app.engine.turn_estimate import afresh_pays, scoring_of
+from app.engine.turn_estimate import afresh_pays, joins_for_length, scoring_of
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     UNKNOWN_COSTS,
@@ -260,7 +260,7 @@ class PromptReader:
         if scored is not None and scored.is_of(prompt, tuning):
             self._show(scored.importance * ~prompt.pinned)
             return scored.importance
-        match scoring := scoring_of(self._pair, tuning):
+        match scoring := scoring_of(self._pair, tuning, len(prompt.draft_prompt.ids)):
             case Scoring.RANDOM:
                 return baseline_scorers.random_scores(prompt.ids, tuning.chunk)
             case Scoring.LEXICAL:
@@ -290,7 +290,10 @@ class PromptReader:
             by_draft, weight = self._draft_importance(prompt), ATTENTION_WEIGHT
         if built_in is None:
             return by_draft
-        chunk = self._ask.tuning.chunk
+        tuning = self._ask.tuning
+        if joins_for_length(self._pair, tuning, len(prompt.draft_prompt.ids)):
+            self.work.pop(CostTerm.DRAFT, None)  # its seconds say little of what the draft takes
+        chunk = tuning.chunk
         importance = join(built_in, by_draft, weight, prompt.pinned, chunk)
         self._show_above_middle(importance, prompt)
         return importance

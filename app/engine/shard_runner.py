@@ -186,7 +186,7 @@ class ShardRunner:
             self._saving = None
 
     def load(self, cache: int, conversation: str, wanted: int) -> Reply:
-        """Restore so many tokens of an empty cache. The reply says what it then has."""
+        """Restore the first `wanted` tokens. The reply says what the cache then has."""
         loaded = None
         try:
             if self._snapshots is not None:

@@ -22,8 +22,8 @@ from app.engine.positions import Positions
 from app.engine.prefix_cache import PrefixCache
 
 FEWEST, MAX_REST = 128, 4
-"""Shared tokens that are worth storing once; and how many times as many a cache may hold besides:
-all of them are copied when it is put aside, and when it is used again."""
+"""Shared tokens that are worth storing once; and how many times as many others a cache may hold:
+those are copied when their neighbours are freed, and again when they are fetched."""
 Tokens = NDArray[np.bool_]
 """Of a conversation, (L,): whether each of them is meant."""
 

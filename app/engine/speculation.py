@@ -7,6 +7,7 @@ Both are measured while answers are written, so the first proposals are short.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -25,9 +26,13 @@ GUESS_WEIGHT = 6.0
 MEMORY = 0.97
 """What a measured share still counts after another step."""
 SLOPE = 0.1
-"""How much more a step costs with each token, until that is known: part of a plain step."""
-RECENT, GUESSES = 7, 2
-"""Steps of one size that count, and how many of them are a guess at first."""
+"""How much more a step costs with each token, until two sizes were measured: part of a plain step.
+What a step of two tokens costs in addition says little of that: much of it does not grow."""
+RECENT, ENOUGH, GUESSES = 7, 2, 2
+"""Steps of one size that count; how many have to be measured; and how many of the draft's costs are
+a guess at first."""
+STALE = 256
+"""Steps after which what one size costs is unknown again: another program may have been busy."""
 COPY_RETRY, DRAFT_RETRY = 64, 256
 """After this many times that nothing was proposed, one token is, to learn."""
 NEEDED, SURE = 2, 5
@@ -67,13 +72,15 @@ NOTHING = Choice(MARGIN, 0)
 
 @dataclass(slots=True)
 class Gate:
-    """Of one loaded model: what its steps cost, and how often proposals were right. Medians, since
-    machines pause."""
+    """Of one loaded model: what its steps cost, and how often proposals were right."""
 
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Seconds of this answer's last steps of one token: after a longer prompt they take longer."""
     _costs: dict[int, deque[float]] = field(default_factory=dict)
-    """Of the last steps of some SIZES, in plain steps."""
+    """Of the last steps of some SIZES but the first, in plain steps."""
+    _measured_at: dict[int, int] = field(default_factory=dict)
+    """By size, in the order of steps."""
+    _steps: int = 0
     _shares: list[_Share] = field(
         default_factory=lambda: [_Share(guess * GUESS_WEIGHT) for guess in FIRST_GUESS]
     )
@@ -98,8 +105,7 @@ class Gate:
         share = self._shares[kind].value
         each = self.draft_cost if kind == DRAFTED else 0.0
         # A size is tried once half of it was measured, so that learning costs little.
-        measured = [size for size, costs in self._costs.items() if len(costs) > GUESSES]
-        for size in (size for size in SIZES if size <= 2 * max(measured, default=1)):
+        for size in (size for size in SIZES if size <= 2 * max(self._known, default=1)):
             count = min(size - 1, available)
             gain = (1 + expected(share, count)) / (self.cost(count + 1) + each * count)
             if gain > best.gain:
@@ -124,34 +130,56 @@ class Gate:
 
     def cost(self, tokens: int) -> float:
         """Of a step of this many tokens, in plain steps."""
-        known = sorted({1: 1.0, **{size: median(c) for size, c in self._costs.items()}}.items())
+        known = sorted({1: 1.0, **self._known}.items())
         larger, above = known[-1]
         if tokens < larger:
             sizes, costs = zip(*known, strict=True)
             return float(np.interp(tokens, sizes, costs))
-        last = self._costs[larger][-1] if self._costs else 1 + SLOPE
-        slope = max((last - 1) / max(larger - 1, 1), 0.0)
+        slope = SLOPE
+        if len(known) > 2:
+            smaller, below = known[-2]
+            slope = max((above - below) / (larger - smaller), 0.0)
         return above + slope * (tokens - larger)
 
+    @property
+    def _known(self) -> dict[int, float]:
+        """What steps of those SIZES cost that were measured often enough, and not long ago."""
+        return {
+            size: _typical(costs)
+            for size, costs in self._costs.items()
+            if len(costs) >= ENOUGH and not self._is_stale(size)
+        }
+
+    def _is_stale(self, size: int) -> bool:
+        return self._steps - self._measured_at[size] > STALE
+
     def record_plain(self, seconds: float) -> None:
+        self._steps += 1
         self._plain.append(seconds)
 
     def record_drafted(self, tokens: int, seconds: float) -> None:
         """The draft wrote `tokens`."""
         if self._plain:
-            self._draft_costs.append(seconds / tokens / median(self._plain))
+            self._draft_costs.append(seconds / tokens / _typical(self._plain))
 
     def record_verified(self, kind: int, tokens: int, right: int, seconds: float) -> None:
         """A step of `tokens`, of which all but the first were proposed, and `right` of those
         right."""
+        self._steps += 1
         self._shares[kind].record(right, min(right + 1, tokens - 1))
         if not self._plain:
             return
         size = next(each for each in SIZES if each >= tokens)
-        if size not in self._costs:  # which may compile something: it only counts as expected
-            self._costs[size] = deque([self.cost(size)] * GUESSES, maxlen=RECENT)
-            return
-        self._costs[size].append(seconds / median(self._plain))
+        if size not in self._costs or self._is_stale(size):
+            self._costs[size] = deque(maxlen=RECENT)  # the first may compile something
+        else:
+            self._costs[size].append(seconds / _typical(self._plain))
+        self._measured_at[size] = self._steps
+
+
+def _typical(values: Collection[float]) -> float:
+    """The lower quartile: on a busy machine many steps take longer, and none takes less."""
+    return sorted(values)[len(values) // 4]
 
 
 def expected(share: float, count: int) -> float:

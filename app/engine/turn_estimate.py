@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,18 +40,26 @@ LEAST_KEEP = 0.01
 """The smallest that can be chosen."""
 JOINED_FROM = 10_000_000
 """Parameters of a draft that costs more than the built-in one."""
+ALONE_UP_TO = 65_536
+"""Longest prompt, in tokens, that a smaller draft scores alone: in longer ones it finds less than
+the built-in draft (`docs/quality.md`)."""
 
 
-def scoring_of(pair: ModelPair, tuning: Tuning) -> Scoring:
-    """Where this pair's importance comes from."""
+def scoring_of(pair: ModelPair, tuning: Tuning, tokens: int) -> Scoring:
+    """What scores a prompt of this length."""
     draft, scoring = pair.draft, tuning.scoring
     if draft is None and (scoring is None or scoring.needs_draft):
         return Scoring.BUILT_IN
     if draft is not None and scoring is None:
-        large = draft.info.parameters >= JOINED_FROM
-        return Scoring.JOINED if large else Scoring.BOTH
+        joined = draft.info.parameters >= JOINED_FROM or tokens > ALONE_UP_TO
+        return Scoring.JOINED if joined else Scoring.BOTH
     assert scoring is not None
     return scoring
+
+
+def joins_for_length(pair: ModelPair, tuning: Tuning, tokens: int) -> bool:
+    """Whether this pair uses the built-in draft only on prompts as long as this one."""
+    return scoring_of(pair, tuning, tokens) is not scoring_of(pair, tuning, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class TurnEstimate:
         """What is still to be done until the first token, `spent` seconds after the turn began;
         empty if its costs are unknown."""
         sparse = reading is Reading.SPARSE
+        costs = self._with_built_in(costs)
         rest_cost = (costs.sparse or costs.full) if sparse else (costs.full or costs.sparse)
         if costs.target is None or rest_cost is None:
             return []
@@ -128,7 +137,7 @@ class TurnEstimate:
             scorers[Part.QUOTATION] = ENCODER_OPERATIONS
         if not sparse:
             return scorers
-        scoring = scoring_of(self.pair, self.ask.tuning)
+        scoring = scoring_of(self.pair, self.ask.tuning, len(self.prompt.draft_prompt.ids))
         if scoring in (Scoring.JOINED, Scoring.LIKELIHOOD) or not scoring.needs_draft:
             scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
         if scoring.needs_draft and self.pair.draft is not None:
@@ -162,8 +171,18 @@ class TurnEstimate:
     # ------------------------------------------------------------------------------ inside
 
     def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:
-        work = self._planned_work(costs, keep)
+        work, costs = self._planned_work(costs, keep), self._with_built_in(costs)
         return costs.seconds(ReadPlan(len(self.prompt.ids), work, self._draft_work()))
+
+    def _with_built_in(self, costs: Costs) -> Costs:
+        """The costs, with the built-in draft's in those of the draft if it scores this prompt only
+        because of its length: the other turns were timed without it."""
+        draft, tokens = costs.draft, len(self.prompt.draft_prompt.ids)
+        if draft is None or not joins_for_length(self.pair, self.ask.tuning, tokens):
+            return costs
+        scorers = self._scorers(True)
+        ratio = sum(scorers.values()) / scorers[Part.DRAFT]
+        return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))
 
     def _draft_work(self) -> AttentionWork:
         draft = self.cache.draft

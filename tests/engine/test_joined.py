@@ -58,6 +58,15 @@ def test_it_is_the_default_where_the_draft_costs_more(
     assert selected(driver, None) == selected(driver, Scoring.JOINED) != by_attention
 
 
+def test_a_prompt_beyond_the_small_drafts_reach_is_scored_by_both(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined, alone = selected(driver, Scoring.JOINED), selected(driver, Scoring.BOTH)
+    assert selected(driver, None) == alone
+    monkeypatch.setattr(turn_estimate, "ALONE_UP_TO", 100)
+    assert selected(driver, None) == joined != alone
+
+
 def test_without_memory_for_the_encoder_attention_decides(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from app.engine.speculation import (
     DRAFTED,
     NEEDED,
     SIZES,
+    STALE,
     Gate,
     expected,
     kind_of_copy,
@@ -21,30 +22,43 @@ COPY = kind_of_copy(4)
 
 
 def gate(
-    slope: float, share: float, kind: int = COPY, steps: int = 200, draft_cost: float = 0.0
+    slope: float,
+    share: float,
+    kind: int = COPY,
+    steps: int = 200,
+    draft_cost: float = 0.0,
+    verifying: float = 0.0,
+    busy: float = 0.0,
+    seed: int = 0,
 ) -> tuple[Gate, float]:
-    """A gate that has learnt on a machine where each token more costs `slope` of a plain step, and
-    each proposed one is right with probability `share`; and how many times faster it then was."""
-    rng, found = np.random.default_rng(0), Gate()
+    """A gate that has learnt on a machine where a step that verifies costs `verifying` of a plain
+    step more, and `slope` for each token; where a share `busy` of all steps takes several times as
+    long; and where each proposed token is right with probability `share`. And how many times faster
+    it then was."""
+    rng, found = np.random.default_rng(seed), Gate()
+
+    def waits() -> float:
+        return 1 + 4 * rng.exponential() * (rng.random() < busy)
+
     for _ in range(NEEDED):
-        found.record_plain(PLAIN)
+        found.record_plain(PLAIN * waits())
     found.guess_draft_cost(0.1)
     seconds, written = 0.0, 0
     for _ in range(steps):
         count = found.choose(kind, SIZES[-1]).count or int(found.wants_to_learn(kind))
         if not count:
-            took, right = PLAIN, 0
+            took, right = PLAIN * waits(), 0
             found.record_plain(took)
         else:
             agree = [*(rng.random(count) < share), False]
             right = agree.index(False)
-            took = PLAIN * (1 + slope * count)
+            took = PLAIN * (1 + verifying + slope * count) * waits()
             found.record_verified(kind, count + 1, right, took)
             if kind == DRAFTED:
                 found.record_drafted(count, PLAIN * draft_cost * count)
                 took += PLAIN * draft_cost * count
         seconds, written = seconds + took, written + 1 + right
-    return found, written * PLAIN / seconds
+    return found, written * PLAIN * (1 + 4 * busy) / seconds
 
 
 def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> None:
@@ -71,6 +85,31 @@ def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, shar
         assert count == 0
     if share == 1 and slope <= 0.5:
         assert count == SIZES[-1] - 1
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.3])
+@pytest.mark.parametrize("verifying", [0.5, 0.9, 1.2])
+def test_on_a_busy_machine_right_tokens_are_not_proposed_one_at_a_time(
+    verifying: float, busy: float
+) -> None:
+    """There, to wait for a step costs much, and each token in it little."""
+    possible = SIZES[-1] / (1 + verifying + 0.1 * (SIZES[-1] - 1))
+    seeds = range(9 if busy else 1)
+    found = [gate(0.1, 1.0, steps=400, verifying=verifying, busy=busy, seed=s)[1] for s in seeds]
+    assert np.median(found) > 0.75 * possible
+
+
+def test_what_a_size_cost_long_ago_is_measured_again() -> None:
+    """Another program was busy while it was measured."""
+    found = Gate()
+    for _ in range(NEEDED):
+        found.record_plain(PLAIN)
+    for _ in range(9):
+        found.record_verified(COPY, 2, 1, 9 * PLAIN)
+    assert found.choose(COPY, 15).count == 0
+    for _ in range(STALE + 1):
+        found.record_plain(PLAIN)
+    assert found.choose(COPY, 15).count > 0
 
 
 def test_kinds_of_matches_are_judged_on_their_own() -> None:
