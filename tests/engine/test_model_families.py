@@ -42,7 +42,7 @@ SPLITTERS: dict[str, Any] = {
     "sentencepiece without a prefix": SPM[1],
 }
 """How real tokenizers treat the space before a word."""
-SPECIALS = ["<s>", "</s>", "<|user|>", "<|end|>", "[INST]", "[/INST]"]
+SPECIALS = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "[INST]", "[/INST]"]
 
 
 def tokenizer_of(kind: str) -> Tokenizer:
@@ -120,8 +120,8 @@ TEMPLATES = {
     "{% endif %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}",
     "Zephyr": "{% for m in messages %}{{ '<' + m.role + '>\n' + m.content + eos_token + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<assistant>\n' }}{% endif %}",
-    "Phi 3": "{% for m in messages %}{{ '<|user|>\n' + m.content | trim + '<|end|>\n' }}"
-    "{% endfor %}",
+    "Phi 3": "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content | trim + '<|end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
 }
 SAID = (
     ((U, "hello there"),),
@@ -141,6 +141,9 @@ def test_prompts_have_the_tokens_of_the_whole_text(
         turns = [{"role": str(role), "content": text} for role, text in said]
         whole = tokenizer.apply_chat_template(turns, add_generation_prompt=True)
         assert build(conversation(*said)).ids.tolist() == whole
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "there"}]
+    whole = tokenizer.apply_chat_template(turns, continue_final_message=True)
+    assert build(conversation((U, "hello"), (A, "there"))).ids.tolist() == whole
     # Documents, too, begin as in the whole text.
     asked = Message(U, "there", (Document("a", "hello there"),))
     prompt = build((asked,))
