@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -81,13 +81,16 @@ class ChatTemplate:
         assert refused is not None
         raise refused
 
-    def after_answers(self) -> str:
-        """What it writes between an answer and the next question; nothing if that is unknown."""
+    @cached_property
+    def around_answers(self) -> tuple[str, str]:
+        """What it writes between a question, an answer and the next question; nothing if that is
+        unknown."""
         turns = (Role.USER, Role.ASSISTANT, Role.USER)
         try:
-            return self.render([Message(role, "") for role in turns], True).places[-1].before
+            _, answer, question = self.render([Message(role, "") for role in turns], True).places
         except PromptError:
-            return ""
+            return "", ""
+        return answer.before, question.before
 
     def _apply(self, turns: Sequence[_Turn], messages: Sequence[Message], may_think: bool) -> str:
         contents = [turn.content(messages) for turn in turns]

@@ -155,8 +155,8 @@ class ModelPair:
     dense_only: str | None
     prompts: Prompts
     only_quotes: bool = False
-    told: set[TemplateRule] = field(default_factory=set)
-    """Rules of the chat template that the user was told of."""
+    reported_rules: set[TemplateRule] = field(default_factory=set)
+    """Rules of the chat template that the user knows of."""
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:

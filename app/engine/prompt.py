@@ -244,7 +244,7 @@ class PromptBuilder:
     def turn_ends(self) -> frozenset[int]:
         """The tokens that end an answer by the chat template: what it writes first after one, where
         that is a special token; and by the way in which the model reasons."""
-        found, written = self._reasoning.format, self._template.after_answers().lstrip()
+        found, written = self._reasoning.format, self._template.around_answers[1].lstrip()
         if found is not None and found.ends:  # what follows an answer follows reasoning, too
             names: Sequence[str] = found.ends
         else:
@@ -359,6 +359,7 @@ class PromptBuilder:
         if (ids := self._usable_ids(answer)) is not None:
             yield _PromptPart(kind, answer.text, ids=ids)
             return
+        spaces = ""
         if found is not None:
             is_open = generation.text.rstrip().endswith(found.starts)
             if answer.thinking and not is_open:
@@ -367,7 +368,9 @@ class PromptBuilder:
             if answer.text:
                 reasoned = answer.thinking or is_open
                 yield _PromptPart(kind, found.closes if reasoned else found.begins, special=True)
-        yield _PromptPart(kind, answer.text)
+        elif generation.special and not generation.text.endswith(" "):
+            _, spaces = self._split_spaces(self._template.around_answers[0])
+        yield _PromptPart(kind, answer.text, spaces=spaces)
 
 
 _BEGINNING = _PromptPart(SegmentKind.TEMPLATE, "", begins=True)

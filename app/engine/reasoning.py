@@ -25,7 +25,7 @@ class ReasoningFormat:
     to_reasoning: tuple[str, ...] = ()
     """More texts after which the model reasons."""
     to_answer: tuple[str, ...] = ()
-    """More texts after which it answers; in an answer they are left out."""
+    """More texts after which it answers; they are not shown in an answer."""
     ends: tuple[str, ...] = ()
     """Tokens that end an answer, whatever the model's files say."""
 
@@ -121,7 +121,7 @@ class Reasoning:
         return make_text_state_machine(tokenizer if found is None else _Marked(tokenizer, found))
 
     def is_open(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether a prompt has already begun the model's reasoning."""
+        """Whether a prompt has already opened the model's reasoning."""
         if self.format is None:
             return False
         tail = str(self._tokenizer.decode(list(prompt_ids[-_TAIL:]))).rstrip()

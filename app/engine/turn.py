@@ -180,8 +180,8 @@ class Turn:
         chosen = found.parts is not None
         clock.add(Phase.RETRIEVE if chosen else Phase.TOKENISE, time.perf_counter() - started_at)
         self._ask = replace(ask, messages=found.messages)
-        for rule in sorted(found.prompt.rules - self._pair.told):
-            self._pair.told.add(rule)
+        for rule in sorted(found.prompt.rules - self._pair.reported_rules):
+            self._pair.reported_rules.add(rule)
             self._emit(EngineWarning(TEMPLATE_RULES[rule], ask.conversation))
         if found.parts is not None:
             event = Retrieved(ask.turn, found.parts, found.ranked, found.total_files, found.room)
