@@ -92,7 +92,7 @@ class Cluster:
         here, there = socket.socketpair()
         self._add(THIS_MACHINE, Connection(here))
         with there:
-            self._process = ShardProcess(there, *settings(0), folder)
+            self._process = ShardProcess(Connection(there), *settings(0), folder)
         for number, control in enumerate(self._controls, 1):
             self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
             environment, own_files = settings(number)

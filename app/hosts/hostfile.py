@@ -12,7 +12,7 @@ from typing import Any
 
 from app.errors import UserError
 from app.paths import config_path
-from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host, Hosts, Link, Rdma
+from app.protocol.hosts import MAX_PORT, MLX_VARIABLES, WORKER_PORT, Host, Hosts, Link, Rdma
 from app.util.private_file import write_private
 from app.util.regular_files import read_file
 
@@ -248,7 +248,7 @@ def _rdma(number: int, entries: Sequence[dict[str, Any]], in_ring: bool) -> Rdma
 
 
 def _variables(envs: Any) -> dict[str, str]:
-    """Only MLX's own: others would change what runs on the machines."""
+    """Only some of MLX's own: others would change what runs on the machines."""
     if not isinstance(envs, list):
         raise ValueError("`envs` is not a list")
     found = dict[str, str]()
@@ -256,5 +256,9 @@ def _variables(envs: Any) -> dict[str, str]:
         match = _VARIABLE.fullmatch(each) if isinstance(each, str) else None
         if match is None or "\0" in match[2]:
             raise ValueError(f"{each!r} in `envs` is not a variable of MLX, such as MLX_NAME=VALUE")
+        if match[1] not in MLX_VARIABLES:
+            raise ValueError(
+                f"{match[1]} in `envs` is not among {', '.join(sorted(MLX_VARIABLES))}"
+            )
         found[match[1]] = match[2]
     return found

@@ -1,5 +1,6 @@
 """The process of one rank: `python -m app.hosts.shard FD MODEL FILES`, started by `specchat
-worker`, and by the first machine for itself.
+worker`, and by the first machine for itself. Standard input has the keys of the connection, if it
+has some.
 
 It says when it is ready to join the others, which it does once the first machine sends what to
 load. Then it loads its shard, and does what comes over the connection. A thread beside the layers'
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from app.hosts.wire import Connection, Message, WireError
+from app.hosts.wire import Connection, Message, Seals, WireError
 
 ALIVE_SECONDS = 1.0
 """Between two messages that only say that their sender lives."""
@@ -35,7 +36,9 @@ them, so that nothing else runs in the process."""
 
 
 def main() -> None:
-    connection = Connection(socket.socket(fileno=int(sys.argv[1])))
+    keys = sys.stdin.read()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    connection = Connection(sock, Seals.from_json(keys) if keys else None)
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
     samples: list[Callable[[], list[float]]] = []
     """How to read the memory, once MLX is imported."""
@@ -85,6 +88,7 @@ def _work(
     from app.engine.shard_runner import ShardRunner, load_shard
     from app.hosts.traffic import Traffic
     from app.paths import shard_snapshots_path
+    from app.protocol.hosts import Link
 
     mlx_patches.install()
     memory.set_limits()
@@ -95,7 +99,7 @@ def _work(
     # All are ready, so it is quick. If not, a thread that needs no lock ends the process.
     faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True)
     try:
-        group = mx.distributed.init(strict=True, backend=load["link"])
+        group = mx.distributed.init(strict=True, backend=Link(load["link"]))
     except RuntimeError as error:
         raise RuntimeError(f"the machines do not reach each other ({error})") from error
     finally:
