@@ -1,5 +1,5 @@
-"""The value of `--hosts`: workers with their keys, or a file in the format of `mlx.launch`; and the
-keys that were typed once."""
+"""The value of `--hosts` or of SPECCHAT_HOSTS: workers, with their keys in the latter, or a file in
+the format of `mlx.launch`; and the keys that were given once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from app.protocol.hosts import MAX_PORT, MLX_VARIABLES, WORKER_PORT, Host, Hosts
 from app.util.private_file import write_private
 from app.util.regular_files import read_file
 
+VARIABLE = "SPECCHAT_HOSTS"
 KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
 """Of a file of machines or keys."""
@@ -41,6 +42,16 @@ def requested_hosts(text: str) -> Hosts:
                 "make that folder writable",
             ) from None
     return hosts
+
+
+def refuse_keys(text: str) -> None:
+    """UserError when `text`, from a command line, contains keys: all users of a machine see the
+    arguments of its processes."""
+    if "@" in text and not _is_path(text):
+        raise UserError(
+            "A key in a command can be seen by every user of this machine",
+            f"write {VARIABLE}=KEY@ADDRESS before the command, once: specchat stores the key",
+        )
 
 
 def read_keys(path: Path) -> dict[str, str]:
