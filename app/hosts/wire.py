@@ -1,6 +1,6 @@
 """Messages between machines: plain values and NumPy arrays over a TCP connection, each way after
 both ends have proved that they know the same key. Each message carries a tag that only they can
-make, so none can be changed, left out or repeated on the way. Nothing is encrypted."""
+make, so none can be changed, dropped or repeated on the way. Nothing is encrypted."""
 
 from __future__ import annotations
 
