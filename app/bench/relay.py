@@ -52,6 +52,11 @@ class Relay:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def close(self) -> None:
         self._process.kill()
         self._process.communicate()

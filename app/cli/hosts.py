@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from app.cli.exit_codes import FAILED
+from app.cli.main import HOSTS_VARIABLE
 from app.errors import UserError
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -20,7 +22,14 @@ if TYPE_CHECKING:
 
 
 def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
-    """The machines of `--hosts`, with the layers of `--split`. Raises UserError."""
+    """The machines of `--hosts`, or else of the environment, with the layers of `--split`. Raises
+    UserError."""
+    if text is not None:
+        from app.hosts.hostfile import refuse_keys
+
+        refuse_keys(text)
+    else:
+        text = os.environ.get(HOSTS_VARIABLE)
     if text is None:
         if split is not None:
             raise UserError("--split is for several machines", "name them with --hosts")
@@ -82,7 +91,7 @@ def _known() -> Hosts:
     if not keys:
         raise UserError(
             "No other machine was used before",
-            "run `specchat worker` on one, and add what it prints after --hosts",
+            "run `specchat worker` on one, and type what it prints here",
         )
     return parse_hosts(",".join(keys), keys)
 

@@ -37,7 +37,8 @@ def add_model_options(
             metavar="HOSTS",
             default=default,
             help="spread the target over this machine and others, on which `specchat worker` runs:"
-            " KEY@ADDRESS,... or a file of mlx.distributed_config",
+            " ADDRESS,... or a file of mlx.distributed_config; SPECCHAT_HOSTS=KEY@ADDRESS in the"
+            " environment does the same, and stores the key",
         )
         command.add_argument(
             "--split",

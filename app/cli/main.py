@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
 
+HOSTS_VARIABLE = "SPECCHAT_HOSTS"
 WITH_HOSTS = (None, "ask", "serve", "hosts")
 """Commands that use the machines of --hosts."""
 
@@ -58,7 +59,7 @@ def _check_environment() -> None:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     _check_environment()
-    if not arguments:  # the app starts without even the parser
+    if not arguments and HOSTS_VARIABLE not in os.environ:  # it starts without even the parser
         from app.cli.run_app import run_app
 
         return run_app()

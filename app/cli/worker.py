@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from app.errors import UserError
-from app.hosts.hostfile import spelled
+from app.hosts.hostfile import VARIABLE, spelled
 from app.hosts.machine import own_addresses
 from app.hosts.worker import Worker
 from app.paths import config_path
@@ -35,7 +35,7 @@ def worker(address: str | None, port: int) -> int:
     lending = Worker(address, port, key, _say)
     try:
         hosts = f"{key}@{spelled(address, lending.port)}"
-        sys.stdout.write(f"On the first machine, type: specchat --hosts {hosts}\n")
+        sys.stdout.write(f"On the first machine, type: {VARIABLE}={hosts} specchat\n")
         sys.stdout.flush()
         sys.stderr.write(f"{REMARK}\n")
         lending.run()

@@ -5,14 +5,19 @@ exactly what the originals do until one of the context managers below is active.
 architecture calls these two functions, so no per-architecture code is needed, and the model object
 is never touched. mlx-lm's attention over quantised keys and values is replaced, too: for a step of
 many tokens it dequantises them, so that attention is fused and no scores are written to memory.
+Where MLX compiles kernels is made private to this user.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import mlx.core as mx
@@ -94,8 +99,29 @@ def sparse_attention(blocks: Blocks | None) -> AbstractContextManager[None]:
     return _set(_sparse, blocks)
 
 
+def _compile_privately() -> None:
+    """MLX's CPU backend compiles kernels into the folder for temporary files, and loads what is
+    there by that name already. Where others can write to it, use a folder of this user's in it."""
+    shared = Path(tempfile.gettempdir())  # which Python remembers: only MLX and children move
+    if not _is_own(Path(os.environ.get("TMPDIR") or shared)):
+        folder = shared / f"specchat-{os.getuid()}"
+        with suppress(OSError):
+            folder.mkdir(mode=0o700)
+        os.environ["TMPDIR"] = str(folder) if _is_own(folder) else tempfile.mkdtemp()
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a folder that only this user can enter."""
+    with suppress(OSError):
+        found = folder.lstat()
+        own = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode)
+        return own and not found.st_mode & 0o077
+    return False
+
+
 def install() -> None:
     """Put the wrappers in place. Safe to call again."""
+    _compile_privately()
     if not hasattr(mx.fast.rope, "__wrapped__"):
         attention = mx.fast.scaled_dot_product_attention
         quantised_attention = base.quantized_scaled_dot_product_attention

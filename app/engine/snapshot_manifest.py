@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.util.regular_files import read_text
+from app.util.regular_files import NotRegular, read_text
 
 FORMAT = 9
 MANIFEST = "manifest.json"
@@ -54,8 +54,11 @@ def parse(written: str) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> str:
-    """Raises OSError or UnicodeDecodeError."""
-    return read_text(folder / MANIFEST)
+    """Raises OSError, UnicodeDecodeError, or SnapshotError if it is not a file."""
+    try:
+        return read_text(folder / MANIFEST)
+    except NotRegular:
+        raise SnapshotError("its list of contents is not a file") from None
 
 
 def block_digest(name: str) -> str | None:

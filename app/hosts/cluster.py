@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import queue
 import socket
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -31,6 +33,11 @@ from app.protocol.commands import Load
 from app.protocol.hosts import Hosts, Link
 
 THIS_MACHINE = "this machine"
+CLOSED_SECONDS, STALLED_SECONDS = 2.0, 15.0
+"""For which the ring is closed, or nothing is exchanged while the layers run, until it counts as
+broken. A machine that is gone closes it, too, and is named before that."""
+_EXCHANGING = ("fill", "forward")
+"""Operations for which the layers exchange their results."""
 FilesOf = Callable[[int, dict[str, str]], dict[str, str]]
 """Gives a rank other files than all have: `bench hosts` has the ring's data go through a relay."""
 
@@ -58,6 +65,9 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
+        self._exchanging = False
+        self._closed_since = self._still_since = math.inf
+        self._bytes: int | None = None
         threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
         try:
             self._start(command, command.hosts, start_check(stopped))
@@ -92,7 +102,7 @@ class Cluster:
         here, there = socket.socketpair()
         self._add(THIS_MACHINE, Connection(here))
         with there:
-            self._process = ShardProcess(there, *settings(0), folder)
+            self._process = ShardProcess(Connection(there), *settings(0), folder)
         for number, control in enumerate(self._controls, 1):
             self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
             environment, own_files = settings(number)
@@ -147,15 +157,19 @@ class Cluster:
 
     def run(self, operation: Operation) -> list[dict[str, Any]]:
         number = next(self._numbers)
+        self._exchanging = operation.name in _EXCHANGING
         self._do(operation, number)
         replies: dict[int, Message] = {}
-        while len(replies) < len(self.ranks):
-            if self.lost is not None:
-                raise self.lost
-            with suppress(queue.Empty):
-                rank, message = self._replies.get(timeout=CHECK_SECONDS)
-                if message.get("number") == number:
-                    replies[rank] = message
+        try:
+            while len(replies) < len(self.ranks):
+                if self.lost is not None:
+                    raise self.lost
+                with suppress(queue.Empty):
+                    rank, message = self._replies.get(timeout=CHECK_SECONDS)
+                    if message.get("number") == number:
+                        replies[rank] = message
+        finally:
+            self._exchanging = False
         return [replies[rank.number] for rank in self.ranks]
 
     def _do(self, operation: Operation, number: int | None) -> None:
@@ -189,15 +203,38 @@ class Cluster:
     def _say_alive(self) -> None:
         while not self._closed.wait(ALIVE_SECONDS):
             self._to_all({"alive": True})
+            self._watch_ring(time.monotonic())
+
+    def _watch_ring(self, now: float) -> None:
+        """All processes may live and wait for each other for ever."""
+        states = [rank.ring for rank in self.ranks]
+        closed = any(state.closed for state in states)
+        self._closed_since = min(self._closed_since, now) if closed else math.inf
+        counts = [state.bytes for state in states if state.bytes is not None]
+        if not self._exchanging or len(counts) < len(states) or sum(counts) != self._bytes:
+            self._bytes, self._still_since = sum(counts), now
+        if now - self._closed_since >= CLOSED_SECONDS:
+            self._lose_ring("it was closed")
+        elif now - self._still_since >= STALLED_SECONDS:
+            self._lose_ring(f"nothing came for {STALLED_SECONDS:.0f} seconds")
+
+    def _lose_ring(self, reason: str) -> None:
+        self._end(
+            f"The machines no longer reach each other over MLX's ring ({reason})",
+            "look at the cable or the network between them, and load the model again",
+        )
 
     def _lose(self, name: str, reason: str) -> None:
         """On any thread; only the first one counts: the others follow from it."""
+        who = "The part on this machine" if name == THIS_MACHINE else name
+        problem = f"{who} does not answer any more ({reason})"
+        self._end(problem, "start its worker again, and load the model again")
+
+    def _end(self, problem: str, advice: str) -> None:
         with self._losing:
             if self.lost is not None or self._closed.is_set():
                 return
-            who = "The part on this machine" if name == THIS_MACHINE else name
-            problem = f"{who} does not answer any more ({reason})"
-            self.lost = ShardsLost(problem, "start its worker again, and load the model again")
+            self.lost = ShardsLost(problem, advice)
         self.on_lost()
 
 

@@ -1,5 +1,5 @@
-"""The value of `--hosts`: workers with their keys, or a file in the format of `mlx.launch`; and the
-keys that were typed once."""
+"""The value of `--hosts` or of SPECCHAT_HOSTS: workers, with their keys in the latter, or a file in
+the format of `mlx.launch`; and the keys that were given once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 
 from app.errors import UserError
 from app.paths import config_path
-from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host, Hosts, Link, Rdma
+from app.protocol.hosts import MAX_PORT, MLX_VARIABLES, WORKER_PORT, Host, Hosts, Link, Rdma
 from app.util.private_file import write_private
 from app.util.regular_files import read_file
 
+VARIABLE = "SPECCHAT_HOSTS"
 KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
 """Of a file of machines or keys."""
@@ -41,6 +42,16 @@ def requested_hosts(text: str) -> Hosts:
                 "make that folder writable",
             ) from None
     return hosts
+
+
+def refuse_keys(text: str) -> None:
+    """UserError when `text`, from a command line, contains keys: all users of a machine see the
+    arguments of its processes."""
+    if "@" in text and not _is_path(text):
+        raise UserError(
+            "A key in a command can be seen by every user of this machine",
+            f"write {VARIABLE}=KEY@ADDRESS before the command, once: specchat stores the key",
+        )
 
 
 def read_keys(path: Path) -> dict[str, str]:
@@ -248,7 +259,7 @@ def _rdma(number: int, entries: Sequence[dict[str, Any]], in_ring: bool) -> Rdma
 
 
 def _variables(envs: Any) -> dict[str, str]:
-    """Only MLX's own: others would change what runs on the machines."""
+    """Only some of MLX's own: others would change what runs on the machines."""
     if not isinstance(envs, list):
         raise ValueError("`envs` is not a list")
     found = dict[str, str]()
@@ -256,5 +267,9 @@ def _variables(envs: Any) -> dict[str, str]:
         match = _VARIABLE.fullmatch(each) if isinstance(each, str) else None
         if match is None or "\0" in match[2]:
             raise ValueError(f"{each!r} in `envs` is not a variable of MLX, such as MLX_NAME=VALUE")
+        if match[1] not in MLX_VARIABLES:
+            raise ValueError(
+                f"{match[1]} in `envs` is not among {', '.join(sorted(MLX_VARIABLES))}"
+            )
         found[match[1]] = match[2]
     return found

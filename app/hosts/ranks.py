@@ -24,6 +24,14 @@ class RankMemory(NamedTuple):
         return min(self.available, share * self.ceiling - self.active)
 
 
+class RingState(NamedTuple):
+    """Whether a neighbour has closed its end, and the bytes exchanged so far; None where they are
+    not counted."""
+
+    closed: bool = False
+    bytes: int | None = None
+
+
 class Rank:
     """One rank's process, as the first machine sees it. What it sends goes into `replies`, with its
     number; `on_lost` gets a reason once it is silent or gone, or has failed after it was loaded."""
@@ -37,12 +45,17 @@ class Rank:
         on_lost: Callable[[str, str], None],
     ) -> None:
         self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
+        self.ring = RingState()
+        self._ended_with_ring = False
+        """Its process has ended because a neighbour closed the ring: who did is found out."""
         self._connection, self._replies, self._on_lost = connection, replies, on_lost
         self.joining = self._joined = self._loaded = False
         self.sent_bytes = 0
         threading.Thread(target=self._receive, name=f"rank {number}", daemon=True).start()
 
     def send(self, message: Message) -> None:
+        if self._ended_with_ring:
+            return
         try:
             self.sent_bytes += self._connection.send(message)
         except WireError as error:
@@ -50,7 +63,7 @@ class Rank:
 
     def _receive(self) -> None:
         try:
-            while True:
+            while not self._ended_with_ring:
                 self._take(self._connection.receive(self._silent_seconds))
         except WireError as error:
             unreached = self.joining and not self._joined
@@ -64,13 +77,17 @@ class Rank:
     def _take(self, message: Message) -> None:
         if (memory := message.pop("memory", None)) is not None:
             self.memory = RankMemory(*memory)
+        if (ring := message.pop("ring", None)) is not None:
+            self.ring = RingState(*ring)
         if message.get("alive"):
             return
         self._joined |= "joined" in message
         self._loaded |= "described" in message
         self._replies.put((self.number, message))
         if self._loaded and (failed := message.get("failed")) is not None:
-            self._on_lost(self.name, f"it failed, {failed['problem']}")
+            self._ended_with_ring = self.ring.closed
+            if not self._ended_with_ring:
+                self._on_lost(self.name, f"it failed, {failed['problem']}")
 
     def close(self) -> None:
         self._connection.close()

@@ -18,6 +18,7 @@ from app.hosts.versions import content_fingerprint, versions
 from app.hosts.wire import Connection, Message, WireError
 from app.models.check import check_model
 from app.models.resolve import resolve_model
+from app.protocol.hosts import MLX_FILES, MLX_VARIABLES
 from app.util.sanitize import sanitize_line
 
 IDLE_SECONDS = 60.0
@@ -141,10 +142,10 @@ class Session:
 
     def _start(self, message: Message) -> Message:
         environment, files = message["environment"], message["files"]
-        if not all(
-            name.startswith("MLX_") and name.isidentifier() for name in (*environment, *files)
-        ):
-            return {"problem": "only variables of MLX are accepted"}  # others could run anything
+        if not MLX_VARIABLES.issuperset(environment) or not MLX_FILES.issuperset(files):
+            return {"problem": "it was sent variables that it does not accept"}
+        if not all(isinstance(value, str) for value in (*environment.values(), *files.values())):
+            return {"problem": "it was sent variables that are no texts"}
         if self._model_folder is None or not self._prepared:
             return {"problem": "it was asked to start before its model was compared"}
         if not self._attached.wait(LOST_SECONDS) or self._data is None:
@@ -152,9 +153,9 @@ class Session:
         with self._lock:
             if self.ending or self._process is not None:
                 return {"problem": "its part was started before"}
-            sock = self._data.socket
-            self._process = ShardProcess(sock, environment, files, self._model_folder)
-        sock.close()  # the process has it
+            data = self._data
+            self._process = ShardProcess(data, environment, files, self._model_folder)
+        data.socket.close()  # the process has it
         threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
         shown = sanitize_line(str(message["name"]))
         self._say(f"{self._other} uses this machine for a part of {shown}.")

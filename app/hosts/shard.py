@@ -1,5 +1,6 @@
 """The process of one rank: `python -m app.hosts.shard FD MODEL FILES`, started by `specchat
-worker`, and by the first machine for itself.
+worker`, and by the first machine for itself. Standard input has the keys of the connection, if it
+has some.
 
 It says when it is ready to join the others, which it does once the first machine sends what to
 load. Then it loads its shard, and does what comes over the connection. A thread beside the layers'
@@ -21,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from app.hosts.wire import Connection, Message, WireError
+from app.hosts.wire import Connection, Message, Seals, WireError
 
 ALIVE_SECONDS = 1.0
 """Between two messages that only say that their sender lives."""
@@ -35,10 +36,12 @@ them, so that nothing else runs in the process."""
 
 
 def main() -> None:
-    connection = Connection(socket.socket(fileno=int(sys.argv[1])))
+    keys = sys.stdin.read()
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    connection = Connection(sock, Seals.from_json(keys) if keys else None)
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    samples: list[Callable[[], list[float]]] = []
-    """How to read the memory, once MLX is imported."""
+    samples: dict[str, Callable[[], Any]] = {}
+    """How to read the memory, once MLX is imported, and the ring's state, once it is joined."""
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
     threading.Thread(target=_say_alive, args=(connection, samples), daemon=True).start()
     try:
@@ -46,7 +49,7 @@ def main() -> None:
     except WireError:
         pass
     except Exception as error:  # whatever goes wrong, the first machine says it
-        _report(connection, error)
+        _report(connection, error, samples)
     os._exit(0)  # the layers' exchange may never end
 
 
@@ -60,11 +63,12 @@ def _listen(connection: Connection, messages: queue.SimpleQueue[Message]) -> Non
         os._exit(0)
 
 
-def _say_alive(connection: Connection, samples: list[Callable[[], list[float]]]) -> None:
+def _say_alive(connection: Connection, samples: dict[str, Callable[[], Any]]) -> None:
     parent = os.getppid()
     while os.getppid() == parent:
         try:
-            connection.send({"alive": True, "memory": samples[0]() if samples else None})
+            sampled = {name: sample() for name, sample in tuple(samples.items())}
+            connection.send({"alive": True, **sampled})
         except WireError:
             break
         time.sleep(ALIVE_SECONDS)
@@ -74,7 +78,7 @@ def _say_alive(connection: Connection, samples: list[Callable[[], list[float]]])
 def _work(
     connection: Connection,
     messages: queue.SimpleQueue[Message],
-    samples: list[Callable[[], list[float]]],
+    samples: dict[str, Callable[[], Any]],
 ) -> None:
     from app.engine import blas
 
@@ -83,24 +87,29 @@ def _work(
 
     from app.engine import memory, mlx_patches
     from app.engine.shard_runner import ShardRunner, load_shard
+    from app.hosts.ring import Ring, sockets
     from app.hosts.traffic import Traffic
     from app.paths import shard_snapshots_path
+    from app.protocol.hosts import Link
 
     mlx_patches.install()
     memory.set_limits()
-    samples.append(memory.sample)
+    samples["memory"] = memory.sample
     folder, files = sys.argv[2:4]
     connection.send({"ready": True})
     load = messages.get()
     # All are ready, so it is quick. If not, a thread that needs no lock ends the process.
     faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True)
+    before = sockets()
     try:
-        group = mx.distributed.init(strict=True, backend=load["link"])
+        group = mx.distributed.init(strict=True, backend=Link(load["link"]))
     except RuntimeError as error:
         raise RuntimeError(f"the machines do not reach each other ({error})") from error
     finally:
         faulthandler.cancel_dump_traceback_later()
     shutil.rmtree(files, ignore_errors=True)  # who started this may be killed
+    ring = Ring(before)
+    samples["ring"] = lambda: [ring.closed, ring.bytes]
     connection.send({"joined": True})
     model, described = load_shard(
         folder, load["name"], group, load["step"], load["kv_bits"], load["split"]
@@ -122,12 +131,15 @@ def _work(
             connection.send({"number": number, **reply})
 
 
-def _report(connection: Connection, error: Exception) -> None:
+def _report(
+    connection: Connection, error: Exception, samples: dict[str, Callable[[], Any]]
+) -> None:
     from app.engine.memory import describe_error
 
     problem = {"problem": describe_error(error), "advice": getattr(error, "advice", "")}
     try:
-        connection.send({"failed": problem})
+        ring = {"ring": samples["ring"]()} if "ring" in samples else {}
+        connection.send({"failed": problem, **ring})
         time.sleep(ALIVE_SECONDS)  # until it has been read
     except WireError:
         return

@@ -1,5 +1,6 @@
 """Messages between machines: plain values and NumPy arrays over a TCP connection, each way after
-both ends have proved that they know the same key. Nothing is encrypted."""
+both ends have proved that they know the same key. Each message carries a tag that only they can
+make, so none can be changed, dropped or repeated on the way. Nothing is encrypted."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,8 @@ import numpy as np
 Message = dict[str, Any]
 """Keys to plain values, and arrays as values of the first level."""
 
-GREETING = b"specchat hosts 1\n"
-NONCE_BYTES = 32
+GREETING = b"specchat hosts 2\n"
+NONCE_BYTES = TAG_BYTES = 32
 ANSWER_SECONDS = 10.0
 """In which both ends have to prove that they know the key."""
 CHECK_SECONDS = 0.1
@@ -38,11 +40,44 @@ class WireError(ConnectionError):
     """The other end is gone, or does not say what it should: part of a sentence."""
 
 
-class Connection:
-    """Sends from any thread, receives on one."""
+@dataclass(slots=True)
+class Seal:
+    """Makes the tags of one direction. The number of a message is part of its tag."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
+    key: bytes
+    count: int = 0
+
+    def tag(self, *parts: bytes) -> bytes:
+        """TAG_BYTES for the next message."""
+        self.count += 1
+        digest = hmac.new(self.key, self.count.to_bytes(8, "big"), hashlib.sha256)
+        for part in parts:
+            digest.update(part)
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Seals:
+    """Of what is sent and of what is received."""
+
+    sent: Seal
+    received: Seal
+
+    def to_json(self) -> str:
+        """For another process that goes on with the connection."""
+        return json.dumps([[seal.key.hex(), seal.count] for seal in (self.sent, self.received)])
+
+    @classmethod
+    def from_json(cls, text: str) -> Seals:
+        return cls(*(Seal(bytes.fromhex(key), count) for key, count in json.loads(text)))
+
+
+class Connection:
+    """Sends from any thread, receives on one. Without `seals`, for a process of this machine,
+    messages have no tags."""
+
+    def __init__(self, sock: socket.socket, seals: Seals | None = None) -> None:
+        self.socket, self.seals = sock, seals
         self._sending = threading.Lock()
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -62,7 +97,8 @@ class Connection:
         data = b"".join([*parts, *(array.tobytes() for array in arrays)])
         try:
             with self._sending:
-                self.socket.sendall(data)
+                tag = b"" if self.seals is None else self.seals.sent.tag(data)
+                self.socket.sendall(data + tag)
         except OSError as error:
             raise WireError(_reason(error)) from error
         return len(data)
@@ -76,10 +112,15 @@ class Connection:
             self.socket.settimeout(seconds)
         except OSError as error:
             raise WireError("the connection is closed") from error
-        text_size, arrays_size = _SIZES.unpack(self._exactly(_SIZES.size, check))
+        sizes = self._exactly(_SIZES.size, check)
+        text_size, arrays_size = _SIZES.unpack(sizes)
         if text_size > MAX_TEXT or arrays_size > MAX_ARRAYS:
             raise WireError("it sent something else than expected")
         text, data = self._exactly(text_size, check), self._exactly(arrays_size, check)
+        if self.seals is not None:
+            expected = self.seals.received.tag(sizes, text, data)
+            if not hmac.compare_digest(self._exactly(TAG_BYTES, check), expected):
+                raise WireError("a message was changed on its way")
         try:
             plain, described = json.loads(text)
             if not isinstance(plain, dict):
@@ -174,7 +215,8 @@ def _prove_first(sock: socket.socket, key: str) -> Connection:
     if not hmac.compare_digest(proof, _proof(key, b"worker", theirs, own)):
         raise WireError("its key is another one")
     sock.settimeout(ANSWER_SECONDS)
-    return Connection(sock)
+    of_first, of_worker = _session_seals(key, theirs, own)
+    return Connection(sock, Seals(of_first, of_worker))
 
 
 def _prove_worker(sock: socket.socket, key: str) -> Connection:
@@ -188,7 +230,15 @@ def _prove_worker(sock: socket.socket, key: str) -> Connection:
         raise WireError("it has another key")
     sock.sendall(_proof(key, b"worker", own, theirs))
     sock.settimeout(ANSWER_SECONDS)
-    return Connection(sock)
+    of_first, of_worker = _session_seals(key, own, theirs)
+    return Connection(sock, Seals(sent=of_worker, received=of_first))
+
+
+def _session_seals(key: str, workers: bytes, firsts: bytes) -> tuple[Seal, Seal]:
+    """Of what the first machine sends, and of what the worker sends, by the numbers of both."""
+    ends = (b"messages of first", b"messages of worker")
+    of_first, of_worker = (Seal(_proof(key, end, workers, firsts)) for end in ends)
+    return of_first, of_worker
 
 
 def _proof(key: str, end: bytes, nonce: bytes, other: bytes) -> bytes:

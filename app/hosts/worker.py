@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,7 +19,7 @@ from app.hosts.session import Session
 from app.hosts.shard import LOST_SECONDS
 from app.hosts.wire import Connection, Message, WireError, accept
 
-MOST_UNPROVED = 8
+MAX_UNPROVED, MAX_UNPROVED_PER_ADDRESS = 32, 2
 """Connections at once whose other end has not proved yet that it knows the key."""
 PAUSE_SECONDS = 0.1
 """After a connection that could not be accepted."""
@@ -40,7 +41,9 @@ class Worker:
         self._user: Session | None = None
         """The one whose model is loaded."""
         self._freed = threading.Condition()
-        self._unproved = threading.BoundedSemaphore(MOST_UNPROVED)
+        self._unproved: Counter[str] = Counter()
+        """Connections without proof, by address."""
+        self._counting = threading.Lock()
         self._closed = threading.Event()
 
     def run(self) -> None:
@@ -51,14 +54,28 @@ class Worker:
             except OSError:  # of one connection, or for want of files: others may still come
                 self._closed.wait(PAUSE_SECONDS)
                 continue
-            if not self._unproved.acquire(blocking=False):
+            if not self._admit(other[0]):
                 sock.close()
                 continue
             try:
                 threading.Thread(target=self._answer, args=(sock, other[0]), daemon=True).start()
             except RuntimeError:  # there are too many threads
-                self._unproved.release()
+                self._dismiss(other[0])
                 sock.close()
+
+    def _admit(self, other: str) -> bool:
+        """Whether one more connection from this address may take its time for the proof."""
+        with self._counting:
+            full = self._unproved.total() >= MAX_UNPROVED
+            if full or self._unproved[other] >= MAX_UNPROVED_PER_ADDRESS:
+                return False
+            self._unproved[other] += 1
+            return True
+
+    def _dismiss(self, other: str) -> None:
+        with self._counting:
+            self._unproved[other] -= 1
+            self._unproved += Counter()  # without those at 0
 
     def close(self) -> None:
         self._closed.set()
@@ -73,7 +90,7 @@ class Worker:
             try:
                 connection = accept(sock, self._key)
             finally:
-                self._unproved.release()
+                self._dismiss(other)
         except WireError as error:
             self._say(f"{other} was refused: {error}.")
             return

@@ -20,6 +20,17 @@ class Link(StrEnum):
     """RDMA over Thunderbolt 5."""
 
 
+MLX_VARIABLES = frozenset(
+    (
+        *("MLX_RANK", "MLX_JACCL_COORDINATOR", "MLX_JACCL_RING", "MLX_RING_VERBOSE"),
+        *("MLX_METAL_FAST_SYNCH", "MLX_MAX_OPS_PER_BUFFER", "MLX_MAX_MB_PER_BUFFER"),
+        *("MLX_ENABLE_TF32", "MLX_DISABLE_COMPILE", "MLX_BFS_MAX_WIDTH"),
+    )
+)
+"""Variables that one machine may set in the process of another. Others name libraries to load."""
+MLX_FILES = frozenset(("MLX_HOSTFILE", "MLX_IBV_DEVICES"))
+"""Those that name a file, whose contents are sent."""
+
 Rdma = tuple[str | tuple[str, ...] | None, ...]
 """The device that leads to each machine, in order of the ranks, or several; None to itself."""
 

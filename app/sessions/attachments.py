@@ -24,6 +24,7 @@ from app.sessions.errors import StoreError
 from app.sessions.records import Attachment
 from app.util.atomic_files import make_folder
 from app.util.durable import sync_path
+from app.util.private_file import create_private
 from app.util.regular_files import open_file
 
 WRITERS = 16
@@ -68,7 +69,7 @@ class Attachments:
         name, source = document
         aside = self._folder / f"unfinished-{uuid4().hex}"
         try:
-            with aside.open("xb") as file:
+            with create_private(aside) as file:
                 sha256, size = self._compress(name, source, file)
                 file.flush()
                 os.fsync(file.fileno())

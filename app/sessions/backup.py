@@ -7,20 +7,31 @@ their words, which are found again (see `document_index.py`).
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from app.sessions import integrity
-from app.sessions.database import ERRORS, connect_for_reading
-from app.util.atomic_files import make_folder, replace_durably, temp_file
+from app.sessions import conversations, integrity
+from app.sessions.conversations import Expired
+from app.sessions.database import (
+    ERRORS,
+    connect_for_reading,
+    connect_for_writing,
+    transaction,
+)
+from app.util.atomic_files import make_folder, replace_durably, temp_file, write_durably
 from app.util.durable import sync, sync_path
-from app.util.regular_files import open_file
+from app.util.private_file import create_private
+from app.util.regular_files import open_file, read_file
 
 MAX_BACKUPS = 7
+_NOTE = "forget.json"
 _NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")
 
 
@@ -45,6 +56,7 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
     aside = folder / "unfinished"
     aside.unlink(missing_ok=True)
     try:
+        create_private(aside).close()
         with (
             closing(connect_for_reading(database)) as source,
             closing(sqlite3.connect(aside, isolation_level=None)) as copy,
@@ -65,6 +77,48 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
     sync_path(folder)
 
 
+def note_purge(folder: Path, gone: Expired) -> None:
+    """Remember what the backups have to forget, before the database does. Raises OSError."""
+    if list_backups(folder):
+        noted = _noted(folder)
+        both = Expired(noted.conversations + gone.conversations, noted.messages + gone.messages)
+        write_durably(folder / _NOTE, json.dumps(asdict(both)).encode())
+
+
+def purge(folder: Path) -> None:
+    """Delete from all backups what was noted. Raises OSError or sqlite3.Error."""
+    gone = _noted(folder)
+    for path in list_backups(folder) if gone else ():
+        with suppress(sqlite3.Error):  # a damaged one is never restored
+            _purge(path, gone)
+    (folder / _NOTE).unlink(missing_ok=True)
+
+
+def _purge(path: Path, gone: Expired) -> None:
+    aside = path.with_name("unfinished")
+    aside.unlink(missing_ok=True)
+    try:
+        with open_file(path) as source, create_private(aside) as copied:
+            shutil.copyfileobj(source, copied)
+        with closing(connect_for_writing(aside, journal="DELETE")) as copy:
+            with transaction(copy):
+                conversations.purge(copy, gone)
+            copy.execute("VACUUM")
+        if integrity.examine(aside).condition is integrity.Condition.GOOD:
+            sync_path(aside)
+            replace_durably(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _noted(folder: Path) -> Expired:
+    try:
+        noted = json.loads(read_file(folder / _NOTE))
+        return Expired(*(tuple(map(tuple, noted[each])) for each in ("conversations", "messages")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Expired()
+
+
 def _drop_words(copy: sqlite3.Connection) -> None:
     """Delete the words of documents, which are more than all messages."""
     tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'document_words'"
@@ -81,6 +135,7 @@ def restore(folder: Path, database: Path) -> Path | None:
             aside = database.with_suffix(".restored")
             aside.unlink(missing_ok=True)
             with open_file(path) as source, temp_file(aside) as copy:
+                os.fchmod(copy.fileno(), 0o600)
                 shutil.copyfileobj(source, copy)
             replace_durably(aside, database)
             return path
@@ -93,6 +148,7 @@ def rebuild(broken: Path, database: Path) -> bool:
     aside = database.with_suffix(".rebuilt")
     aside.unlink(missing_ok=True)
     try:
+        create_private(aside).close()
         with closing(connect_for_reading(broken)) as source:
             source.execute("VACUUM INTO ?", (str(aside),))
         with closing(sqlite3.connect(aside, isolation_level=None)) as copy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.sessions import document_index, messages
@@ -180,10 +180,54 @@ def _questions(connection: sqlite3.Connection, id: int, trashed: bool) -> list[s
     return [text for (text,) in rows]
 
 
-def purge(connection: sqlite3.Connection, before: datetime) -> None:
-    """Permanently delete what went into the trash before then, conversations and messages."""
-    messages.purge(connection, before)
-    connection.execute("DELETE FROM conversations WHERE trashed_at < ?", (pack_time(before),))
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Ids of conversations and of messages, each with the time of its making: a database that was
+    restored gives ids again."""
+
+    conversations: tuple[tuple[int, int], ...] = ()
+    messages: tuple[tuple[int, int], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.conversations or self.messages)
+
+
+def expired(connection: sqlite3.Connection, before: datetime) -> Expired:
+    """What went into the trash before then."""
+    found = (
+        connection.execute(
+            f"SELECT id, created_at FROM {table} WHERE trashed_at < ?", (pack_time(before),)
+        )
+        for table in ("conversations", "messages")
+    )
+    return Expired(*map(tuple, found))
+
+
+_LISTED = "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+_PURGES = (
+    f"DELETE FROM conversations WHERE (id, created_at) IN ({_LISTED})",
+    "WITH RECURSIVE gone(id) AS ("
+    f" SELECT id FROM messages WHERE (id, created_at) IN ({_LISTED})"
+    " UNION SELECT m.id FROM messages m JOIN gone ON m.parent = gone.id"
+    ") DELETE FROM messages WHERE id IN gone",
+)
+
+
+def purge(connection: sqlite3.Connection, gone: Expired) -> None:
+    """Permanently delete these conversations and messages, with what answers them, in a
+    transaction. Their words leave the index, too."""
+    if not gone:
+        return
+    connection.execute("PRAGMA defer_foreign_keys = 1")
+    for statement, listed in zip(_PURGES, (gone.conversations, gone.messages), strict=True):
+        connection.execute(statement, (json.dumps(listed),))
+    connection.execute(  # a backup may be older than the deletion
+        "UPDATE conversations SET current = (SELECT max(id) FROM messages m"
+        " WHERE m.conversation = conversations.id AND m.trashed_at IS NULL)"
+        " WHERE current NOT IN (SELECT id FROM messages)"
+    )
+    # Deleting from an FTS5 index only marks its words as deleted, in the file.
+    connection.execute("INSERT INTO message_text(message_text) VALUES ('optimize')")
     document_index.delete_unused(connection)
 
 

@@ -13,7 +13,6 @@ from app.sessions.errors import DamagedError, StoreError
 BUSY_SECONDS = 5.0
 
 _FOR_WRITING = (
-    "journal_mode = WAL",
     "synchronous = FULL",
     "fullfsync = 1",
     "checkpoint_fullfsync = 1",
@@ -27,11 +26,11 @@ ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What sqlite3 raises; a message that quotes damaged text is not valid UTF-8."""
 
 
-def connect_for_writing(path: Path) -> sqlite3.Connection:
+def connect_for_writing(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     """The one connection that writes. Transactions are opened explicitly."""
     connection = _connect(str(path), uri=False)
     try:
-        for pragma in _FOR_WRITING:
+        for pragma in (f"journal_mode = {journal}", *_FOR_WRITING):
             connection.execute(f"PRAGMA {pragma}")
     except BaseException:
         connection.close()

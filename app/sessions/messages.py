@@ -189,11 +189,6 @@ def restore(connection: sqlite3.Connection, ids: tuple[int, ...]) -> None:
         raise _not_found()
 
 
-def purge(connection: sqlite3.Connection, before: datetime) -> None:
-    """Permanently delete what was deleted before then."""
-    connection.execute("DELETE FROM messages WHERE trashed_at < ?", (pack_time(before),))
-
-
 def _set_trashed_at(
     connection: sqlite3.Connection, ids: tuple[int, ...], trashed_at: int | None
 ) -> int:

@@ -49,6 +49,7 @@ def copy_wal(database: Path, folder: Path, now: datetime) -> Path:
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     with open_file(journal) as source, temp_file(unfinished) as copy:
+        os.fchmod(copy.fileno(), 0o600)
         shutil.copyfileobj(source, copy)
     os.utime(unfinished, (now.timestamp(), now.timestamp()))
     replace_durably(unfinished, path)

@@ -6,7 +6,7 @@ Nothing that may contain text of the user is overwritten: damaged files are move
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from app.sessions.errors import DamagedError, StoreError
 from app.sessions.integrity import Condition
 from app.sessions.wal import WalState
 from app.util.atomic_files import Lock, make_folder
+from app.util.private_file import create_private, make_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDat
     neither read nor written."""
     try:
         make_folder(paths.folder)
+        _make_private(paths)
         lock = Lock(paths.folder / "lock", lock_timeout)
     except BlockingIOError:
         return _open_secondary(paths)
@@ -86,6 +88,14 @@ def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDat
         if isinstance(error, ERRORS):
             raise store_error(error) from error
         raise
+
+
+def _make_private(paths: Paths) -> None:
+    """At each start: an earlier umask, or a copy from elsewhere, may have let others in."""
+    with suppress(OSError):  # such as a disk that can only be read
+        make_private(paths.folder, *integrity.database_files(paths.database))
+        for folder in (paths.attachments, paths.backups, paths.quarantine):
+            make_private(folder)
 
 
 def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
@@ -116,6 +126,8 @@ def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
 
 def _open_writable(paths: Paths, pending: bool, notices: list[str]) -> sqlite3.Connection:
     try:
+        with suppress(OSError):  # it exists, or SQLite says what is wrong
+            create_private(paths.database).close()  # SQLite's other files get the same permissions
         connection = connect_for_writing(paths.database)
     except ERRORS as error:
         raise store_error(error) from error

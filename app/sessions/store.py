@@ -91,6 +91,7 @@ class Store:
         if opened.connection is not None:
             self._purge(opened.connection, trash_days)
             self._writer = Writer(opened.connection, self._flag_for_check)
+            self._writer.submit(self._purge_backups, 0)
             self._writer.submit(self._back_up_daily, 0)
             self._start_indexer(self._writer)
 
@@ -161,8 +162,9 @@ class Store:
         self._write_once(lambda c: conversations.trash(c, id, None))
 
     def empty_trash(self) -> None:
-        """Permanently. The documents are deleted at the next start."""
-        self._write(lambda c: conversations.purge(c, datetime.max.replace(tzinfo=UTC)))
+        """Permanently, also in backups. The documents are deleted at the next start."""
+        self._write(lambda c: self._forget(c, datetime.max.replace(tzinfo=UTC)))
+        self._require_writer().submit(self._purge_backups, 0)
 
     def duplicate(self, id: int) -> Conversation:
         """A copy of the conversation, with all branches."""
@@ -429,7 +431,7 @@ class Store:
         start tries again."""
         with contextlib.suppress(StoreError, OSError):
             with transaction(connection):
-                conversations.purge(connection, self._now() - timedelta(days=trash_days))
+                self._forget(connection, self._now() - timedelta(days=trash_days))
                 used = messages.attachment_digests(connection) | drafts.attachment_digests(
                     connection
                 )
@@ -437,6 +439,18 @@ class Store:
             # A damaged database may be repaired later: its documents stay as long as it does.
             if quarantine.is_empty(self._paths.quarantine):
                 self._attachments.delete_unused(used)
+
+    def _forget(self, connection: sqlite3.Connection, before: datetime) -> None:
+        """Delete what went into the trash before then. Raises OSError."""
+        if gone := conversations.expired(connection, before):
+            backup.note_purge(self._paths.backups, gone)
+            conversations.purge(connection, gone)
+
+    def _purge_backups(self, _: sqlite3.Connection) -> None:
+        try:
+            backup.purge(self._paths.backups)
+        except (OSError, sqlite3.Error) as error:
+            self.notices.append(f"What was deleted is still in backups ({error}).")
 
     def _start_indexer(self, writer: Writer) -> None:
         self._indexer = Indexer(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.model_pairs import resolve_pair
+from app.cli import run_app
 from app.cli.main import run
 from app.cli.report import Report
 from app.hosts.hostfile import spelled
@@ -32,16 +33,20 @@ def test_the_target_has_the_name_there_that_the_user_typed(draft: str | None) ->
     assert resolve_pair("embedded", draft).hosts is None
 
 
-def test_the_machines_are_a_table(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_machines_are_a_table(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with workers(1) as hosts:
-        assert run(["hosts", typed(hosts)]) == 0
+        monkeypatch.setenv("SPECCHAT_HOSTS", typed(hosts))
+        assert run(["hosts"]) == 0
         head, own, other = capsys.readouterr().out.splitlines()
         assert head.split() == ["machine", "processor", "free", "memory", "latency", "rate"]
         assert own.split()[-2:] == ["-", "-"]
         assert other.startswith(hosts.others[0].name)
         assert " ms " in other
         assert other.endswith("B/s")
-        assert run(["--hosts", typed(hosts), "hosts", "--json"]) == 0
+        monkeypatch.delenv("SPECCHAT_HOSTS")
+        assert run(["--hosts", hosts.others[0].name, "hosts", "--json"]) == 0
         own_values, values = json.loads(capsys.readouterr().out)
         assert own_values["latency"] is None
         assert values["name"] == hosts.others[0].name
@@ -56,7 +61,17 @@ def test_without_machines_it_says_how_to_get_some(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["hosts"]) == 2
-    assert "run `specchat worker` on one, and add what it prints" in capsys.readouterr().err
+    assert "run `specchat worker` on one, and type what it prints" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["--hosts", "k@10.0.0.2"], ["hosts", "k@10.0.0.2,10.0.0.3"]])
+def test_a_key_on_the_command_line_is_refused_and_not_shown(
+    command: list[str], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command) == 2
+    refused = capsys.readouterr().err
+    assert "A key in a command can be seen by every user" in refused
+    assert "k@" not in refused
 
 
 @pytest.mark.parametrize("command", ["doctor", "settings", "eval --suite needle"])
@@ -67,6 +82,16 @@ def test_commands_of_one_machine_do_not_ignore_it(
     assert f"`specchat {command.split()[0]}` uses this machine only" in capsys.readouterr().err
 
 
+def test_the_app_takes_them_from_the_environment(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Hosts] = []
+    monkeypatch.setattr(run_app, "run_app", lambda *given: started.append(given[3]) or 0)
+    monkeypatch.setenv("SPECCHAT_HOSTS", "k@10.0.0.2")
+    assert run([]) == 0
+    assert [host.key for host in started[0].others] == ["k"]
+
+
 def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     Report(Ask(1, ())).show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
     assert capsys.readouterr().err == "␛[1m10.0.0.2 is gone.\n"
@@ -75,7 +100,7 @@ def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_answer_over_two_processes_is_that_of_one(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.save(home / "target", "llama", 0)
     (home / "text.txt").write_text("".join(f"Line {n} says {n * n}.\n" for n in range(99)))
@@ -85,7 +110,8 @@ def test_an_answer_over_two_processes_is_that_of_one(
     alone = capsys.readouterr().out
     said: list[str] = []
     with workers(1, said) as hosts:
-        assert run(["--hosts", typed(hosts), *ask]) == 0
+        monkeypatch.setenv("SPECCHAT_HOSTS", typed(hosts))
+        assert run(ask) == 0
     assert capsys.readouterr().out == alone
     assert said[0] == "127.0.0.1 uses this machine for a part of target."
 

@@ -22,9 +22,10 @@ def test_the_line_of_the_worker_works_and_its_end_loses_nothing(tmp_path: Path) 
     theirs, ours = folders(tmp_path / "worker"), folders(tmp_path / "first")
     run = [*PROGRAM, "worker", "127.0.0.1", "--port", "0"]
     with Terminal(run, size=(160, 10), folder=ROOT, environment=theirs) as worker:
-        shown = worker.wait_for("type: specchat --hosts", seconds=PATIENCE)
-        line = shown.partition("specchat --hosts ")[2].split()[0]
-        command = [*PROGRAM, "--hosts", line]
+        shown = worker.wait_for("type: SPECCHAT_HOSTS=", seconds=PATIENCE)
+        line = shown.partition("SPECCHAT_HOSTS=")[2].split()[0]
+        command = PROGRAM
+        ours |= {"SPECCHAT_HOSTS": line}
         with Terminal(command, size=(120, 40), folder=ROOT, environment=ours) as terminal:
             terminal.wait_for("ready in", "on 2 machines", seconds=PATIENCE)
             worker.wait_for("uses this machine for a part of embedded")

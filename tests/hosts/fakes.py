@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -28,10 +27,14 @@ class FakeShard:
     """Meets `ShardProcess`. Does what a rank does until it has loaded, unless changed."""
 
     def __init__(
-        self, sock: socket.socket, environment: dict[str, str], files: dict[str, str], model: Path
+        self,
+        connection: Connection,
+        environment: dict[str, str],
+        files: dict[str, str],
+        model: Path,
     ) -> None:
         self.rank, self.model, self.ended = int(environment["MLX_RANK"]), model, threading.Event()
-        self.connection = Connection(sock.dup())
+        self.connection = Connection(connection.socket.dup(), connection.seals)
         self.got = list[Message]()
         threading.Thread(target=self._run, daemon=True).start()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.errors import UserError
-from app.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys, requested_hosts
+from app.hosts.hostfile import KEYS_FILE, MAX_BYTES, parse_hosts, read_keys, requested_hosts
 from app.paths import config_path
 from app.protocol.hosts import WORKER_PORT, Host, Link
 
@@ -152,7 +152,6 @@ JACCL = {"backend": "jaccl"}
     [
         ("{", "it is not JSON"),
         ("[" * 100_000, "it is not JSON"),
-        (" " * 2_000_000, "it is not JSON"),
         ("7", "it has no list of hosts"),
         ("{}", "it has no list of hosts"),
         ([1, 2], "it has no list of hosts"),
@@ -171,6 +170,7 @@ JACCL = {"backend": "jaccl"}
         ({"hosts": machines(), "envs": ["PATH=/x"]}, "'PATH=/x' in `envs` is not a variable"),
         ({"hosts": machines(), "envs": ["MLX_A"]}, "'MLX_A' in `envs` is not a variable"),
         ({"hosts": machines(), "envs": ["MLX_A B=1"]}, "'MLX_A B=1' in `envs`"),
+        ({"hosts": machines(), "envs": ["MLX_MPI_LIBNAME=/x"]}, "MLX_MPI_LIBNAME in `envs` is not"),
         (JACCL | {"hosts": machines()}, "`rdma` of entry 1 needs 3 devices"),
         (
             JACCL | {"hosts": machines(2, rdma=[[None, "a"], ["a", "b"]])},
@@ -196,7 +196,9 @@ def test_binary_files_folders_and_unreadable_ones(tmp_path: Path) -> None:
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\xfe\x00\x01" * 9)
     assert "it is not JSON" in refusal(str(path))
-    assert f"'{tmp_path}' cannot be read (Is a directory)" in refusal(str(tmp_path))
+    assert f"'{tmp_path}' cannot be read (it is not a regular file)" in refusal(str(tmp_path))
+    path.write_bytes(b" " * (MAX_BYTES + 1))
+    assert "cannot be read (it has more than 1,048,576 bytes)" in refusal(str(path))
 
 
 def test_the_same_machine_twice_in_a_file(tmp_path: Path) -> None:

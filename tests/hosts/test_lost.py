@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from app.bench.relay import Relay
+from app.cli.bench_machines import through
 from app.hosts import cluster
 from app.hosts.cluster import connect_hosts
-from app.protocol.commands import Ask, CachePolicy, Close
+from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
 from app.protocol.hosts import Hosts
 from app.protocol.options import BackgroundPolicy, Mode
@@ -94,6 +97,10 @@ def run_and_lose(
     driver.run(asked())
     driver.on_event = lambda event: None
     return time.monotonic() - lost_at if lost_at else 0.0
+
+
+def suspend(relay: Relay) -> None:
+    psutil.Process(relay.pid).suspend()
 
 
 def kill(process: psutil.Process) -> None:
@@ -184,6 +191,31 @@ def test_where_it_does_not_fit_on_one_machine_what_was_written_stays(
     assert "does not answer any more" in failed.problem
     assert "does not load on this machine alone" in failed.advice
     assert written(driver.events)
+
+
+@pytest.mark.parametrize("broken", [Relay.close, suspend], ids=["closed", "stalled"])
+def test_a_ring_that_breaks_while_all_live_ends_the_waiting_soon(
+    broken: Callable[[Relay], None],
+    hosts: Hosts,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "STALLED_SECONDS", 2.0)
+    with Relay(0.0, 1e9) as relay:
+
+        def connect(command: Load, stopped: Callable[[], bool]) -> cluster.Cluster:
+            return cluster.Cluster(command, stopped, partial(through, relay))
+
+        expected, driver = alone(folder), Driver(connect=connect)
+        driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
+        assert isinstance(driver.load(folder, hosts=hosts), Loaded)
+        assert run_and_lose(driver, 12, lambda process: broken(relay)) < HANGS_SECONDS
+        (lost,) = driver.of(HostsLost)
+        assert "no longer reach each other" in lost.message
+        check_answer(driver, expected)
+        driver.engine.send(Close())
+        driver.until(Closed)
+    assert not shards()
 
 
 @pytest.mark.slow

@@ -243,6 +243,7 @@ def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -
             [sys.executable, "-c", script, str(there.fileno()), "no-model", str(tmp_path)],
             pass_fds=[there.fileno()],
             env=os.environ | variables,
+            stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
     connection = Connection(here)

@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.loader import LoadStopped
 from app.hosts import wire
-from app.hosts.wire import Connection, WireError, accept, connect
+from app.hosts.wire import Connection, Seals, WireError, accept, connect
 
 LOOPBACK = "127.0.0.1"
 
@@ -123,7 +123,7 @@ def test_who_sends_a_byte_at_a_time_gets_no_longer(
 def test_a_connection_that_breaks_after_the_proof_is_closed(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(sock: socket.socket) -> Connection:
+    def broken(sock: socket.socket, seals: object) -> Connection:
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(wire, "Connection", broken)
@@ -131,6 +131,59 @@ def test_a_connection_that_breaks_after_the_proof_is_closed(
     with pytest.raises(WireError, match="invalid argument"):
         connect(LOOPBACK, port_of(listening), "key")
     assert isinstance(first_of(found), WireError)
+
+
+def authenticated(listening: socket.socket) -> tuple[Connection, Connection]:
+    found = accepting(listening, "key")
+    first, other = connect(LOOPBACK, port_of(listening), "key"), first_of(found)
+    assert isinstance(other, Connection)
+    return first, other
+
+
+def captured(first: Connection, message: dict[str, object]) -> bytes:
+    """The bytes of a message that does not arrive."""
+    here, there = socket.socketpair()
+    with here, there:
+        Connection(here, first.seals).send(message)
+        return there.recv(1 << 16)
+
+
+def test_messages_are_authenticated_each_way_and_in_another_process(
+    listening: socket.socket,
+) -> None:
+    first, other = authenticated(listening)
+    first.send({"a": 1, "array": np.arange(3, dtype=np.int32)})
+    assert other.receive(5)["a"] == 1
+    assert other.seals is not None
+    again = Connection(other.socket.dup(), Seals.from_json(other.seals.to_json()))
+    again.send({"b": 2})
+    assert first.receive(5) == {"b": 2}
+    first.send({"c": 3})
+    assert again.receive(5) == {"c": 3}
+
+
+@pytest.mark.parametrize("what", ["changed", "repeated", "left out", "turned round", "untagged"])
+def test_messages_that_were_tampered_with_end_the_connection(
+    what: str, listening: socket.socket
+) -> None:
+    first, other = authenticated(listening)
+    data = captured(first, {"tokens": [1, 2, 3]})
+    match what:
+        case "changed":
+            first.socket.sendall(data.replace(b"2", b"4"))
+        case "repeated":
+            first.socket.sendall(data)
+            assert other.receive(5) == {"tokens": [1, 2, 3]}
+            first.socket.sendall(data)
+        case "left out":
+            first.send({"tokens": [4]})
+        case "turned round":
+            assert other.seals is not None
+            first.socket.sendall(captured(other, {"tokens": [1]}))
+        case "untagged":
+            first.socket.sendall(data[:-32] + bytes(32))
+    with pytest.raises(WireError, match="changed on its way"):
+        other.receive(5)
 
 
 def test_what_waits_can_be_stopped_within_a_message() -> None:

@@ -26,9 +26,10 @@ def test_smollm2_answers_from_two_machines(smollm2: Path, tmp_path: Path) -> Non
     theirs, ours = folders(tmp_path / "worker") | models, folders(tmp_path) | models
     lend = [*PROGRAM, "worker", "127.0.0.1", "--port", "0"]
     with Terminal(lend, size=(160, 10), folder=ROOT, environment=theirs) as worker:
-        shown = worker.wait_for("type: specchat --hosts", seconds=PATIENCE)
-        line = shown.partition("specchat --hosts ")[2].split()[0]
-        command = [*PROGRAM, "--target", SMOLLM2.repository, "--hosts", line]
+        shown = worker.wait_for("type: SPECCHAT_HOSTS=", seconds=PATIENCE)
+        line = shown.partition("SPECCHAT_HOSTS=")[2].split()[0]
+        command = [*PROGRAM, "--target", SMOLLM2.repository]
+        ours |= {"SPECCHAT_HOSTS": line}
         with Terminal(command, size=(120, 40), folder=ROOT, environment=ours) as terminal:
             terminal.wait_for("ready in", "on 2 machines", seconds=2 * PATIENCE)
             terminal.paste(LICENCE.read_text(encoding="utf-8")[:9000])

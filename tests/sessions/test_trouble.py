@@ -56,7 +56,8 @@ class Refused:
 
 REFUSED = {
     "the database is a folder": Refused(
-        both(remove(DATABASE), lambda folder: (folder / DATABASE).mkdir()), "Is a directory"
+        both(remove(DATABASE), lambda folder: (folder / DATABASE).mkdir()),
+        "not a regular file",
     ),
     "the lock is a folder": Refused(
         both(remove("lock"), lambda folder: (folder / "lock").mkdir()), "Is a directory"
