@@ -20,7 +20,7 @@ from app.util.counting_guard import asks_for_every_token
 from app.util.prose import as_markdown
 
 APP = Path(__file__).resolve().parent.parent / "app"
-SHORT, LONG = 2_000, 16_000
+SHORT, LONG = 2_000, 40_000
 SUSPICIOUS, LIMIT = 0.001, 0.25
 """CPU seconds for a SHORT text, from which on a LONG one is tried; and at most for that. By the
 square of its length it takes a second, in proportion to it some milliseconds."""
