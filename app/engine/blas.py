@@ -67,8 +67,8 @@ def _loaded_library() -> str | None:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
         return None
-    found = re.search(r"/.*/libopenblas[^/\n]*$", maps, re.MULTILINE)
-    return found[0] if found else None
+    paths = (slash + path for _, slash, path in (line.partition("/") for line in maps.split("\n")))
+    return next((each for each in paths if Path(each).name.startswith("libopenblas")), None)
 
 
 @cache

@@ -23,7 +23,7 @@ from app.engine.text_encoder import OnPieces, TextEncoder
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
-_QUESTION = re.compile(r"[^?？؟]+[?？؟]")
+_QUESTION = re.compile(r"(?<![^?？؟])[^?？؟]++[?？؟]")
 MOST_QUESTIONS = 8
 """Of more the whole text is looked for: it is not only questions."""
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,8 @@ HEADING_SHARE = 0.5
 """Of a heading's nearness, what counts for the unit that follows it."""
 PHRASE_BONUS = 1.0
 """For a unit with a phrase that the question has in quotation marks."""
+MAX_PHRASES = 20
+"""Phrases of a question that are looked for."""
 TERM_BONUS = 0.3
 """For a unit with a term in quotation marks, as in a definition, whose words the question has."""
 LONGEST = 400
@@ -321,18 +324,19 @@ def _with_phrase(
     question: str, documents: Sequence[PromptText], cut: Sequence[Sequence[Unit]]
 ) -> NDArray[np.float64]:
     """1 for each unit in which a phrase that the question has in quotation marks begins, else 0."""
-    phrases = []
-    for match in _PHRASE.finditer(question):
-        words = next(filter(None, match.groups())).split()[:MAX_PHRASE_WORDS]
-        if words:
-            phrases.append(re.compile(r"\s+".join(map(re.escape, words)), re.IGNORECASE))
+    quoted = (next(filter(None, match.groups())).split() for match in _PHRASE.finditer(question))
+    words = dict.fromkeys(tuple(each[:MAX_PHRASE_WORDS]) for each in quoted if each)
+    phrases = [
+        re.compile(r"\s+".join(map(re.escape, each)), re.IGNORECASE)
+        for each in islice(words, MAX_PHRASES)
+    ]
     found = []
     for document, each in zip(documents, cut, strict=True):
         starts = [unit.start for unit in each]
         has = np.zeros(len(each))
         for phrase in phrases:
-            for match in phrase.finditer(document.text):
-                has[max(int(np.searchsorted(starts, match.start(), side="right")) - 1, 0)] = 1.0
+            at = [match.start() for match in phrase.finditer(document.text)]
+            has[np.maximum(np.searchsorted(starts, at, side="right") - 1, 0)] = 1.0
         found.append(has)
     return np.concatenate(found)
 

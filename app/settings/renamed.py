@@ -11,7 +11,7 @@ from app.settings.definitions import RENAMED, RENAMED_VALUES
 from app.settings.introspection import groups
 
 _HEADER = re.compile(r"(\s*\[\s*)(\w+)(\s*\].*)", re.DOTALL)
-_KEY = re.compile(r"(\s*#?\s*)(\w+)(\s*=\s*)(.*)", re.DOTALL)
+_KEY = re.compile(r"(\s*+#?\s*+)(\w+)(\s*+=\s*+)(.*)", re.DOTALL)
 
 
 def with_current_keys(data: dict[str, Any]) -> dict[str, Any]:

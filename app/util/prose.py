@@ -15,6 +15,7 @@ _CODE_START = re.compile(
     r"|public|private|static|struct|#include|#define|@\w+|\$|//|/\*|>>>|#!)(?![\w-])"
 )
 _CODE_LINE = re.compile(r"[\w.\[\]]+(?:: ?[\w.\[\], |]+)? ?[-+*/|&]?=[^=]")
+_BACKTICKS = re.compile(r"`++")
 _PROSE_START = re.compile(r"[^\W\d_]|[\"'“„«(‘]")
 
 
@@ -40,9 +41,7 @@ def as_markdown(text: str) -> str:
     """Markdown that shows the text with the line breaks that mean something."""
     if not keeps_lines(text):
         return text
-    fence = "```"
-    while fence in text:
-        fence += "`"
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
     return f"{fence}\n{text}\n{fence}"
 
 

@@ -127,13 +127,13 @@ def _ranked(
     entries: Iterable[Entry], needle: str
 ) -> Iterator[tuple[tuple[bool, int, int, str], Entry]]:
     low = needle.lower()
-    letters = re.compile(".*?".join(map(re.escape, low)), re.DOTALL)
     for entry in entries:
         if entry.name.startswith(".") is not needle.startswith("."):
             continue
         name = entry.name.lower()
         index = name.find(low)
-        if index < 0 and letters.search(name) is None:
+        letters = iter(name)
+        if index < 0 and not all(letter in letters for letter in low):
             continue
         kind = 2 if index < 0 else min(index, 1)
         yield (bool(entry.skip_reason), kind, len(name) if needle else 0, name), entry
