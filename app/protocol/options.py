@@ -32,8 +32,15 @@ RETRIEVAL_SHARE = 0.5
 documents fit."""
 MAX_RETRIEVED = 32_768
 """Tokens for one question: more is hardly about it, and takes long to read."""
-MIN_SHARE = 0.125
-"""Of the context for documents: if a question would get less, earlier ones lose theirs."""
+MIN_SHARE, MIN_RETRIEVED = 0.125, 1_536
+"""What one question gets at least: this share of the context for documents, and these tokens or a
+fifth of a small context."""
+
+
+def min_retrieved(context: int) -> int:
+    """Tokens of a `context` for documents: if a question would get less, earlier ones lose
+    theirs."""
+    return max(int(MIN_SHARE * context), min(MIN_RETRIEVED, context // 5))
 
 
 @dataclass(frozen=True, slots=True)
