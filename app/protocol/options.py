@@ -22,9 +22,13 @@ AUTO_KEEP = 0.0
 """In place of a keep ratio: the scores decide, by the tuning's `keep_above`."""
 
 
-def expected_keep(keep_ratio: float) -> float:
-    """The keep ratio, or what is assumed of AUTO_KEEP until the scores are known."""
-    return DEFAULT_KEEP_RATIO if keep_ratio == AUTO_KEEP else keep_ratio
+def expected_keep(keep_ratio: float, before: float = 0.0) -> float:
+    """The keep ratio, or what is assumed of AUTO_KEEP until the scores are known: what the scores
+    of the turn `before` chose, if that is known and less than the default. (More would make the
+    next turns read everything, and never score again.)"""
+    if keep_ratio != AUTO_KEEP:
+        return keep_ratio
+    return min(before or DEFAULT_KEEP_RATIO, DEFAULT_KEEP_RATIO)
 
 
 RETRIEVAL_SHARE = 0.5
