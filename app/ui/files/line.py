@@ -15,7 +15,7 @@ from app.util.sanitize import sanitize_line
 
 CHANGE = " · ^F to change"
 MIN_NAMES = 2
-"""Names with their folders are shown if at least so many fit."""
+"""Names with their folders are shown if at least this number fits."""
 
 
 class FilesLine(ClickLine):
