@@ -48,7 +48,7 @@ class NextMessage:
 
     mode: Mode
     keep: float
-    """Or AUTO_KEEP: then the default one is assumed."""
+    """Or AUTO_KEEP: then that of `last` or the default one is assumed, whichever is less."""
     typed: int
     attached: int
     last: Statistics | None = None
@@ -92,7 +92,8 @@ class NextMessage:
 
     def _sparse_plan(self, costs: Costs) -> ReadPlan:
         total, last, skipped = self._earlier + self._new, self.last, self._skipped
-        keep = expected_keep(self.keep)
+        before = last.keep_ratio if last is not None and last.reading is Reading.SPARSE else 0.0
+        keep = expected_keep(self.keep, before)
         new = self.typed + math.ceil(keep * self.attached)
         if last is None:
             return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))

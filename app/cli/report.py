@@ -144,7 +144,11 @@ class Report:
         )
         names = dict.fromkeys(document.name for document in parts)
         listed = "".join(f"\n  {name}" for name in names)
-        self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
+        if event.total_files == 1:
+            tokens = sum(part.tokens for part in event.parts)
+            self._note(f"{tokens:,} tokens of the document fit this question:{listed}")
+        else:
+            self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:

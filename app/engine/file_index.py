@@ -52,6 +52,8 @@ _Found = dict[str, tuple[float, NDArray[np.int64]]]
 """For each word of a question that a page has: how rare it is, and the pages."""
 Progress = Callable[[int], None]
 """Called with how many files are indexed. Raises to cancel."""
+RankProgress = Callable[[int, int], None]
+"""Called with how many of how many files are compared with the question. Raises to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class FileIndex:
         earlier: str,
         allowed: Container[Document],
         encoder: TextEncoder,
-        check: Callable[[], object],
+        progress: RankProgress,
     ) -> list[RankedPage]:
         """The pages of allowed documents that have the question's words or, among the best of
         these, mean what it does; best first. `earlier` is the question before it."""
@@ -146,7 +148,7 @@ class FileIndex:
         rarities = {asked[term]: seen for term, seen in found.items() if term in asked}
         best = numbers[np.argsort(-scores[numbers], kind="stable")]
         candidates = best[:CANDIDATES]
-        meaning = self._meaning([self._pages[i] for i in candidates], question, encoder, check)
+        meaning = self._meaning([self._pages[i] for i in candidates], question, encoder, progress)
         words = _standardised(scores[candidates])
         meant = MEANING_WEIGHT * trust(encoder.known_share(question)) * _standardised(meaning)
         joined = words + meant
@@ -198,14 +200,16 @@ class FileIndex:
         pages: Sequence[Page],
         question: str,
         encoder: TextEncoder,
-        check: Callable[[], object],
+        progress: RankProgress,
     ) -> NDArray[np.float64]:
         """How near each page's best piece is to the question in meaning (n,)."""
         texts = list(dict.fromkeys(page.text for page in pages))
+        files = len({page.document for page in pages})
 
         def on_pieces(done: int, total: int) -> None:
-            check()
+            progress(files * done // total, files)
 
+        progress(0, files)
         found = encoder.encode_texts(texts, on_pieces, remember=False)
         asked = [encoder.encode_question(each) for each in questions_in(question)]
         best = {

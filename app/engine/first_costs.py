@@ -29,9 +29,10 @@ def first_costs(pair: ModelPair) -> Costs:
         return Costs(read, FREE, full, sparse)
     draft_step, by_draft = _speed(draft)
     scoring = by_draft
-    if scoring_of(pair, DEFAULT_TUNING, 0) is Scoring.JOINED:
+    # The search for what to quote is timed as a part of scoring, too.
+    if pair.only_quotes or scoring_of(pair, DEFAULT_TUNING, 0) is Scoring.JOINED:
         scoring += encoding
-    sparse = LinearCost(step + DEFAULT_TUNING.lookahead * draft_step, full.per_token)
+    sparse = LinearCost(step + DEFAULT_TUNING.lookahead * draft_step, TOKENISE_SECONDS)
     score = LinearCost(0.0, scoring, by_draft * attention_ratio(draft))
     return Costs(read, score, full, sparse)
 

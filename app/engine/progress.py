@@ -124,8 +124,8 @@ class Forecast:
         return (sum(seconds[: self._at]) + share * seconds[self._at]) / whole
 
     def rest(self, share: float, elapsed: float) -> float | None:
-        """Seconds until the first word; None if nothing is known. A step that was not predicted
-        takes as long as its own speed says."""
+        """Seconds until the first word; None if nothing is known, as while files are chosen. A step
+        that was not predicted takes as long as its own speed says."""
         if self._at is not None:
             now = (1 - share) * self._steps[self._at].seconds
             if self._predicted > 0:
@@ -133,7 +133,7 @@ class Forecast:
             return now + self._seconds(self._steps[self._at + 1 :])
         order = -1 if self._phase is None else _ORDER.index(self._phase)
         ahead = [step for step in self._steps if _ORDER.index(step.phase) > order]
-        if not share and not ahead:
+        if not ahead and (not share or self._phase is Phase.RETRIEVE):
             return None
         own = elapsed / share * (1 - share) if share else 0.0
         return own + self._seconds(ahead)

@@ -2,7 +2,8 @@
 conversation do not all fit into its context.
 
 Each question gets half of what is left of the context. What earlier questions brought stays where
-it is, so that it is not read again; once less than a quarter is left, all of that goes.
+it is, so that it is not read again. Where a question would get too little of the context
+(`min_retrieved`), all of that goes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from app.engine.file_index import FileIndex, Page, RankedPage
 from app.engine.prompt import Prompt, Prompts
 from app.engine.text_encoder import built_in_encoder
 from app.protocol.events import RankedFile
-from app.protocol.options import MAX_RETRIEVED, MIN_SHARE, RETRIEVAL_SHARE
+from app.protocol.options import MAX_RETRIEVED, MIN_SHARE, RETRIEVAL_SHARE, min_retrieved
 from app.protocol.prompt import (
     Document,
     FileChoice,
@@ -73,7 +74,8 @@ class Retriever:
     ) -> Retrieval:
         """Choose for the last question of `messages`, if their documents do not fit or were chosen
         before. `answer_tokens` may follow; `on_files` is called with how many files of how many are
-        indexed. Raises PromptError, and what `check` and `on_files` raise."""
+        indexed, then with how many of the best ones are compared with the question. Raises
+        PromptError, and what `check` and `on_files` raise."""
         asked = [i for i, each in enumerate(messages) if each.role is Role.USER]
         if not self._context or not asked or messages[asked[-1]].plain:
             return Retrieval(self._build(messages), messages)
@@ -121,7 +123,10 @@ class Retriever:
         The same for each question until the next one has to make room."""
         kept: dict[int, tuple[Document, ...]] = {}
         used = 0
+        least = min_retrieved(left)
         for index in asked[:-1]:
+            if messages[index].retrieved and RETRIEVAL_SHARE * (left - used) < least:
+                kept, used = {}, 0
             brought = messages[index].in_prompt
             characters = sum(len(each.text) for each in brought)
             tokens = self._estimate(brought) if characters > 8 * left else sum(self._count(brought))
@@ -131,7 +136,7 @@ class Retriever:
                 kept, used = {}, 0
             if brought:
                 kept[index], used = brought, used + tokens
-        if left - used < MIN_SHARE * left / RETRIEVAL_SHARE:
+        if RETRIEVAL_SHARE * (left - used) < least:
             return {}, 0
         return kept, used
 
@@ -160,7 +165,7 @@ class Retriever:
         present = {_place(each) for brought in kept.values() for each in brought}
         allowed = {each for each in every if each.name not in files.never}
         earlier = texts[-2] if len(texts) > 1 else ""
-        ranked = index.rank(texts[-1], earlier, allowed, built_in_encoder(), self._check)
+        ranked = index.rank(texts[-1], earlier, allowed, built_in_encoder(), on_files)
         ranked = [each for each in ranked if not _is_in(each.page, present)]
         room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)
         wanted = self._wanted(index, ranked, files, allowed, texts[-1], present)

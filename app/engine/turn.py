@@ -169,12 +169,12 @@ class Turn:
         ask, clock, started_at = self._ask, self._clock, time.perf_counter()
         context, thinking = self._pair.target.info.context_length, ask.sampling.thinking
         retriever = Retriever(self._pair.prompts, context, thinking, clock.check_cancel)
-        report: Callable[[int], None] | None = None
+        reports: dict[int, Callable[[int], None]] = {}
 
         def on_files(done: int, total: int) -> None:
-            nonlocal report
-            report = report or clock.report(Phase.RETRIEVE, total)
-            report(done)
+            if total not in reports:
+                reports[total] = clock.report(Phase.RETRIEVE, total)
+            reports[total](done)
 
         found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_files)
         chosen = found.parts is not None

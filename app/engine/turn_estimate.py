@@ -32,7 +32,7 @@ from app.protocol.cost_model import (
     sparse_work,
 )
 from app.protocol.memory_model import largest_that_fits
-from app.protocol.options import Scoring, Tuning
+from app.protocol.options import Scoring, Tuning, expected_keep
 from app.protocol.prompt import SegmentKind
 from app.protocol.stats import Phase, Reading
 
@@ -99,7 +99,7 @@ class TurnEstimate:
         full = costs.seconds(ReadPlan(len(self.prompt.ids), self._dense_work()))
         if self.pair.dense_only is not None:
             return PredictedTtft(None, full)
-        return PredictedTtft(self._sparse_ttft(costs, self.ask.expected_keep), full)
+        return PredictedTtft(self._sparse_ttft(costs, self._expected_keep), full)
 
     def steps(self, costs: Costs, reading: Reading, spent: float) -> list[Step]:
         """What is still to be done until the first token, `spent` seconds after the turn began;
@@ -126,7 +126,7 @@ class TurnEstimate:
             rest = rest if by_draft else 0.0
         if by_draft:
             steps.append(Step(Phase.LOOKAHEAD, rest))
-        work = self._planned_work(costs, self.ask.expected_keep) if sparse else self._dense_work()
+        work = self._planned_work(costs, self._expected_keep) if sparse else self._dense_work()
         steps.append(Step(Phase.PREFILL, costs.target.seconds(work)))
         return [*steps, Step(Phase.DECODE, first)]
 
@@ -169,6 +169,11 @@ class TurnEstimate:
         return self._shortfall(need) is None
 
     # ------------------------------------------------------------------------------ inside
+
+    @property
+    def _expected_keep(self) -> float:
+        scored = self.cache.scored
+        return expected_keep(self.ask.keep_ratio, scored.auto_keep if scored is not None else 0.0)
 
     def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:
         work, costs = self._planned_work(costs, keep), self._with_built_in(costs)

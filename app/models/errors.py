@@ -16,6 +16,8 @@ class ModelError(UserError):
 
     @classmethod
     def unreadable(cls, path: Path, error: OSError) -> Self:
+        if isinstance(error, FileNotFoundError):
+            return cls(f"There is no file '{path}'", "check the name and the current folder")
         reason = error.strerror or type(error).__name__
         return cls(f"'{path}' cannot be read ({reason})", "check its permissions")
 

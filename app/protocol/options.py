@@ -22,9 +22,13 @@ AUTO_KEEP = 0.0
 """In place of a keep ratio: the scores decide, by the tuning's `keep_above`."""
 
 
-def expected_keep(keep_ratio: float) -> float:
-    """The keep ratio, or what is assumed of AUTO_KEEP until the scores are known."""
-    return DEFAULT_KEEP_RATIO if keep_ratio == AUTO_KEEP else keep_ratio
+def expected_keep(keep_ratio: float, before: float = 0.0) -> float:
+    """The keep ratio, or what is assumed of AUTO_KEEP until the scores are known: what the scores
+    of the turn `before` chose, if that is known and less than the default. (More would make the
+    next turns read everything, and never score again.)"""
+    if keep_ratio != AUTO_KEEP:
+        return keep_ratio
+    return min(before or DEFAULT_KEEP_RATIO, DEFAULT_KEEP_RATIO)
 
 
 RETRIEVAL_SHARE = 0.5
@@ -32,8 +36,15 @@ RETRIEVAL_SHARE = 0.5
 documents fit."""
 MAX_RETRIEVED = 32_768
 """Tokens for one question: more is hardly about it, and takes long to read."""
-MIN_SHARE = 0.125
-"""Of the context for documents: if a question would get less, earlier ones lose theirs."""
+MIN_SHARE, MIN_RETRIEVED = 0.125, 1_536
+"""What one question gets at least: this share of the context for documents, and these tokens or a
+fifth of a small context."""
+
+
+def min_retrieved(context: int) -> int:
+    """Tokens of a `context` for documents: if a question would get less, earlier ones lose
+    theirs."""
+    return max(int(MIN_SHARE * context), min(MIN_RETRIEVED, context // 5))
 
 
 @dataclass(frozen=True, slots=True)

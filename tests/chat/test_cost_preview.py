@@ -8,7 +8,7 @@ import pytest
 
 from app.chat.cost_preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
-from app.protocol.options import Mode
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading, Statistics
 
 TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
@@ -68,6 +68,14 @@ def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
     whole = answered(20_100, 20_100)
     reused = NextMessage(Mode.FULL, 0.2, 30, 0, whole).seconds(COSTS)
     assert reused == pytest.approx(30 * TARGET + BESIDES)
+
+
+def test_auto_assumes_what_the_scores_chose_before_if_that_is_less() -> None:
+    last = answered(20_100, 2_100)
+    for chosen, assumed in ((0.09, 0.09), (0.6, 0.2)):
+        before = replace(last, keep_ratio=chosen)
+        auto = NextMessage(Mode.SPARSE, AUTO_KEEP, 30, 5_000, before).seconds(COSTS)
+        assert auto == NextMessage(Mode.SPARSE, assumed, 30, 5_000, before).seconds(COSTS)
 
 
 def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:

@@ -51,7 +51,7 @@ def test_parts_are_given_in_order(tiny: Path, shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(None, "cannot be read (No such file"), (b"GGUF", "is damaged"), (b"hello", "is not a GGUF")],
+    [(None, "There is no file"), (b"GGUF", "is damaged"), (b"hello", "is not a GGUF")],
 )
 def test_what_is_no_gguf_file_is_a_sentence(
     content: bytes | None,

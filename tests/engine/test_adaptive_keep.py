@@ -118,6 +118,18 @@ def test_until_the_scores_are_known_the_usual_keep_is_assumed() -> None:
     assert replace(ASK, keep_ratio=0.3).expected_keep == 0.3
 
 
+def test_the_next_turn_is_predicted_at_what_this_one_chose(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TurnEstimate, "_sparse_ttft", lambda self, costs, keep: 10_000 * keep)
+    ask = replace(ASK, tuning=Tuning(keep_above=0.95))
+    chosen = statistics(loaded.run(ask)).keep_ratio
+    assert loaded.of(Planned)[-1].ttft == pytest.approx(2_000, rel=0.05)
+    assert chosen < DEFAULT_KEEP_RATIO
+    loaded.run(replace(ask, turn=2))
+    assert loaded.of(Planned)[-1].ttft == pytest.approx(10_000 * chosen, rel=0.05)
+
+
 @pytest.mark.parametrize(("name", "says"), [("qwen3_5", True), ("qwen3", False)])
 def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
     name: str, says: bool, driver: Driver, tmp_path: Path

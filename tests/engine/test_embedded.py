@@ -16,6 +16,8 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine import prompt_reader
+from app.engine.first_costs import first_costs
+from app.engine.pair_loader import load_pair
 from app.engine.quotation import NOTHING_FOUND
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
@@ -61,6 +63,17 @@ def _answer(
     assert isinstance(finished, Finished)
     assert finished.statistics is not None
     return finished, finished.statistics, events
+
+
+def test_the_search_for_what_to_quote_is_expected_where_it_is_timed() -> None:
+    """Scoring is timed with it, whatever else comes before the first word without it."""
+    quotes = load_pair(resolve_pair())
+    writes = replace(quotes, only_quotes=False)
+    costs, others = first_costs(quotes), first_costs(writes)
+    assert costs.draft is not None
+    assert others.draft is not None
+    assert costs.draft.per_token > 1.5 * others.draft.per_token
+    assert costs.sparse == others.sparse
 
 
 def _flat(text: str) -> str:

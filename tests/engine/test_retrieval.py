@@ -14,7 +14,7 @@ from app.engine.retrieval import Retrieval, Retriever, index_of
 from app.engine.text_encoder import built_in_encoder
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Planned, Retrieved
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import Mode, Sampling, min_retrieved
 from app.protocol.prompt import NO_CHOICE, Document, FileChoice, Message, RetrievalReason, Role
 from tests import tiny
 from tests.engine.driver import Driver
@@ -123,6 +123,33 @@ def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
         assert len(present) == len(set(present))
         assert len(found.prompt.ids) + ANSWER <= CONTEXT
         messages = (*found.messages, Message(Role.ASSISTANT, f"On day {number}."))
+
+
+def test_earlier_files_make_room_before_a_question_gets_too_little(
+    builder: PromptBuilder,
+) -> None:
+    messages: tuple[Message, ...] = ()
+    rooms = []
+    for topic in TOPICS:
+        documents = () if messages else library(200)
+        asked = asks(f"When are the {topic} settled?", *documents)
+        found = fit(builder, *messages, asked, context=2 * CONTEXT)
+        rooms.append(found.room)
+        messages = (*found.messages, Message(Role.ASSISTANT, "On a day."))
+    assert min(rooms) >= min_retrieved(2 * CONTEXT - 1_000)
+    assert rooms[1] < rooms[0]
+    assert rooms[2] > rooms[1]  # earlier files made room
+
+
+def test_progress_goes_on_while_the_best_files_are_compared(builder: PromptBuilder) -> None:
+    seen: list[tuple[int, int]] = []
+    retriever = Retriever(builder, CONTEXT, True, lambda: None)
+    message = asks("When are the harbour dues settled?", *library(150))
+    retriever.fit((message,), NO_CHOICE, ANSWER, lambda done, total: seen.append((done, total)))
+    compared = seen[seen.index((150, 150)) + 1 :]
+    assert compared[0] == (0, compared[0][1])
+    assert compared[-1][0] == compared[-1][1] < 150
+    assert len({done for done, _ in compared}) > 2
 
 
 def test_an_answer_again_reads_what_was_retrieved_for_it(builder: PromptBuilder) -> None:
@@ -268,7 +295,7 @@ def test_the_index_is_extended_and_not_made_again() -> None:
     assert ranked[0].page.document.name == "shop/new.txt"
 
 
-def _nothing() -> None:
+def _nothing(done: int, total: int) -> None:
     pass
 
 

@@ -72,7 +72,9 @@ def test_the_right_file_is_among_those_that_fit() -> None:
         index = FileIndex()
         index.extend(documents, lambda done: None)
         for question, right in questions.items():
-            ranked = index.rank(question, "", set(documents), built_in_encoder(), lambda: None)
+            ranked = index.rank(
+                question, "", set(documents), built_in_encoder(), lambda done, total: None
+            )
             endings = tuple(f"/{ending}" for ending in right.split("|"))
             place = next(
                 (i for i, each in enumerate(ranked) if each.page.document.name.endswith(endings)),

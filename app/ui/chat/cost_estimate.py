@@ -8,7 +8,7 @@ from app.chat.conversation import Turn
 from app.chat.cost_preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
-from app.protocol.options import MAX_RETRIEVED, MIN_SHARE, RETRIEVAL_SHARE, Mode
+from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
 from app.ui.chat.context_meter import ContextMeter
@@ -109,7 +109,7 @@ class CostEstimate:
         """Tokens of documents that are put before the model for a question, of those `left`."""
         assert self._pair is not None
         context = self._pair.target.context_length
-        left = context if left < 2 * MIN_SHARE * context else left
+        left = context if RETRIEVAL_SHARE * left < min_retrieved(context) else left
         return min(int(RETRIEVAL_SHARE * left), MAX_RETRIEVED)
 
     def _typed(self) -> int:

@@ -222,19 +222,29 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
     def _open(self, event: FilterList.Chosen) -> None:
         if event.key.startswith(_DOCUMENT):
             hit = self._documents.hits[int(event.key.removeprefix(_DOCUMENT))]
-            self.dismiss(ChosenConversation(hit.conversation, hit.message, hit))
+            self._leave(ChosenConversation(hit.conversation, hit.message, hit))
             return
         row = next(row for row in self._rows if str(row.id) == event.key)
-        self.dismiss(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
+        self._leave(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
 
     def action_new(self) -> None:
-        self.dismiss(ChosenConversation(None))
+        self._leave(ChosenConversation(None))
 
     def action_close(self) -> None:
         if self.prompt.display:
             self._close_prompt()
+        elif self.list.filter.value:
+            self.list.filter.value = ""
         else:
-            super().action_close()
+            self._leave(None)
+
+    def _leave(self, chosen: ChosenConversation | None) -> None:
+        """Close the list once the changes before are stored."""
+
+        async def leave() -> None:
+            self.dismiss(chosen)
+
+        self.run_in_turn(leave)
 
     # -------------------------------------------------------------------------- changing
 

@@ -14,6 +14,8 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 CHANGE = " · ^F to change"
+MIN_NAMES = 2
+"""Names with their folders are shown if at least this number fits."""
 
 
 class FilesLine(ClickLine):
@@ -38,15 +40,40 @@ class FilesLine(ClickLine):
             self.refresh()
 
     def pieces(self) -> Iterator[Piece]:
-        count = formatting.count(len(by_file(self._shown or ())))
-        head = f"{count} of {formatting.plural(len(self._files), 'file')}"
-        room = self.content_size.width - cell_len(head) - cell_len(CHANGE) - 2
-        names = fit_names(self._names, room)
-        if names.endswith("…") or not names:
-            short = [each.rpartition("/")[2] for each in self._names]
-            names = fit_names(short, room) or fit_names([_without_lines(n) for n in short], room)
-        yield Piece(f"{head}: {names}" if names else head, "$ink-dim")
+        room = self.content_size.width - cell_len(CHANGE)
+        yield Piece(chosen_text(self._shown or (), self._files, self._names, room), "$ink-dim")
         yield Piece(CHANGE, "$ink-dim", lambda: self.screen.run_action("files"))
+
+
+def chosen_text(
+    parts: Sequence[RetrievedPart], files: Sequence[Document], names: Sequence[str], width: int
+) -> str:
+    """`5 of 2,293 files: urls/base.py, …`, or of a single document `12% of contract.pdf`."""
+    if len(files) == 1:
+        share = sum(len(part.document.text) for part in parts) / max(len(files[0].text), 1)
+        head = f"{formatting.percent(share)} of "
+        return head + (fit_files(names, width - cell_len(head)) or "the document")
+    head = f"{formatting.count(len(by_file(parts)))} of {formatting.plural(len(files), 'file')}"
+    fitting = fit_files(names, width - cell_len(head) - 2)
+    return f"{head}: {fitting}" if fitting else head
+
+
+def fit_files(names: Sequence[str], width: int) -> str:
+    """As much as fits of names such as `urls/base.py:1–80`. Folders and lines give way to the names
+    of more files."""
+    short = [_last(each) for each in names]
+    bare = [_without_lines(each) for each in names]
+    shortest = [_last(each) for each in bare]
+    for complete in (names, short, bare, shortest):
+        text = fit_names(complete, width)
+        if text and not text.endswith("…"):
+            return text
+    with_folders = fit_names(bare, width)
+    return with_folders if with_folders.count(", ") >= MIN_NAMES else fit_names(shortest, width)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _without_lines(name: str) -> str:

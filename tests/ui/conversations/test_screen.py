@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from io import BytesIO
 from pathlib import Path
+from threading import Event
 
 import pytest
 from textual.pilot import Pilot
@@ -238,6 +240,23 @@ async def test_rename_pin_and_duplicate(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         titles = [each.title for each in store.conversations()]
         assert titles == ["Flat", "Flat (copy)", "Repo tour", "Log triage"]
+
+
+async def test_a_rename_is_stored_if_the_list_is_left_right_away(tmp_path: Path) -> None:
+    three(tmp_path)
+    busy = Event()
+    async with kept_app(tmp_path) as (pilot, app):
+        await opened_list(pilot)
+        repository = app.chat.open_chats.repository
+        waiting = asyncio.create_task(repository.write(lambda store: busy.wait(30)))
+        try:
+            await pilot.press("down", "down", "ctrl+r", "ctrl+u", *"Flat", "enter", "escape")
+        finally:
+            busy.set()
+        await waiting
+        await until_gone(pilot, "3 conversations")
+    with Store(tmp_path) as store:
+        assert {each.title for each in store.conversations()} == {"Flat", "Repo tour", "Log triage"}
 
 
 async def test_export_shows_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

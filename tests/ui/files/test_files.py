@@ -10,12 +10,14 @@ from textual.pilot import Pilot
 
 from app.protocol.events import Retrieved
 from app.protocol.options import Mode
+from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
+from app.ui.files.line import chosen_text, fit_files
 from app.ui.files.overview import FileFacts, choice_text, summary
 from app.ui.files.screen import FilesScreen, row_content
 from app.ui.files.tree import Choice, FileTree, Row
 from tests.fakes import FakeEngine, Story
-from tests.ui.files.helpers import attach, repository
+from tests.ui.files.helpers import LONG, attach, repository
 from tests.ui.helpers import (
     SMALL,
     app_with,
@@ -89,6 +91,38 @@ async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
         engine.advance_to(lambda event: isinstance(event, Retrieved))
         await until_shown(pilot, "3 of 30 files: long.py:280–319, base.py, resolvers.py · ^F to")
         engine.finish()
+
+
+NAMES = ["middleware/csrf.py:29–56, 130–250", "template/utils.py", "views/csrf.py:1–20"]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (90, "middleware/csrf.py:29–56, 130–250, template/utils.py, views/csrf.py:1–20"),
+        (60, "csrf.py:29–56, 130–250, utils.py, csrf.py:1–20"),
+        (45, "csrf.py, utils.py, csrf.py"),
+        (30, "csrf.py, utils.py, csrf.py"),
+        (18, "csrf.py, …"),
+        (5, ""),
+    ],
+)
+def test_names_matter_more_than_lines_and_folders(width: int, shown: str) -> None:
+    assert fit_files(NAMES, width) == shown
+
+
+def test_what_does_not_fit_ends_in_an_ellipsis() -> None:
+    names = [*NAMES, "a/long/way/down/to/the/last_file_of_all.py"]
+    assert fit_files(names, 40) == "middleware/csrf.py, template/utils.py, …"
+    assert fit_files(names, 32) == "csrf.py, utils.py, csrf.py, …"
+
+
+def test_of_a_single_document_it_says_how_much() -> None:
+    long = Document("long.py", LONG)
+    part = RetrievedPart(replace(long, text=LONG[: len(LONG) // 4]), 90, RetrievalReason.WORDS)
+    assert chosen_text([part], [long], ["long.py:1–80"], 40) == "25% of long.py:1–80"
+    assert chosen_text([part], [long], ["long.py:1–80"], 16) == "25% of long.py"
+    assert chosen_text([part], [long, long], ["long.py:1–80"], 40) == "1 of 2 files: long.py:1–80"
 
 
 async def test_a_stored_answer_says_it_too(tmp_path: Path) -> None:
