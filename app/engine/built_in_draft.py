@@ -7,8 +7,6 @@ encoder, which knows English.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,15 +15,13 @@ from app.engine.embedding_scores import embedding_scores
 from app.engine.foreign_draft import means_between, token_borders
 from app.engine.loader import LoadedModel
 from app.engine.prompt import Prompt
+from app.engine.quotation import questions_in
 from app.engine.selection import chunk_bounds
 from app.engine.text_encoder import OnPieces, TextEncoder
 
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
-_QUESTION = re.compile(r"[^?？؟]+[?？؟]")
-MOST_QUESTIONS = 8
-"""Of more the whole text is looked for: it is not only questions."""
 
 
 def built_in_scores(
@@ -58,12 +54,6 @@ def built_in_scores(
             meaning[text.first : text.first + len(tokens)] = tokens
         joined.append(join(words, meaning, weight, pinned, chunk))
     return np.asarray(np.max(joined, axis=0))
-
-
-def questions_in(text: str) -> list[str]:
-    """Each of several questions, because what they mean together nothing in the document does."""
-    found = _QUESTION.findall(text)
-    return found if 1 < len(found) <= MOST_QUESTIONS else [text]
 
 
 def join(
