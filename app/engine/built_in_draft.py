@@ -33,8 +33,7 @@ def built_in_scores(
     on_pieces: OnPieces,
 ) -> Importance:
     """Importance (M,) of the prompt's tokens: 0 for what is always read, and otherwise its chunk's.
-    While the target's weights are not in memory, meaning alone
-    decides. Raises NoEmbeddings, and what `on_pieces` raises."""
+    While the target's weights are not in memory, meaning alone decides. Raises NoEmbeddings, and what `on_pieces` raises."""
     pinned = prompt.pinned
     words = np.zeros(len(prompt.ids), np.float32)
     if target.is_loaded:
@@ -44,16 +43,16 @@ def built_in_scores(
     if not weight or pinned.all():
         return words
     found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
-    joined = []
+    borders = [token_borders(text.starts) for text in prompt.texts]
+    importance = np.zeros(len(prompt.ids), np.float32)
     for each in questions_in(question):
         meaning, question_vector = np.zeros(len(prompt.ids)), encoder.encode_question(each)
-        for text, pieces in zip(prompt.texts, found, strict=True):
+        for text, own, pieces in zip(prompt.texts, borders, found, strict=True):
             scores = pieces.vectors @ question_vector
-            borders = pieces.borders.astype(np.float64)
-            tokens = means_between(token_borders(text.starts), borders, scores)
+            tokens = means_between(own, pieces.borders.astype(np.float64), scores)
             meaning[text.first : text.first + len(tokens)] = tokens
-        joined.append(join(words, meaning, weight, pinned, chunk))
-    return np.asarray(np.max(joined, axis=0))
+        importance = np.maximum(importance, join(words, meaning, weight, pinned, chunk))
+    return importance
 
 
 def join(

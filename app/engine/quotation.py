@@ -146,14 +146,15 @@ def best_quote(
 def questions_in(message: str) -> list[str]:
     """The parts of a message that are looked for one by one, because what they mean together
     nothing in a document does: its questions, and the other sentences. Those of a long message are
-    joined, up to a share of its length that leaves few parts."""
+    joined to parts of up to LONGEST characters, about MAX_PARTS if that is enough."""
     found = [message[unit.start : unit.end] for unit in units(message)]
     sentences = [part for each in found for part in _AFTER_QUESTION.split(each)]
     few = sum(map(_asks, sentences)) <= MAX_QUESTIONS
+    size = min(len(message) // MAX_PARTS, LONGEST)
     parts: list[str] = []
     for sentence in sentences:
         alone = not parts or (few and (_asks(sentence) or _asks(parts[-1])))
-        if alone or len(parts[-1]) + len(sentence) >= len(message) // MAX_PARTS:
+        if alone or len(parts[-1]) + len(sentence) >= size:
             parts.append(sentence)
         else:
             parts[-1] += f" {sentence}"

@@ -12,7 +12,7 @@ from app.chat.model_pairs import resolve_pair
 from app.engine.built_in_draft import built_in_scores, trust
 from app.engine.embedding_scores import embedding_scores
 from app.engine.pair_loader import load_pair
-from app.engine.quotation import MAX_PARTS, MAX_QUESTIONS, questions_in
+from app.engine.quotation import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
 from app.engine.selection import select
 from app.engine.text_encoder import (
     BATCH,
@@ -220,7 +220,8 @@ def test_a_long_message_has_few_parts_and_lacks_nothing(count: int) -> None:
     text = "Is it so? " * count + "It is so. " * 2000
     parts = questions_in(text)
     assert " ".join(parts) == text.rstrip()
-    assert len(parts) <= 2 * MAX_PARTS + MAX_QUESTIONS
+    assert len(parts) <= 2 * max(MAX_PARTS, len(text) / LONGEST) + MAX_QUESTIONS
+    assert max(map(len, parts)) <= LONGEST
     assert parts[0] == "Is it so?" or count > MAX_QUESTIONS
 
 
