@@ -33,7 +33,8 @@ def built_in_scores(
     on_pieces: OnPieces,
 ) -> Importance:
     """Importance (M,) of the prompt's tokens: 0 for what is always read, and otherwise its chunk's.
-    While the target's weights are not in memory, meaning alone decides. Raises NoEmbeddings, and what `on_pieces` raises."""
+    While the target's weights are not in memory, meaning alone decides. Raises NoEmbeddings, and
+    what `on_pieces` raises."""
     pinned = prompt.pinned
     words = np.zeros(len(prompt.ids), np.float32)
     if target.is_loaded:
