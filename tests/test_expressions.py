@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.built_in_draft import questions_in
+from app.engine.quotation import questions_in
 from app.ingest.dir_listing import DirListing, Entry
 from app.serve.cutting import cut
 from app.ui.completion.paths import PathCompleter

@@ -7,8 +7,6 @@ encoder, which knows English.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,15 +15,13 @@ from app.engine.embedding_scores import embedding_scores
 from app.engine.foreign_draft import means_between, token_borders
 from app.engine.loader import LoadedModel
 from app.engine.prompt import Prompt
+from app.engine.quotation import questions_in
 from app.engine.selection import chunk_bounds
 from app.engine.text_encoder import OnPieces, TextEncoder
 
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
-_QUESTION = re.compile(r"(?<![^?？؟])[^?？؟]++[?？؟]")
-MOST_QUESTIONS = 8
-"""Of more the whole text is looked for: it is not only questions."""
 
 
 def built_in_scores(
@@ -37,8 +33,8 @@ def built_in_scores(
     on_pieces: OnPieces,
 ) -> Importance:
     """Importance (M,) of the prompt's tokens: 0 for what is always read, and otherwise its chunk's.
-    While the target's weights are not in memory, meaning alone
-    decides. Raises NoEmbeddings, and what `on_pieces` raises."""
+    While the target's weights are not in memory, meaning alone decides. Raises NoEmbeddings, and
+    what `on_pieces` raises."""
     pinned = prompt.pinned
     words = np.zeros(len(prompt.ids), np.float32)
     if target.is_loaded:
@@ -48,22 +44,16 @@ def built_in_scores(
     if not weight or pinned.all():
         return words
     found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
-    joined = []
+    borders = [token_borders(text.starts) for text in prompt.texts]
+    importance = np.zeros(len(prompt.ids), np.float32)
     for each in questions_in(question):
         meaning, question_vector = np.zeros(len(prompt.ids)), encoder.encode_question(each)
-        for text, pieces in zip(prompt.texts, found, strict=True):
+        for text, own, pieces in zip(prompt.texts, borders, found, strict=True):
             scores = pieces.vectors @ question_vector
-            borders = pieces.borders.astype(np.float64)
-            tokens = means_between(token_borders(text.starts), borders, scores)
+            tokens = means_between(own, pieces.borders.astype(np.float64), scores)
             meaning[text.first : text.first + len(tokens)] = tokens
-        joined.append(join(words, meaning, weight, pinned, chunk))
-    return np.asarray(np.max(joined, axis=0))
-
-
-def questions_in(text: str) -> list[str]:
-    """Each of several questions, because what they mean together nothing in the document does."""
-    found = _QUESTION.findall(text)
-    return found if 1 < len(found) <= MOST_QUESTIONS else [text]
+        importance = np.maximum(importance, join(words, meaning, weight, pinned, chunk))
+    return importance
 
 
 def join(

@@ -16,7 +16,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.built_in_draft import questions_in, trust
+from app.engine.built_in_draft import trust
+from app.engine.quotation import questions_in
 from app.engine.text_encoder import TextEncoder
 from app.protocol.prompt import Document
 

@@ -49,11 +49,15 @@ WHOLE = 600
 MAX_QUOTE = 1200
 """Characters from which on a quote is not extended any more."""
 MAX_PHRASE_WORDS = 50
+MAX_QUESTIONS, MAX_PARTS = 8, 16
+"""Questions of a message that are looked for by themselves, and about how many parts of it."""
 MAX_TERM = 60
 """Characters of a term that is defined."""
 STEM = 5
 """Letters by which words are compared."""
 _END = re.compile(r"[.?!][\"')\]”»]*(?=\s)|[。！？]")
+_AFTER_QUESTION = re.compile(r"(?<=[?？])\s+")
+"""Also where the next sentence begins in lower case, as many people type."""
 _WORD = re.compile(r"[^\W_]+")
 _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„“”]+)[“”]")
 _MARKER = re.compile(r"(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)])(?=\s|$)")
@@ -126,7 +130,10 @@ def best_quote(
         documents[number].text[cut[number][index].start : cut[number][index].end]
         for number, index in places
     ]
-    scores = encoder.encode(found, on_pieces) @ encoder.encode_question(question)
+    parts = questions_in(question)
+    asked = [part for part in parts if _asks(part)] or parts
+    vectors = np.array([encoder.encode_question(part) for part in asked])
+    scores = (encoder.encode(found, on_pieces) @ vectors.T).max(axis=1)
     scores += _shared_words(question, found)
     scores += PHRASE_BONUS * _with_phrase(question, documents, cut)
     scores += TERM_BONUS * _with_term(question, found)
@@ -137,6 +144,28 @@ def best_quote(
     number, index = places[best]
     start, end = around(documents[number].text, cut[number], index)
     return Quote(documents[number], start, end, float(scores[best]))
+
+
+def questions_in(message: str) -> list[str]:
+    """The parts of a message that are looked for one by one, because what they mean together
+    nothing in a document does: its questions, and the other sentences. Those of a long message are
+    joined to parts of up to LONGEST characters, about MAX_PARTS if that is enough."""
+    found = [message[unit.start : unit.end] for unit in units(message)]
+    sentences = [part for each in found for part in _AFTER_QUESTION.split(each)]
+    few = sum(map(_asks, sentences)) <= MAX_QUESTIONS
+    size = min(len(message) // MAX_PARTS, LONGEST)
+    parts: list[str] = []
+    for sentence in sentences:
+        alone = not parts or (few and (_asks(sentence) or _asks(parts[-1])))
+        if alone or len(parts[-1]) + len(sentence) >= size:
+            parts.append(sentence)
+        else:
+            parts[-1] += f" {sentence}"
+    return parts or [message]
+
+
+def _asks(sentence: str) -> bool:
+    return sentence.rstrip("\"')]”»").endswith(("?", "？"))
 
 
 def _of_headings(

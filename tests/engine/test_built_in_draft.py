@@ -13,9 +13,10 @@ import pytest
 
 from app.chat.model_pairs import resolve_pair
 from app.engine import text_encoder
-from app.engine.built_in_draft import MOST_QUESTIONS, built_in_scores, questions_in, trust
+from app.engine.built_in_draft import built_in_scores, trust
 from app.engine.embedding_scores import embedding_scores
 from app.engine.pair_loader import load_pair
+from app.engine.quotation import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
 from app.engine.selection import select
 from app.engine.text_encoder import (
     BATCH,
@@ -248,17 +249,28 @@ def test_a_target_without_a_draft_reads_sparsely() -> None:
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("Who leads it? And where is it?", ["Who leads it?", " And where is it?"]),
+        ("Who leads it? And where is it?", ["Who leads it?", "And where is it?"]),
         ("谁负责？在哪里？", ["谁负责？", "在哪里？"]),
         ("Who leads it?", ["Who leads it?"]),
         ("Tell me who leads it.", ["Tell me who leads it."]),
+        ("(Who leads it?) Say where Mr. X is.", ["(Who leads it?)", "Say where Mr. X is."]),
         ("", [""]),
         ("?", ["?"]),
-        ("a? " * (MOST_QUESTIONS + 1), ["a? " * (MOST_QUESTIONS + 1)]),
+        ("a? " * MAX_QUESTIONS, ["a?"] * MAX_QUESTIONS),
     ],
 )
 def test_several_questions_are_looked_for_one_by_one(text: str, asked: list[str]) -> None:
     assert questions_in(text) == asked
+
+
+@pytest.mark.parametrize("count", [1, MAX_QUESTIONS, 100 * MAX_QUESTIONS])
+def test_a_long_message_has_few_parts_and_lacks_nothing(count: int) -> None:
+    text = "Is it so? " * count + "It is so. " * 2000
+    parts = questions_in(text)
+    assert " ".join(parts) == text.rstrip()
+    assert len(parts) <= 2 * max(MAX_PARTS, len(text) / LONGEST) + MAX_QUESTIONS
+    assert max(map(len, parts)) <= LONGEST
+    assert parts[0] == "Is it so?" or count > MAX_QUESTIONS
 
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:
@@ -281,3 +293,40 @@ def test_of_two_questions_each_finds_its_own_passage() -> None:
             token = text.first + int(np.searchsorted(starts, start, "right"))
             found.append(token in best)
     assert np.mean(found) >= 0.8
+
+
+COURT = "conditions are imposed on you (whether by court order"
+TALK = (
+    "I am preparing a talk for colleagues in marketing who have never programmed, so avoid jargon"
+    " and explain each term when it first appears. The talk takes place on Thursday afternoon in"
+    " the large meeting room, there will be coffee, and about twenty people have said that they"
+    " are coming. Most of them know the product from using it at home, some have read about it in"
+    " a magazine, and two of them were here last year. "
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "{asks}",
+        "{asks} {talk}",
+        "{talk} {asks}",
+        "Who may publish new versions? How do I get the source? {says}",
+        "Who may publish new versions? {asks} How do I get the source? {talk}",
+        "Who may publish new versions? {says} {talk}",
+    ],
+)
+def test_whatever_is_asked_beside_it_a_passage_is_found(message: str) -> None:
+    asked = message.format(
+        asks="What happens if a court says that I must not follow it?",
+        says="Tell me what happens if a court says that I must not follow it.",
+        talk=TALK,
+    )
+    pair, chunk = load_pair(Load(str(target_path()))), 32
+    prompt = pair.prompts.build((Message(Role.USER, asked, (Document("gpl", LICENCE),)),))
+    scores = built_in_scores(pair.target, built_in_encoder(), prompt, asked, chunk, nothing)
+    (text,) = prompt.texts
+    start = LICENCE.index(COURT)
+    place = np.searchsorted(text.starts, [start, start + len(COURT)]) + text.first
+    better = scores > scores[slice(*place)].max()
+    assert better.mean() < 0.15
