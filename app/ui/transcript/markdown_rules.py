@@ -64,7 +64,7 @@ def _formula(state: StateInline, silent: bool) -> bool:
 
 def _formula_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """The lines from one that begins with `$$` or `\\[` to the one that closes it are a paragraph:
-    a line with a minus is no item of a list."""
+    a line with a minus is no item of a list. Like LaTeX's, it has no blank line."""
     first = getLine(state, start)
     closing = _LONG_FORMULAS.get(first[:2])
     if closing is None or first.startswith("\\(") or state.is_code_block(start):
@@ -72,12 +72,16 @@ def _formula_block(state: StateBlock, start: int, end: int, silent: bool) -> boo
     line, text = start, first[2:]
     while closing not in text:
         line += 1
-        if line >= min(end, start + MAX_FORMULA_LINES) or state.sCount[line] < state.blkIndent:
+        if line == end:  # the rest is still to come
+            break
+        if line - start > MAX_FORMULA_LINES or state.isEmpty(line):
+            return False
+        if state.sCount[line] < state.blkIndent:
             return False
         text = getLine(state, line)
     if silent:
         return True
-    state.line = line + 1
+    state.line = min(line + 1, end)
     state.push("paragraph_open", "p", 1).map = [start, state.line]
     inline = state.push("inline", "", 0)
     inline.content = state.getLines(start, state.line, state.blkIndent, False).strip()
