@@ -82,7 +82,7 @@ class Retriever:
         room = min(answer_tokens, max(self._context // 8, 1))
         if all(messages[i].retrieved is None for i in asked):
             documents = [document for i in asked for document in messages[i].documents]
-            if not documents or self._estimate(documents) <= SURE * self._context:
+            if not documents or self.estimate(documents) <= SURE * self._context:
                 prompt = self._build(messages)
                 if not documents or len(prompt.ids) + room <= self._context:
                     return Retrieval(prompt, messages)
@@ -98,7 +98,15 @@ class Retriever:
             return self._retrieval(_with(bare, kept))
         return self._choose(messages, bare, kept, asked, files, left, used, on_files)
 
-    def _estimate(self, documents: Sequence[Document]) -> int:
+    def is_far_too_long(self, documents: Sequence[Document]) -> bool:
+        """Whether documents are so much longer than the context that counting all their tokens, at
+        some 240 bytes of memory a character, is not worth it."""
+        characters = sum(len(each.text) for each in documents)
+        if not self._context or characters <= max(SAMPLES * SAMPLE, 2 * self._context):
+            return False
+        return self.estimate(documents) > SURE * self._context
+
+    def estimate(self, documents: Sequence[Document]) -> int:
         """The tokens of documents, estimated from pieces of them."""
         total = sum(len(each.text) for each in documents)
         if total <= SAMPLES * SAMPLE:
@@ -129,7 +137,7 @@ class Retriever:
                 kept, used = {}, 0
             brought = messages[index].in_prompt
             characters = sum(len(each.text) for each in brought)
-            tokens = self._estimate(brought) if characters > 8 * left else sum(self._count(brought))
+            tokens = self.estimate(brought) if characters > 8 * left else sum(self._count(brought))
             if tokens > (1 - MIN_SHARE) * left:
                 continue
             if used + tokens > (1 - MIN_SHARE) * left:

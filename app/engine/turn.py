@@ -41,6 +41,7 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.protocol.wording import TEMPLATE_RULES
 
@@ -169,6 +170,9 @@ class Turn:
         ask, clock, started_at = self._ask, self._clock, time.perf_counter()
         context, thinking = self._pair.target.info.context_length, ask.sampling.thinking
         retriever = Retriever(self._pair.prompts, context, thinking, clock.check_cancel)
+        typed = [Document("", each.text) for each in ask.messages]
+        if retriever.is_far_too_long(typed):
+            raise self._too_long(retriever.estimate(typed), "about ")
         reports: dict[int, Callable[[int], None]] = {}
 
         def on_files(done: int, total: int) -> None:
@@ -255,13 +259,17 @@ class Turn:
             return requested
         total = len(prompt.ids)
         if total >= context:
-            raise TurnError(
-                f"Question and conversation are {total:,} tokens long, and"
-                f" {self._pair.target.info.name} takes at most {context:,}",
-                "start a new conversation, or choose a model with a longer context",
-                total - context + 1,
-            )
+            raise self._too_long(total)
         return min(requested, context - total)
+
+    def _too_long(self, tokens: int, about: str = "") -> TurnError:
+        info = self._pair.target.info
+        return TurnError(
+            f"Question and conversation are {about}{tokens:,} tokens long, and"
+            f" {info.name} takes at most {info.context_length:,}",
+            "start a new conversation, or choose a model with a longer context",
+            tokens - info.context_length + 1,
+        )
 
     def _make_plan(self, prompt: Prompt) -> Plan:
         total, target = len(prompt.ids), self._cache.target

@@ -105,7 +105,7 @@ _COMMON = frozenset("’‘“”„‚‹›«»–—…•·€£§°©®™�
 _OPENING, _CLOSING = frozenset("“‘«„‚‹¿¡"), frozenset("”’»›…")
 _IN_WORDS = frozenset("’·µªº°״׳\xad")
 
-_MAX_BYTES = 8_192
+_MAX_BYTES = 4_096
 """Bytes of parts of lines with characters beyond ASCII that are looked at."""
 _LETTER_ELSEWHERE, _LETTER_OF_NO_LANGUAGE = math.log(1e-4), math.log(1e-5)
 _QUOTE, _PUNCTUATION, _LINE, _CORNER, _SYMBOL, _CONTROL = map(

@@ -51,7 +51,7 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
             texts.append("".join(_mail(message, mail, 0)).strip("\n") + "\n")
         except (RecursionError, AssertionError, LookupError, ValueError, TypeError, AttributeError):
             return None
-    mail.text = "\n".join(texts)
+    mail.text = "\n".join(texts).replace("\r\n", "\n")
     return mail
 
 
@@ -111,6 +111,7 @@ def _decoded(part: email.message.Message) -> Decoded:
     charset = part.get_content_charset()
     with suppress(LookupError, UnicodeDecodeError):
         if charset is not None:
+            charset = "cp1252" if charset in ("iso-8859-1", "latin1") else charset
             return Decoded(data.decode(charset), charset)
     with suppress(Exception):
         return decode(data)

@@ -7,8 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from app.ingest.web_page import page_text
+
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _EMBEDDED = re.compile(r"(data:[\w/+.-]{1,60});base64,[A-Za-z0-9+/=\s]{40,}")
+_TEXTS = ("text/plain", "text/markdown", "text", "text/latex")
 _KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
 
 
@@ -46,9 +49,11 @@ def _output(output: dict[str, Any]) -> Iterator[str]:
     else:
         # Before version 4, what is now `data` by media type stood in the output itself.
         data = output.get("data", output)
-        text = data.get("text/plain", data.get("text/markdown", data.get("text", "")))
+        shown = next((data[name] for name in _TEXTS if name in data), "")
+        if not shown and "text/html" in data:
+            shown = page_text(_joined(data["text/html"]))
         pictures = [name for name in data if name.startswith("image/") or name in ("png", "jpeg")]
-        yield _plain(text)
+        yield _plain(shown)
         yield from (f"({name.removeprefix('image/')} picture)" for name in pictures)
 
 

@@ -88,7 +88,7 @@ def _decode_wide(data: bytes, encoding: str) -> Decoded:
 
 
 def _may_be_wrong(wrong: int, characters: int) -> bool:
-    """Whether a UTF-16 or UTF-32 text may have so many bad ones among its characters."""
+    """Whether a UTF-16 or UTF-32 text may have this many bad ones among its characters."""
     return 2 * wrong <= characters and wrong <= max(1, _MAX_WRONG_SHARE * characters)
 
 

@@ -85,7 +85,7 @@ def _parts(source: str) -> Iterator[tuple[str, str]]:
             tag = name[1].lower()
             yield ("/" if source[start + 1] == "/" else "") + tag, source[name.end() : end]
             at = end + 1
-            if tag in _RAW and source[start + 1] != "/":
+            if tag in _RAW and source[start + 1] != "/" and source[end - 1] != "/":
                 closing = _RAW[tag].search(source, at)
                 if closing is None:
                     return
@@ -171,8 +171,10 @@ class _Reader:
     def _hides(self, name: str, attributes: str) -> bool:
         if name in self.hidden:
             return True
-        may_be = bool(self.hidden) and name in _ENDING and "hidden" in attributes
-        return may_be and "hidden" in _attributes(attributes)
+        if not self.hidden or name not in _ENDING:
+            return False
+        found = _attributes(attributes) if "hidden" in attributes or "none" in attributes else {}
+        return "hidden" in found or "display:none" in found.get("style", "").replace(" ", "")
 
     @property
     def is_hidden(self) -> bool:

@@ -1,7 +1,8 @@
 """The model cache of huggingface_hub and mlx-lm, and our folder in it.
 
     models--ORG--NAME/blobs/DIGEST                the file contents
-    models--ORG--NAME/snapshots/COMMIT/PATH       links to blobs, which loaders open
+    models--ORG--NAME/snapshots/COMMIT/PATH       links to blobs, which loaders open; the files
+                                                  themselves where there are no symbolic links
     models--ORG--NAME/refs/main                   the current commit
     .specchat/                                    downloads, manifests and the trash
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from uuid import uuid4
 
 from app.models.check import check_files
 from app.models.errors import ModelError
-from app.models.manifest import COMMIT, Manifest, read_manifest
+from app.models.manifest import COMMIT, Manifest, ModelFile, read_manifest
 from app.util.atomic_files import make_folder, write_durably
 from app.util.durable import sync_path
 from app.util.regular_files import read_file
@@ -135,7 +137,8 @@ class ModelCache:
         size = disk_size(self.repository_folder(name))
         used = set(links(snapshot).values())
         unused = [blob for blob in blobs(self.repository_folder(name)) if blob not in used]
-        older = sum(map(_size, unused))
+        others = (path for path in snapshot.parent.iterdir() if path != snapshot)
+        older = sum(map(_size, unused)) + sum(map(disk_size, others))
         return Installed(name, snapshot.name, snapshot, size, older, fault)
 
     def verified(self, name: str, commit: str) -> Manifest | None:
@@ -147,9 +150,25 @@ class ModelCache:
         complete = all(_size(folder / file.path) == file.size for file in manifest.files)
         return manifest if complete else None
 
-    def publish(self, manifest: Manifest, blobs: dict[str, Path]) -> Path:
-        """Move a verified download into the cache; returns the snapshot's folder. `blobs` maps
-        digests to files in `app_folder`; all other digests must already be blobs. OSError.
+    def copies(self, manifest: Manifest, file: ModelFile) -> Iterator[Path]:
+        """Where the content of a file of `manifest` may lie already."""
+        repository = self.repository_folder(manifest.repository)
+        yield repository / "blobs" / file.digest
+        yield repository / "snapshots" / manifest.commit / file.path
+        for earlier in self.manifests(manifest.repository):
+            for each in earlier.files:
+                if each.digest == file.digest:
+                    yield repository / "snapshots" / earlier.commit / each.path
+
+    def manifests(self, name: str) -> list[Manifest]:
+        """Those of all verified commits."""
+        folder = self.app_folder / "verified" / folder_name(name)
+        found = map(read_manifest, sorted(folder.glob("*.json")))
+        return [manifest for manifest in found if manifest is not None]
+
+    def publish(self, manifest: Manifest, verified: dict[str, Path]) -> Path:
+        """Move a verified download into the cache; returns the snapshot's folder. `verified` has
+        the file of each digest: in `app_folder`, or already in the cache. OSError.
 
         Blobs first, then links, then the ref: if this is interrupted, either the old or the new
         state is valid, and it can be repeated.
@@ -158,17 +177,19 @@ class ModelCache:
         # Default permissions, as huggingface_hub's folders have.
         for folder in ("blobs", "snapshots", "refs"):
             (repository / folder).mkdir(parents=True, exist_ok=True)
-        for digest, path in blobs.items():
-            os.replace(path, repository / "blobs" / digest)
-        sync_path(repository / "blobs")
+        blobs, contents = repository / "blobs", dict(verified)
+        for digest, path in verified.items():
+            if path.is_relative_to(self.app_folder):
+                contents[digest] = blobs / digest
+                os.replace(path, contents[digest])
+        sync_path(blobs)
         snapshot = repository / "snapshots" / manifest.commit
         snapshot.mkdir(exist_ok=True)
         # config.json last: no loader takes a folder without it for a model.
         for file in sorted(manifest.files, key=lambda file: file.path == "config.json"):
             path = snapshot / file.path
             path.parent.mkdir(exist_ok=True)
-            up = "../" * (2 + file.path.count("/"))
-            self._link(f"{up}blobs/{file.digest}", path)
+            contents[file.digest] = self._place(contents[file.digest], blobs, path)
         sync_path(snapshot)
         sync_path(snapshot.parent)
         manifest.write(self.manifest_path(manifest.repository, manifest.commit))
@@ -177,12 +198,26 @@ class ModelCache:
         sync_path(self.folder)
         return snapshot
 
-    def _link(self, target: str, path: Path) -> None:
-        if path.is_symlink() and os.readlink(path) == target:
-            return
+    def _place(self, content: Path, blobs: Path, path: Path) -> Path:
+        """Put a file into a snapshot: a link to a blob, or the blob itself on a file system without
+        symbolic links, as huggingface_hub does there. Returns where the content is afterwards."""
+        if content == path:
+            return path
         aside = self.app_folder / f"{uuid4().hex}.part"
-        os.symlink(target, aside)
+        if content.parent == blobs:
+            target = os.path.relpath(content, path.parent)
+            if path.is_symlink() and os.readlink(path) == target:
+                return content
+            try:
+                os.symlink(target, aside)
+            except OSError:
+                os.replace(content, path)
+                return path
+        else:
+            shutil.copyfile(content, aside)
+            sync_path(aside)
         os.replace(aside, path)
+        return content
 
     def prepare(self) -> None:
         """Create our folders. OSError."""

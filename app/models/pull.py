@@ -11,6 +11,7 @@ import asyncio
 import os
 import shutil
 import ssl
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -24,7 +25,7 @@ from app.models.download import Concurrency, Downloader
 from app.models.errors import DownloadError, ModelError, disk_errors
 from app.models.file_filter import files_to_download
 from app.models.hub import Hub, hub_client
-from app.models.manifest import Manifest, file_digest, read_manifest
+from app.models.manifest import Manifest, ModelFile, file_digest
 from app.models.partial_file import PartialFile, fetched_bytes
 from app.models.progress import Progress, ProgressMeter
 from app.models.retry import RetryPolicy
@@ -153,8 +154,7 @@ class Pull:
         # All files are verified. From here on, nothing uses the network or can be cancelled.
         paths = self._verified_paths(manifest)
         self._inspect(manifest, paths, check_model)
-        new = {digest: path for digest, path in paths.items() if path.is_relative_to(self._folder)}
-        self._cache.publish(manifest, new)
+        self._cache.publish(manifest, paths)
         shutil.rmtree(self._folder, ignore_errors=True)
         return Outcome.DOWNLOADED
 
@@ -195,11 +195,9 @@ class Pull:
                 )
 
     def _check_space(self, manifest: Manifest) -> None:
-        blobs = self._cache.repository_folder(self.repository) / "blobs"
         needed = 0
         for file in {file.digest: file for file in manifest.files}.values():
-            blob = blobs / file.digest
-            if not blob.exists() or blob.stat().st_size != file.size:
+            if self._in_cache(manifest, file) is None:
                 needed += file.size - fetched_bytes(self._folder / "parts", file)
         free, reserve = self._settings.free_bytes(self._cache.folder), self._settings.reserve_bytes
         if needed and needed + reserve > free:
@@ -209,6 +207,13 @@ class Pull:
                 "free some space, or set HF_HUB_CACHE to a folder on another disk",
             )
 
+    def _in_cache(self, manifest: Manifest, file: ModelFile) -> Path | None:
+        """A file of the same name or content, of the right size."""
+        for path in self._cache.copies(manifest, file):
+            if path.exists() and path.stat().st_size == file.size:
+                return path
+        return None
+
     def _delete_stale_parts(self, manifest: Manifest) -> None:
         """Delete partial files that are not in this commit."""
         current = {file.digest for file in manifest.files}
@@ -217,14 +222,13 @@ class Pull:
                 path.unlink(missing_ok=True)
 
     async def _reuse_blobs(self, manifest: Manifest) -> None:
-        """Use blobs that another program downloaded, after checking their digests."""
-        blobs = self._cache.repository_folder(self.repository) / "blobs"
-        records = self._cache.manifest_path(self.repository, manifest.commit).parent.glob("*.json")
-        earlier = [record for record in map(read_manifest, records) if record is not None]
+        """Use files that are in the cache, after checking their digests if another program
+        downloaded them."""
+        earlier = self._cache.manifests(self.repository)
         trusted = {file.digest for record in earlier for file in record.files}
         for file in manifest.files:
-            blob = blobs / file.digest
-            if not blob.exists() or blob.stat().st_size != file.size:
+            blob = self._in_cache(manifest, file)
+            if blob is None:
                 continue
             if file.digest not in trusted:
                 self._note(f"checking {file.path}, which is already on disk")
@@ -260,23 +264,21 @@ class Pull:
     ) -> None:
         """Run `check` on a folder that links to the verified files under their names. Raises
         ModelError."""
-        folder = self._folder / "inspected"
-        shutil.rmtree(folder, ignore_errors=True)
-        for file in manifest.files:
-            if file.digest in paths:
-                path = folder / file.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.symlink_to(paths[file.digest].resolve())
-        try:
-            check(folder)
-        except ModelError as error:
-            problem = error.problem.replace(f"{folder}{os.sep}", "").replace(str(folder), "it")
-            raise ModelError(
-                f"{self.repository} cannot be used, {problem[:1].lower()}{problem[1:]}",
-                "choose another model",
-            ) from None
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        # Not in the cache, whose file system may have no symbolic links.
+        with tempfile.TemporaryDirectory() as folder:
+            for file in manifest.files:
+                if file.digest in paths:
+                    path = Path(folder, file.path)
+                    path.parent.mkdir(exist_ok=True)
+                    path.symlink_to(paths[file.digest].resolve())
+            try:
+                check(Path(folder))
+            except ModelError as error:
+                problem = error.problem.replace(f"{folder}{os.sep}", "").replace(folder, "it")
+                raise ModelError(
+                    f"{self.repository} cannot be used, {problem[:1].lower()}{problem[1:]}",
+                    "choose another model",
+                ) from None
 
     def _note(self, note: str) -> None:
         self._meter.note = note

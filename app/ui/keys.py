@@ -8,8 +8,12 @@ means run their own bindings at once.
 
 from __future__ import annotations
 
+import unicodedata
+
 from textual.events import Key
 from textual.widget import Widget
+
+from app.util.sanitize import sanitize_line
 
 
 async def run_own_binding(widget: Widget, event: Key) -> bool:
@@ -21,6 +25,20 @@ async def run_own_binding(widget: Widget, event: Key) -> bool:
     event.prevent_default()
     await widget.run_action(bindings[0].action)
     return True
+
+
+def odd_character(event: Key) -> str:
+    """Take a key that types a character which Textual calls not printable; returns that character,
+    or an empty text. Those are joiners of Persian, Indic languages and emoji, spaces of other
+    widths, and what is newer than Python's tables."""
+    character = event.character or ""
+    if len(character) != 1 or event.is_printable or unicodedata.category(character) == "Cc":
+        return ""
+    if sanitize_line(character) != character:  # it would change how the text around it is shown
+        return ""
+    event.stop()
+    event.prevent_default()
+    return character
 
 
 def forward_key(event: Key, widget: Widget) -> None:

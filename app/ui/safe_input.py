@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.events import Key, Paste
 from textual.widgets import Input
 
-from app.ui.keys import run_own_binding
+from app.ui.keys import odd_character, run_own_binding
 from app.util.sanitize import sanitize_line
 
 MAX_PASTE = 1_000
@@ -13,7 +13,9 @@ MAX_PASTE = 1_000
 
 class SafeInput(Input):
     async def _on_key(self, event: Key) -> None:
-        if event.is_printable or not await run_own_binding(self, event):
+        if character := odd_character(event):
+            self.insert_text_at_cursor(character)
+        elif event.is_printable or not await run_own_binding(self, event):
             await super()._on_key(event)
 
     def _on_paste(self, event: Paste) -> None:

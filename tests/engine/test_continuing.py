@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from app.protocol.events import (
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.protocol.stats import FinishReason, Phase, Reading
+from app.sandbox.process import Check, TextPiece, TextProcess
 from tests import tiny
 from tests.engine import test_cache_pool
 from tests.engine.driver import TEXT, Driver
@@ -178,6 +179,27 @@ def test_an_answer_that_fills_the_context_is_not_continued(
     assert first.finish_reason is FinishReason.LENGTH
     event = driver.run(continued(question, first))
     assert "takes at most 500" in getattr(event, "message", "")
+
+
+def test_a_question_that_is_far_too_long_is_not_tokenised_to_its_end(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.load(folders["short"], folders["draft"])
+    text, encoded, encode = "The harbour is closed. " * 40_000, list[int](), TextProcess.encode
+
+    def counting(
+        process: TextProcess, pieces: Sequence[TextPiece], check: Check = lambda: None
+    ) -> tuple[list[tuple[bytes, bytes]], int]:
+        encoded.extend(len(piece.text) for piece in pieces)
+        return encode(process, pieces, check)
+
+    monkeypatch.setattr(TextProcess, "encode", counting)
+    question = ask(1, text, mode=Mode.FULL)
+    question = replace(question, messages=(replace(question.messages[0], documents=()),))
+    event = driver.run(question)
+    assert "are about " in getattr(event, "message", "")
+    assert "takes at most 500" in getattr(event, "message", "")
+    assert sum(encoded) < len(text) / 2
 
 
 # ------------------------------------------------------------------------------------ thinking

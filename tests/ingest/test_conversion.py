@@ -45,6 +45,11 @@ def test_a_notebook_is_its_cells_and_their_outputs(tmp_path: Path) -> None:
         ),
         cell(
             "code",
+            "table",
+            {"output_type": "execute_result", "data": {"text/html": ["<p>1<p>2"]}},
+        ),
+        cell(
+            "code",
             "1/0",
             {"output_type": "error", "traceback": ["\x1b[31mZeroDivisionError\x1b[0m"]},
         ),
@@ -55,8 +60,9 @@ def test_a_notebook_is_its_cells_and_their_outputs(tmp_path: Path) -> None:
         "[Cell 2: python code]\nplot(x)\n\n"
         "[Output of cell 2]\ndone\n\n"
         "[Output of cell 2]\n<Figure>\n(png picture)\n\n"
-        "[Cell 3: python code]\n1/0\n\n"
-        "[Output of cell 3]\nZeroDivisionError\n"
+        "[Cell 3: python code]\ntable\n\n[Output of cell 3]\n1\n\n2\n\n"
+        "[Cell 4: python code]\n1/0\n\n"
+        "[Output of cell 4]\nZeroDivisionError\n"
     )
 
 
@@ -91,7 +97,12 @@ PAGES = {
         "<img alt='A chart' src=x><input value=Anna><input type=hidden value=no>",
         "[A chart][Anna]",
     ),
-    "hidden": ("<div hidden>no</div><svg><text>no</text></svg><template>no</template>Yes", "Yes"),
+    "hidden": (
+        "<div hidden>no</div><div style='display: none'>no</div>"
+        "<svg><text>no</text></svg><template>no</template>Yes",
+        "Yes",
+    ),
+    "a script that closes itself": ("<script src=a.js /><p>Yes", "Yes"),
     "hidden without an end": ("<svg><p>Yes", "Yes"),
 }
 

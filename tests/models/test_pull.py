@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import threading
@@ -21,6 +22,7 @@ from app.models.errors import ModelError
 from app.models.pull import Outcome, Pull, default_hub_settings
 from app.models.retry import RetryPolicy, retry_after
 from app.models.unfinished import is_running, pause, unfinished
+from app.models.verify import verify
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
@@ -142,6 +144,56 @@ def test_another_programs_download_is_used_once_it_was_checked(
     pulls.check_whole(cache, hub)
     pulls.check_clean(cache)
     assert not [asked for asked in hub.asked if first in asked.path]
+
+
+def test_on_a_disk_without_symbolic_links_the_files_themselves_are_there(
+    puller: Puller, cache: ModelCache, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, replace = os.symlink, os.replace
+
+    def refuse(source: str, target: str | Path, *more: object) -> None:
+        if str(target).startswith(str(cache.folder)):
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        link(source, target)
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    # Two files of the same content, and the power fails while they are put in place.
+    hub.add(NAME, pulls.tiny_model() | {"special_tokens_map.json": b"{}"})
+
+    def fail(source: Path, target: Path) -> None:
+        replace(source, target)
+        if target.parent.name == hub.repositories[NAME].commit:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(ModelError):
+            puller.pull()
+    hub.asked.clear()
+    assert puller.pull() is Outcome.DOWNLOADED
+    assert not [asked for asked in hub.asked if "resolve" in asked.path], "all was there"
+    assert puller.pull() is Outcome.UP_TO_DATE
+
+    def check() -> None:
+        snapshot = cache.snapshot_folder(NAME)
+        assert snapshot is not None
+        for path, content in hub.repositories[NAME].files.items():
+            if path not in pulls.SKIPPED:
+                assert (snapshot / path).read_bytes() == content
+                assert not (snapshot / path).is_symlink()
+        result = verify(cache, NAME)
+        assert (result.faults, result.unknown) == ((), 0)
+
+    check()
+    # Another commit with the same weights: they are copied.
+    hub.add(NAME, pulls.tiny_model() | {"tokenizer_config.json": b'{"a": 1}'})
+    hub.asked.clear()
+    assert puller.pull() is Outcome.DOWNLOADED
+    assert not [asked for asked in hub.asked if ".safetensors" in asked.path]
+    check()
+    installed = cache.find(NAME)
+    assert installed is not None
+    assert installed.older > 300_000
 
 
 def test_another_programs_snapshot_is_completed(

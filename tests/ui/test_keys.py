@@ -7,7 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.events import Key
 from textual.pilot import Pilot
 
 from app.protocol.commands import Close, Reselect
@@ -20,6 +22,8 @@ from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.help.screen import help_rows, key_name
 from app.ui.keep.slider import KeepSlider
+from app.ui.safe_input import SafeInput
+from app.ui.settings.prompt import PromptBox
 from app.ui.terminal.paste import PasteSafeParser
 from tests import fakes
 from tests.fakes import FakeEngine, Story
@@ -348,3 +352,39 @@ async def test_keys_at_random_break_nothing(seed: int) -> None:
             for _ in range(chooser.randrange(6)):
                 engine.advance()
         assert pilot.app.is_running
+
+
+# ------------------------------------------------------------------------------ characters
+
+ODD = "می\u200cخواهم क्\u200dष 👩\u200d🔬 5\u202f°C\u3000\u00a0x\U0010fffd"
+
+
+async def test_joiners_and_other_spaces_are_typed() -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        for event in PasteSafeParser().feed(ODD):
+            assert isinstance(event, Key)
+            pilot.app.post_message(event)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        assert engine.asks[0].messages[-1].text == ODD
+        # Not those that would change the direction of the text around them.
+        await pilot.press("\u202e", "a")
+        await until(pilot, lambda: pilot.app.screen.query_one(ComposeBox).text == "a")
+
+
+@pytest.mark.parametrize("box", [PromptBox(""), SafeInput()])
+async def test_other_boxes_take_joiners_too(box: PromptBox | SafeInput) -> None:
+    class Boxes(App[None]):
+        def compose(self) -> ComposeResult:
+            yield box
+
+    async with Boxes().run_test() as pilot:
+        box.focus()
+        await pilot.pause()
+        for event in PasteSafeParser().feed("نمی\u200cخواهم"):
+            pilot.app.post_message(event)
+        await pilot.pause()
+        typed = box.text if isinstance(box, PromptBox) else box.value
+        assert typed == "نمی\u200cخواهم"

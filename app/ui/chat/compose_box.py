@@ -14,7 +14,7 @@ from textual.widgets import TextArea
 
 from app.ui.attach.chips import is_long
 from app.ui.completion.completion_list import CompletionList
-from app.ui.keys import run_own_binding
+from app.ui.keys import odd_character, run_own_binding
 from app.ui.terminal.clipboard import Clipboard
 from app.util.sanitize import sanitize
 
@@ -160,6 +160,9 @@ class ComposeBox(TextArea):
             event.stop()
             event.prevent_default()
             await run_own_binding(self.choices, event)
+            return
+        if character := odd_character(event):
+            self.action_type(character)
             return
         self._typing = event.is_printable or event.key == "backspace"
         if not await run_own_binding(self, event) and not event.is_printable:

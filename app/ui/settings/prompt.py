@@ -10,7 +10,7 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
-from app.ui.keys import run_own_binding
+from app.ui.keys import odd_character, run_own_binding
 from app.util.sanitize import sanitize
 
 MAX_LENGTH = 32_768
@@ -51,7 +51,9 @@ class PromptBox(TextArea):
         return self._prompt if self.text == self._shown else self.text.strip()
 
     async def _on_key(self, event: Key) -> None:
-        if not await run_own_binding(self, event):
+        if character := odd_character(event):
+            self._replace_via_keyboard(character, *self.selection)
+        elif not await run_own_binding(self, event):
             await super()._on_key(event)
 
     async def _on_paste(self, event: Paste) -> None:

@@ -1,7 +1,7 @@
 """Markdown of answers: no HTML, sanitised, and links that do not open by themselves.
 
-Everything the model wrote stays readable: nothing in brackets is hidden as a definition, and the
-address of a link is shown after it.
+Everything the model wrote stays readable: nothing in brackets is hidden as a definition, formulas,
+paths and tables are complete, and the address of a link is shown after it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from markdown_it.token import Token
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
+from app.ui.transcript.markdown_rules import keep_what_was_written
 from app.ui.transcript.table import AnswerTable
 from app.util.sanitize import sanitize
 
@@ -35,6 +36,7 @@ def answer_parser() -> MarkdownIt:
     parser = MarkdownIt("gfm-like", {"html": False})
     # `[12]: page` would be parsed as a definition, which is not shown, and `f[i](x)` as a link.
     parser.disable("reference")
+    keep_what_was_written(parser)
     parser.validateLink = _is_address  # type: ignore[method-assign]
     parser.core.ruler.push("addresses", _show_addresses)
     parser.core.ruler.push("sanitize", _sanitize_tokens)

@@ -25,6 +25,7 @@ from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
+from tests.ingest.test_pdf import pdf_of
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -99,6 +100,25 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
         documents = engine.asks[0].messages[0].documents
         assert [each.name for each in documents] == ["src/", "src/main.py"]
         await until_shown(pilot, "▣ src/  1 file · 240 B")
+
+
+async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
+    scan = written(tmp_path / "scan.pdf", pdf_of("Cover", *[""] * 9))
+    old = written(tmp_path / "old.txt", "Výpovědní lhůta činí třicet dní.".encode("cp1250"))
+    async with app_with(FakeEngine()).run_test(size=(110, 30)) as pilot:
+        await until_shown(pilot, "ready")
+        attach(pilot, scan)
+        await until_shown(pilot, "▣ scan.pdf", "9 pages skipped", "9 of 10 pages (2-10)")
+        await pilot.press("shift+tab", "enter")
+        await until_shown(pilot, "scan.pdf has 9 of 10 pages (2-10) without text")
+        await pilot.press("escape")
+        attach(pilot, old)
+        await until_shown(pilot, "old.txt", "read as Windows-1250 (Central European)")
+        for chip in pilot.app.screen.query(Chip):
+            assert isinstance(chip.item, Attachment)
+            (restored,) = with_notes([make_attachment(chip.item.documents)], to_notes([chip.item]))
+            assert restored.skipped_text == chip.item.skipped_text
+            assert restored.doubt_text == chip.item.doubt_text
 
 
 async def test_what_a_limit_left_out_is_said_with_the_limit(tmp_path: Path) -> None:

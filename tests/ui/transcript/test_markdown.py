@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from textual.pilot import Pilot
 import app.ui.app as ui
 from app.ui.theme import our_themes
 from app.ui.transcript.answer import Answer
+from app.ui.transcript.markdown import answer_parser
 from app.ui.transcript.table import Align, Table, table_lines
 from tests.ui.helpers import screen_text, until
 
@@ -72,6 +74,69 @@ async def _settled(pilot: Pilot[None]) -> str:
 async def test_brackets_do_not_vanish(text: str) -> None:
     words = text.lstrip(">#-1. ").replace("`", "")
     assert words in await shown(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"So \(x_1 + x_2\) holds for \{a, b\}.",
+        "$a*b*c$ is it, and 2*3*4 and f(x)*g(x)*h are others.",
+        r"$$\begin{pmatrix} 1 \\ 2 \end{pmatrix}$$",
+        r"See C:\_temp\*.log or \\server\share there.",
+        "Run __init__.py and src/**/*.py first.",
+        "It costs $5 or a**2 + b**2, and x = *p; y = *q.",
+    ],
+)
+async def test_formulas_paths_and_names_stay_as_they_are(text: str) -> None:
+    assert text in " ".join((await shown(text, 100)).split())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_lines_of_a_formula_are_no_list(streamed: bool) -> None:
+    text = "Then\n\n\\[\na_1 * b_2\n- c\n+ d\n= 0\n\\]\n\nholds.\n"
+    lines = [line.strip() for line in (await shown(text, streamed=streamed)).split("\n")]
+    at = lines.index("\\[")
+    assert lines[at : at + 6] == ["\\[", "a_1 * b_2", "- c", "+ d", "= 0", "\\]"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_cells_without_a_header_are_shown(streamed: bool) -> None:
+    text = "| a | b |\n|---|---|\n| 1 | 2 | more | and more |\n| 3 |\n"
+    on_screen = await shown(text, streamed=streamed)
+    assert "│ a │ b │      │          │" in on_screen
+    assert "│ 1 │ 2 │ more │ and more │" in on_screen
+    assert "│ 3 │   │      │          │" in on_screen
+
+
+EMPHASIS = {
+    "**bold** and *it*, (*x*)": "[bold] and (it), ((x))",
+    "这是**重点**内容": "这是[重点]内容",
+    "**Note:** `c`, ***both***, **50%**": "[Note:] c, ([both]), [50%]",
+    "_em_ and __Strong words__ of __name__": "(em) and [Strong words] of __name__",
+    "**A**/**B**, **$x$**": "[A]/[B], [$x$]",
+    "a*b*c, **/*.py, 5 * 3 * 2, /a/*/b/*/c": "a*b*c, **/*.py, 5 * 3 * 2, /a/*/b/*/c",
+}
+SHOWN_MARKS = {"strong_open": "[", "strong_close": "]", "em_open": "(", "em_close": ")"}
+
+
+@pytest.mark.parametrize("text", EMPHASIS)
+async def test_emphasis_stands_at_the_borders_of_words(text: str) -> None:
+    _, inline, _ = answer_parser().parse(text)
+    parts = [SHOWN_MARKS.get(each.type, each.content) for each in inline.children or ()]
+    assert "".join(parts) == EMPHASIS[text]
+
+
+@pytest.mark.parametrize(
+    "piece", ["\\(", "\\[\n", "$$\n", "$a", "__a", "*a", "[a*", "|a|\n|-|\n|1|2|\n"]
+)
+async def test_parsing_time_grows_with_the_text(piece: str) -> None:
+    def seconds(times: int) -> float:
+        start = time.process_time()
+        answer_parser().parse(piece * times)
+        return time.process_time() - start
+
+    few = min(seconds(300) for _ in range(3))
+    assert seconds(3_000) < 40 * few + 0.05
 
 
 async def test_brackets_in_tables_and_code_do_not_vanish() -> None:
