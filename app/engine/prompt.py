@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from app.protocol.options import TemplateValues
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
 from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 
@@ -139,7 +140,11 @@ class _PromptPart:
 
 class Prompts(Protocol):
     def build(
-        self, messages: tuple[Message, ...], check: Check = ..., thinking: bool = ...
+        self,
+        messages: tuple[Message, ...],
+        check: Check = ...,
+        thinking: bool = ...,
+        values: TemplateValues = ...,
     ) -> Prompt: ...
 
     def count(self, documents: Sequence[Document], check: Check = ...) -> list[int]: ...
@@ -162,7 +167,7 @@ class PromptBuilder:
         self._vocab_limit = 0
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
-        self._documents: dict[str, _Tokens] = {}
+        self._documents: dict[tuple[str, bool], _Tokens] = {}
         """The last prompt's documents: most turns ask about the same ones."""
 
     def set_vocab_limit(self, vocab_rows: int) -> None:
@@ -175,10 +180,11 @@ class PromptBuilder:
         messages: tuple[Message, ...],
         check: Check = lambda: None,
         thinking: bool = True,
+        values: TemplateValues = (),
     ) -> Prompt:
         """The prompt for answering the last message, a user's, or for continuing it, an answer;
-        with or without `thinking`, where the template has a switch for that. `check` is called now
-        and then, and may raise. Raises PromptError."""
+        with or without `thinking`, where the template has a switch for that, and with further
+        `values` for it. `check` is called now and then, and may raise. Raises PromptError."""
         answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
         messages = messages if answer is None else messages[:-1]
         if not messages or messages[-1].role is not Role.USER:
@@ -189,7 +195,7 @@ class PromptBuilder:
         texts: list[PromptText] = []
         user_pins: list[tuple[int, int]] = []
         at = 0
-        parts = list(self._parts(messages, thinking))
+        parts = list(self._parts(messages, thinking, values))
         prompt_parts = len(parts)
         if answer is not None:
             parts += self._answer_parts(answer, parts[-1])
@@ -247,7 +253,7 @@ class PromptBuilder:
         )
         found = [next(rest) if tokens is None else tokens for tokens in known]
         self._documents = {
-            part.text: tokens
+            (part.text, part.special): tokens
             for part, tokens in zip(parts, found, strict=True)
             if part.kind is SegmentKind.DOCUMENT
         }
@@ -255,22 +261,26 @@ class PromptBuilder:
 
     def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
         if part.kind is SegmentKind.DOCUMENT:
-            return self._documents.get(part.text)
+            return self._documents.get((part.text, part.special))
         # Ids of another tokenizer, or of unknown origin, count no more than the text beside them.
         ids = part.ids if self._wrote_answers else None
         if ids is not None and all(0 <= i < self._vocab_size for i in ids):
-            if ids and ids[-1] in self._stop_ids:
+            if ids and ids[-1] in self._stop_ids and not part.special:
                 ids = ids[:-1]  # the template ends the message itself
             # Where each starts is not known, so they count as equally long.
             starts = np.linspace(0, len(part.text), len(ids) + 1).astype(np.int64)
             return np.array(ids, np.int32), starts
+        if ids is not None and part.special:
+            raise PromptError(f"This model has tokens 0 to {self._vocab_size - 1:,} only")
         return None
 
-    def _parts(self, messages: tuple[Message, ...], may_think: bool) -> Iterator[_PromptPart]:
+    def _parts(
+        self, messages: tuple[Message, ...], may_think: bool, values: TemplateValues
+    ) -> Iterator[_PromptPart]:
         if messages[-1].plain:
             yield from _plain_parts(messages[-1])
             return
-        rendered = self._render(messages, may_think)
+        rendered = self._render(messages, may_think, values)
         at, expected = 0, 0
         for match in _SENTINELS.finditer(rendered):
             if int(match[2]) != expected:
@@ -308,7 +318,9 @@ class PromptBuilder:
                 yield _PromptPart(kind, f"\n{self._tokenizer.think_end}\n\n", special=True)
         yield _PromptPart(kind, answer.text)
 
-    def _render(self, messages: tuple[Message, ...], may_think: bool) -> str:
+    def _render(
+        self, messages: tuple[Message, ...], may_think: bool, values: TemplateValues
+    ) -> str:
         turns = [
             {"role": str(m.role), "content": _SENTINEL.format(i)}
             | ({"reasoning_content": _THINKING.format(i)} if m.thinking else {})
@@ -322,7 +334,7 @@ class PromptBuilder:
                     turns,
                     tokenize=False,
                     add_generation_prompt=True,
-                    **({} if may_think else {"enable_thinking": False}),
+                    **dict(values) | ({} if may_think else {"enable_thinking": False}),
                 )
         except Exception as error:  # transformers raises any type
             problem = f"This model's chat template failed ({_one_line(error)})"
@@ -394,11 +406,13 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
 
 
 def _plain_parts(message: Message) -> Iterator[_PromptPart]:
-    """Of a text that is not a message: all but its end may be skipped."""
-    yield _PromptPart(SegmentKind.TEMPLATE, "", special=True, first=True)
+    """A text that is no message, in which special tokens count as such: whoever sent it may have
+    applied a chat template. All but its end may be skipped."""
+    if message.token_ids is None:
+        yield _PromptPart(SegmentKind.TEMPLATE, "", special=True, first=True)
     for number, document in enumerate(message.in_prompt):
-        yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number)
-    yield _PromptPart(SegmentKind.QUESTION, message.text, 0)
+        yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number, special=True)
+    yield _PromptPart(SegmentKind.QUESTION, message.text, 0, ids=message.token_ids, special=True)
 
 
 def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
