@@ -42,6 +42,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.wording import too_long
 
 
 class TurnError(RuntimeError):
@@ -273,12 +274,8 @@ class Turn:
             return requested
         total = len(prompt.ids)
         if total >= context:
-            raise TurnError(
-                f"Question and conversation are {total:,} tokens long, and"
-                f" {self._pair.target.info.name} takes at most {context:,}",
-                "start a new conversation, or choose a model with a longer context",
-                total - context + 1,
-            )
+            name = self._pair.target.info.name
+            raise TurnError(*too_long(total, name, context), total - context + 1)
         return min(requested, context - total)
 
     def _make_plan(self, prompt: Prompt) -> Plan:

@@ -54,6 +54,8 @@ class Answer:
 
     ask: Ask
     stops: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    """Fields of the request that nothing is known of."""
     text: str = ""
     thinking: str = ""
     finish_reason: FinishReason = FinishReason.STOP
@@ -174,7 +176,7 @@ class Answer:
     def _whole(self, ended: Finished | None) -> tuple[str, tuple[int, ...] | None]:
         """The text that the client has, with the answer's beginning; and its ids, if they are
         known of exactly this text."""
-        if ended is not None and self.stop is None:
+        if ended is not None and self.stop is None and not self.ask.sampling.stop_ids:
             return ended.text, ended.generated_ids
         prefix = self._beginning
         return (prefix.text if prefix else "") + self.text, None
@@ -215,7 +217,8 @@ class Answer:
 
     def report(self) -> dict[str, Any]:
         """How the prompt was read, for programs that know specchat."""
-        return self._reading() | self._files()
+        ignored = {"ignored_fields": list(self.ignored)} if self.ignored else {}
+        return self._reading() | self._files() | ignored
 
     def _files(self) -> dict[str, Any]:
         if self.retrieved is None:

@@ -48,9 +48,8 @@ class AnthropicFormat:
         content = [{"type": "text", "text": answer.text}]
         return self._message | {"content": content, "usage": usage(answer), **_stop(answer)}
 
-    def start(self) -> str:
-        nothing = {"input_tokens": 0, "output_tokens": 0}
-        message = self._message | {"content": [], "usage": nothing}
+    def start(self, answer: Answer) -> str:
+        message = self._message | {"content": [], "usage": usage(answer)}
         block = {"type": "text", "text": ""}
         return _event("message_start", message=message) + _event(
             "content_block_start", index=0, content_block=block

@@ -163,7 +163,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "a keep": ("/v1/chat/completions", chat(specprefill_keep_pct=20), "specprefill_keep_pct"),
     "no question": (
         "/v1/chat/completions",
-        {"messages": [{"role": "system", "content": "x"}]},
+        {"messages": [{"role": "assistant", "content": "x"}]},
         "no question",
     ),
     "no limit": ("/v1/messages", chat(), "max_tokens"),
@@ -184,14 +184,12 @@ def test_bad_requests_get_one_sentence_in_the_form_of_the_route(name: str, addre
 
 
 def test_a_turn_that_fails_says_why(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(excess=500, problem="The prompt is too long", advice="attach less")
-    reply = post(address, "/v1/chat/completions", chat())
-    assert reply.status_code == 400
-    assert reply.json()["error"]["message"] == "The prompt is too long: attach less."
-    body = chat(stream=True)
-    with client(address) as http, http.stream("POST", "/v1/chat/completions", json=body) as reply:
-        found = events(reply.iter_lines())
-    assert "attach less" in json.loads(found[-2])["error"]["message"]
+    engine.story = Story(excess=500, problem="It has 900 tokens", advice="attach less")
+    for stream in (False, True):
+        reply = post(address, "/v1/chat/completions", chat(stream=stream))
+        assert reply.status_code == 400
+        message = reply.json()["error"]["message"]
+        assert message == "The prompt is too long. It has 900 tokens: attach less."
     engine.story = Story(answer=ANSWER)
     assert post(address, "/v1/chat/completions", chat()).status_code == 200
 
