@@ -17,11 +17,13 @@ from app.protocol.options import (
     Sampling,
 )
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import cut
+from app.serve.cutting import LONG, cut
 from app.serve.fields import NO_LIMIT, Thoughts, refuse_unsupported
 from app.serve.fields import BadRequest as BadRequest
 
 MOST_STOPS = 16
+MAX_MARKS = 100
+"""Documents of a message whose names are looked for around the question."""
 MAX_STOP_IDS, MAX_BIASES = 64, 1_000
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 """For clients that cannot send fields of their own."""
@@ -241,7 +243,8 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
         parts, documents = _parts(message.content)
         if message.role == "user":
             cut_out, text = cut(parts)
-            found.append(Message(Role.USER, text, (*documents, *cut_out)))
+            question = _without_names(text, cut_out)
+            found.append(Message(Role.USER, question, (*documents, *cut_out)))
         else:
             role = Role.ASSISTANT if message.role == "assistant" else Role.SYSTEM
             found.append(Message(role, "\n\n".join(parts)))
@@ -250,6 +253,21 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     if all(message.role is not Role.USER for message in found):
         raise BadRequest("There is no question: send a message of the role `user`.")
     return tuple(found)
+
+
+def _without_names(text: str, documents: Sequence[Document]) -> str:
+    """A question without the names before and after it that mark where its documents were: each
+    document begins with its name anyway, and words of a name are not asked about. All names stay
+    where there are some within the question, or nothing else."""
+    marks = tuple(f"[{document.name}]" for document in documents)
+    if not 0 < len(marks) <= MAX_MARKS or len(text) > LONG + sum(map(len, marks)):
+        return text
+    inner = text.strip()
+    while inner.startswith(marks):
+        inner = inner[len(next(filter(inner.startswith, marks))) :].lstrip()
+    while inner.endswith(marks):
+        inner = inner[: -len(next(filter(inner.endswith, marks)))].rstrip()
+    return text if not inner or any(mark in inner for mark in marks) else inner
 
 
 def _parts(content: str | list[Part] | None) -> tuple[list[str], tuple[Document, ...]]:

@@ -8,7 +8,15 @@ import pytest
 
 from app.protocol.options import NO_ANSWER_LIMIT, Sampling
 from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
-from app.serve.requests import ChatRequest, CompletionRequest, Defaults, MessagesRequest, to_ask
+from app.serve.requests import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    Defaults,
+    MessagesRequest,
+    to_ask,
+    to_messages,
+)
 
 DEFAULTS = Defaults(sampling=Sampling(max_tokens=77, top_k=20))
 MESSAGES = [{"role": "user", "content": "Who?"}]
@@ -209,3 +217,25 @@ def test_an_answer_that_repeats_itself_is_not_ended() -> None:
     repeating = Defaults(sampling=Sampling(stop_repeats=True))
     body = ChatRequest.model_validate({"messages": MESSAGES})
     assert not to_ask((), body, {}, repeating, None).sampling.stop_repeats
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("[a.txt]\n\nWhy?", "Why?"),
+        ("Why?\n[b.txt]\n[a.txt]\n", "Why?"),
+        ("[a.txt] Why? [b.txt]", "Why?"),
+        ("The old one: [a.txt]\nThe new one: [b.txt]", None),
+        ("[a.txt] [b.txt]", None),
+    ],
+)
+def test_names_around_a_question_are_not_asked_about(text: str, question: str | None) -> None:
+    long = "x\n" * 2000
+    for name in ("a.txt", "b.txt"):
+        text = text.replace(f"[{name}]", f'<file path="{name}">{long}</file>')
+    (message,) = to_messages([ChatMessage(role="user", content=text)])
+    assert [document.name for document in message.documents]
+    if question is not None:
+        assert message.text == question
+    else:
+        assert all(f"[{document.name}]" in message.text for document in message.documents)
