@@ -9,9 +9,9 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
@@ -160,7 +160,7 @@ class TargetTokens:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
-        self._loaded: tuple[PromptBuilder, Callable[[list[int]], str]] | None = None
+        self._loaded: tuple[PromptBuilder, Any] | None = None
 
     def count(self, messages: tuple[Message, ...]) -> int:
         """The tokens of a prompt. Raises BadRequest."""
@@ -178,15 +178,17 @@ class TargetTokens:
         from app.serve.requests import BadRequest
 
         with self._lock:
-            try:
-                return self._load()[1](list(ids))
-            except (IndexError, OverflowError, TypeError, ValueError) as error:
-                raise BadRequest("The prompt has tokens that the model does not have.") from error
+            tokenizer = self._load()[1]
+            size = 1 + max(tokenizer.get_vocab().values())
+            if any(not 0 <= token < size for token in ids):
+                raise BadRequest(f"The prompt's tokens must be numbers from 0 to {size - 1:,}.")
+            text: str = tokenizer.decode(list(ids))
+            return text
 
-    def _load(self) -> tuple[PromptBuilder, Callable[[list[int]], str]]:
+    def _load(self) -> tuple[PromptBuilder, Any]:
         if self._loaded is None:
             from mlx_lm.utils import load_tokenizer
 
             tokenizer = load_tokenizer(self._folder)
-            self._loaded = PromptBuilder(tokenizer), tokenizer.decode
+            self._loaded = PromptBuilder(tokenizer), tokenizer
         return self._loaded
