@@ -32,13 +32,12 @@ SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
 
 Stops = Annotated[list[str], Field(max_length=MOST_STOPS)]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
 Limit = Annotated[
     int,
     Field(ge=NO_LIMIT, le=1_000_000),
     AfterValidator(lambda limit: None if limit == NO_LIMIT else _at_least_one(limit)),
 ]
-"""`Tokens`, or no limit."""
+"""Tokens of an answer; None for no limit."""
 
 
 def _at_least_one(limit: int) -> int:
@@ -215,7 +214,7 @@ class CountRequest(_Fields):
 class MessagesRequest(Thoughts, CountRequest, _Common):
     """`/v1/messages`."""
 
-    max_tokens: Tokens
+    max_tokens: Limit
     stop_sequences: Stops | None = None
 
     def check(self) -> None:

@@ -51,6 +51,9 @@ def test_without_a_limit_or_with_minus_one_only_the_context_limits_the_answer() 
         assert sampling(**fields).max_tokens == NO_ANSWER_LIMIT
     assert sampling(max_completion_tokens=-1, max_tokens=5).max_tokens == 5
     assert sampling(n_predict=6).max_tokens == 6
+    assert (
+        MessagesRequest.model_validate({"messages": MESSAGES, "max_tokens": -1}).max_tokens is None
+    )
     assert (sampling().top_k, sampling(top_k=-1).top_k) == (20, 0)
 
 
