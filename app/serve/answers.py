@@ -54,8 +54,8 @@ class Answer:
 
     ask: Ask
     stops: Sequence[str] = ()
-    ignored: Sequence[str] = ()
-    """Fields of the request that nothing is known of."""
+    note: str = ""
+    """What was ignored of the request, as one sentence."""
     text: str = ""
     thinking: str = ""
     finish_reason: FinishReason = FinishReason.STOP
@@ -217,8 +217,8 @@ class Answer:
 
     def report(self) -> dict[str, Any]:
         """How the prompt was read, for programs that know specchat."""
-        ignored = {"ignored_fields": list(self.ignored)} if self.ignored else {}
-        return self._reading() | self._files() | ignored
+        note = {"note": self.note} if self.note else {}
+        return self._reading() | self._files() | note
 
     def _files(self) -> dict[str, Any]:
         if self.retrieved is None:

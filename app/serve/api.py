@@ -98,10 +98,9 @@ class Server:
         stops: list[str],
         form: Format,
         stream: bool,
-        ignored: Sequence[str] = (),
+        note: str = "",
     ) -> Any:
-        """The reply. `ignored` are fields that it says were ignored. Raises BadRequest, QueueFull
-        and AnswerFailed."""
+        """The answer to a request. Raises BadRequest, QueueFull and AnswerFailed."""
         if self._needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
                 "The embedded pair answers questions about documents: send a text of at least"
@@ -109,7 +108,7 @@ class Server:
             )
         if self.queue.is_full:
             raise QueueFull
-        answer = Answer(ask, stops, ignored)
+        answer = Answer(ask, stops, note)
         pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
         if not stream:
             await _unless_gone(request, _read(pieces))

@@ -1,6 +1,6 @@
 """The one table of fields that clients of other servers send. Each is honoured (then a request's
 model has it), refused in one sentence, or known to change nothing. Others are ignored, and the
-answer's usage names them."""
+answer's usage names them in a note."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ HARMLESS = frozenset(_HARMLESS.split())
 
 
 class BadRequest(ValueError):
-    """One sentence about what is wrong with a request, and what to do."""
+    """One sentence about what is wrong with a request, and what to do; and a code, if any, by which
+    clients know it."""
+
+    code: str | None = None
 
 
 def refuse_unsupported(request: BaseModel) -> None:
@@ -73,10 +76,11 @@ def _same(value: Any, other: Any) -> bool:
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
-def ignored(request: BaseModel) -> list[str]:
-    """Names of fields that nothing is known of, of which there are few."""
+def ignored(request: BaseModel) -> str:
+    """A sentence about fields that nothing is known of, if there are any."""
     names = [n for n in request.model_extra or {} if n not in REFUSED and n not in HARMLESS]
-    return sorted(name[:50] for name in names)[:20]
+    shown = ", ".join(sorted(name[:50] for name in names)[:20])
+    return f"Fields that specchat does not know were ignored: {shown}." if names else ""
 
 
 # ------------------------------------------------------------------------------------- thinking

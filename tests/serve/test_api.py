@@ -282,7 +282,7 @@ def test_a_long_text_is_not_cut_within_a_special_token(address: str, engine: Fak
 
 def test_an_unknown_field_is_named_in_the_usage(address: str) -> None:
     usage = post(address, "/v1/chat/completions", chat(wishes=3)).json()["usage"]
-    assert usage["specchat"]["ignored_fields"] == ["wishes"]
+    assert usage["specchat"]["note"].endswith("ignored: wishes.")
 
 
 def test_other_pages_and_other_names_are_refused(address: str, engine: FakeEngine) -> None:

@@ -172,7 +172,7 @@ def test_no_field_is_in_two_parts_of_the_table() -> None:
 def test_fields_that_nobody_knows_are_named() -> None:
     body = ChatRequest.model_validate({"messages": MESSAGES, "wishes": 3, "user": "me"})
     body.check()
-    assert ignored(body) == ["wishes"]
+    assert ignored(body).endswith(": wishes.")
 
 
 @pytest.mark.parametrize(
