@@ -155,10 +155,9 @@ class Server:
                     if isinstance(piece, Waiting):
                         yield f": {piece.note}\n\n"
                     else:
-                        text = form.piece(piece)
-                        if not started:
-                            started, text = True, form.start(answer) + text
-                        if text:
+                        beginning = "" if started else form.start(answer)
+                        started = True
+                        if text := beginning + form.piece(piece):
                             yield text
                             answer.sent_at = time.monotonic()
                     piece = await anext(pieces, None)
