@@ -24,7 +24,8 @@ from app.serve.fields import BadRequest as BadRequest
 MOST_STOPS = 16
 MAX_MARKS = 100
 """Documents of a message whose names are looked for around the question."""
-MAX_STOP_IDS, MAX_BIASES = 64, 1_000
+MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
+"""Tokens at which an answer ends, that are made more or less likely, and of a prompt."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 """For clients that cannot send fields of their own."""
 
@@ -63,6 +64,7 @@ Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
 class _Common(_Fields):
@@ -88,7 +90,7 @@ class _Common(_Fields):
     """By token."""
     xtc_probability: float | None = Field(None, ge=0, le=1)
     xtc_threshold: float | None = Field(None, ge=0, le=0.5)
-    stop_token_ids: list[TokenId] | None = Field(None, max_length=MAX_STOP_IDS)
+    stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     specprefill: bool | Literal["auto"] | None = None
     """true reads what matters, false everything, "auto" what is predicted to be faster."""
@@ -162,7 +164,7 @@ class ChatRequest(Thoughts, _OpenAi):
 class CompletionRequest(_OpenAi):
     """`/v1/completions`: a text that the model continues, without its chat template."""
 
-    prompt: str | list[Any]
+    prompt: str | Annotated[list[Any], Field(max_length=MAX_PROMPT, fail_fast=True)]
     """A text or its tokens, or a list of one of them."""
     echo: bool = False
     logprobs: bool | int | None = None
