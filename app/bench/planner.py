@@ -237,7 +237,11 @@ class _TokenChat:
         raise NotImplementedError
 
     def build(
-        self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
+        self,
+        messages: tuple[Message, ...],
+        check: object = None,
+        thinking: bool = True,
+        values: object = None,
     ) -> Any:
         from app.engine.prompt import Prompt
 

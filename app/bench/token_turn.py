@@ -125,7 +125,11 @@ class _FixedPrompt:
         raise NotImplementedError
 
     def build(
-        self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
+        self,
+        messages: tuple[Message, ...],
+        check: object = None,
+        thinking: bool = True,
+        values: object = None,
     ) -> Any:
         return document_prompt(self._ids)
 

@@ -22,7 +22,7 @@ from app.bench.harness import Bench, Column, Goal, Options, Progress, Result, Ro
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
 from app.chat.shared_engine import SharedEngine
-from app.cli.serve import listening_socket, token_counter, uvicorn_server
+from app.cli.serve import TargetTokens, listening_socket, uvicorn_server
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy, Close
 from app.protocol.events import Event, Finished, Loaded, Token
@@ -78,7 +78,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
     load = resolve_pair()
     both = _Both(load)
-    server = Server(both.engine.guest, "embedded", Defaults(), token_counter(Path(load.target)))
+    server = Server(
+        both.engine.guest, "embedded", Defaults(), TargetTokens(Path(load.target)).count
+    )
     running = uvicorn_server(make_app(server, Access(HOST, None)), server.queue)
     with listening_socket(HOST, 0) as listening:
         port = int(listening.getsockname()[1])

@@ -100,11 +100,13 @@ class InnerServer:
         """Another pair answers from now on."""
         running, pair = self._running, self._engine.pair
         if running is not None and pair is not None:
-            from app.cli.serve import token_counter
+            from app.cli.serve import TargetTokens
 
             (_, server, _), (load, loaded) = running, pair
-            count = token_counter(Path(load.target))
-            server.use_pair(loaded.target.name, count, load.only_quotes)
+            target, tokens = loaded.target, TargetTokens(Path(load.target))
+            server.use_pair(
+                target.name, tokens.count, load.only_quotes, target.context_length, tokens.text
+            )
 
     def _report(self, ask: Ask, events: Sequence[Event]) -> None:
         self._on_answered(ask, events)

@@ -9,10 +9,9 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
@@ -62,8 +61,16 @@ def serve(options: argparse.Namespace) -> int:
     ):
         sys.stderr.write(f"Loading {sanitize_line(load.names[0])}…\n")
         loaded = session.load(load)
-        count = token_counter(Path(load.target))
-        server = Server(engine, loaded.target.name, defaults, count, load.only_quotes)
+        tokens = TargetTokens(Path(load.target))
+        server = Server(
+            engine,
+            loaded.target.name,
+            defaults,
+            tokens.count,
+            load.only_quotes,
+            context=loaded.target.context_length,
+            to_text=tokens.text,
+        )
         app = make_app(server, Access(options.host, token))
         _announce(options, loaded.target.name, token, is_new)
         _log_to_stderr()
@@ -148,25 +155,41 @@ def _log_to_stderr() -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def token_counter(folder: Path) -> Callable[[tuple[Message, ...]], int]:
-    """Counts the tokens of a prompt, as the target's own tokenizer does, which is loaded when it is
-    first needed. Not two at a time."""
-    lock = threading.Lock()
+class TargetTokens:
+    """Texts and tokens of a target, by its own tokenizer, which is loaded when it is first needed.
+    One thread at a time."""
 
-    @cache
-    def builder() -> PromptBuilder:
-        from mlx_lm.utils import load_tokenizer
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._loaded: tuple[PromptBuilder, Any] | None = None
 
-        return PromptBuilder(load_tokenizer(folder))
-
-    def count(messages: tuple[Message, ...]) -> int:
+    def count(self, messages: tuple[Message, ...]) -> int:
+        """The tokens of a prompt. Raises BadRequest."""
         from app.serve.requests import BadRequest
 
-        plain = tuple(dataclasses.replace(message, token_ids=None) for message in messages)
-        with lock:
+        asked = tuple(m if m.plain else dataclasses.replace(m, token_ids=None) for m in messages)
+        with self._lock:
             try:
-                return len(builder().build(plain).ids)
+                return len(self._load()[0].build(asked).ids)
             except PromptError as error:
                 raise BadRequest(f"{error}.") from error
 
-    return count
+    def text(self, ids: Sequence[int]) -> str:
+        """What these tokens stand for. Raises BadRequest."""
+        from app.serve.requests import BadRequest
+
+        with self._lock:
+            tokenizer = self._load()[1]
+            size = 1 + max(tokenizer.get_vocab().values())
+            if any(not 0 <= token < size for token in ids):
+                raise BadRequest(f"The prompt's tokens must be numbers from 0 to {size - 1:,}.")
+            text: str = tokenizer.decode(list(ids))
+            return text
+
+    def _load(self) -> tuple[PromptBuilder, Any]:
+        if self._loaded is None:
+            from mlx_lm.utils import load_tokenizer
+
+            tokenizer = load_tokenizer(self._folder)
+            self._loaded = PromptBuilder(tokenizer), tokenizer
+        return self._loaded

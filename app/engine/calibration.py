@@ -113,7 +113,11 @@ class _RandomPrompts:
         raise NotImplementedError
 
     def build(
-        self, messages: tuple[Message, ...], check: object = None, thinking: bool = True
+        self,
+        messages: tuple[Message, ...],
+        check: object = None,
+        thinking: bool = True,
+        values: object = None,
     ) -> Prompt:
         total = len(self._ids)
         typed = max(0, total - _QUESTION_TOKENS)

@@ -16,6 +16,7 @@ from itertools import product
 from typing import Any
 
 from app.engine.reasoning import Reasoning
+from app.protocol.options import TemplateValues
 from app.protocol.prompt import Message, Role, TemplateRule
 from app.sandbox.process import TextError, TextProcess, TextRefused
 
@@ -65,12 +66,16 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, texts: TextProcess, reasoning: Reasoning) -> None:
         self._tokenizer, self._texts, self._reasoning = tokenizer, texts, reasoning
 
-    def render(self, messages: Sequence[Message], may_think: bool) -> Rendered:
-        """In the first arrangement that the template takes. Raises PromptError."""
+    def render(
+        self, messages: Sequence[Message], may_think: bool, values: TemplateValues = ()
+    ) -> Rendered:
+        """In the first arrangement that the template takes, with these `values` of its own. Raises
+        PromptError."""
         refused: PromptError | None = None
         for rules, turns in _arrangements(messages):
             try:
-                places, generation = self._split(self._apply(turns, messages, may_think), messages)
+                rendered = self._apply(turns, messages, may_think, values)
+                places, generation = self._split(rendered, messages)
             except PromptError as error:
                 refused = refused or error
                 cause = error.__cause__
@@ -92,7 +97,13 @@ class ChatTemplate:
             return "", ""
         return answer.before, question.before
 
-    def _apply(self, turns: Sequence[_Turn], messages: Sequence[Message], may_think: bool) -> str:
+    def _apply(
+        self,
+        turns: Sequence[_Turn],
+        messages: Sequence[Message],
+        may_think: bool,
+        values: TemplateValues,
+    ) -> str:
         contents = [turn.content(messages) for turn in turns]
         if not self._tokenizer.has_chat_template:
             return _BETWEEN.join(str(turn["content"]) for turn in contents) + _BETWEEN
@@ -100,7 +111,7 @@ class ChatTemplate:
         try:
             with render_with(self._texts.render):
                 rendered: str = self._tokenizer.apply_chat_template(
-                    contents, tokenize=False, add_generation_prompt=True, **thinks
+                    contents, tokenize=False, add_generation_prompt=True, **dict(values) | thinks
                 )
         except Exception as error:  # transformers raises any type
             problem = f"This model's chat template failed ({one_line(error)})"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
 from statistics import fmean
@@ -15,6 +16,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import TextStateMachine, make_stop_sequences
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
+from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
 from app.engine.caches import Cache
@@ -27,12 +29,15 @@ from app.engine.speculation import Gate
 from app.engine.token_stream import Processor, Sampler, TokenStream
 from app.protocol.commands import Ask
 from app.protocol.events import Token
-from app.protocol.options import PENALTY_TOKENS, Sampling
+from app.protocol.options import NO_ANSWER_LIMIT, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import SURE, FinishReason
 
 FLUSH_SECONDS = 0.05
 """Seconds between two `Token` events: 20 a second is more than a screen needs."""
+NEARLY_ZERO = 1e-5
+"""Temperatures and `top_p` below it leave the likeliest token only: their float32 quotients or sums
+are not exact enough for mlx-lm's functions."""
 LONGEST_PERIOD = 64
 REPEATS = 4
 SHORTEST_LOOP = 256
@@ -51,11 +56,18 @@ def is_unsure(confidence: float | None, usual: float | None) -> bool:
 class Decoder:
     """Generates one answer and reports it in coalesced `Token` events.
 
-    `ids` are the generated tokens with the end-of-text token, `text` the answer so far.
+    `ids` are the generated tokens with the end-of-text token, `text` the answer so far. With
+    `trim_space` the answer loses a space that it begins with, as SentencePiece's texts do.
     """
 
     def __init__(
-        self, turn: int, tokenizer: Any, sampling: Sampling, emit: Callable[[Token], None]
+        self,
+        turn: int,
+        tokenizer: Any,
+        sampling: Sampling,
+        emit: Callable[[Token], None],
+        *,
+        trim_space: bool = False,
     ) -> None:
         self.ids: list[int] = []
         self.text = ""
@@ -74,12 +86,14 @@ class Decoder:
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
-        self._detokenizer = tokenizer.detokenizer
+        self._detokenizer = _detokenizer(tokenizer, trim_space)
         self._reasoning = Reasoning(tokenizer)
         self._machine = self._reasoning.machine()
         self._state = self._machine.make_state()
         self._stops = make_stop_sequences(tokenizer).matcher()
         self._thinking_tokens = 0
+        self._shown = 0
+        """Characters of the held text (see `_held`) that were shown before."""
         self._pending: tuple[list[int], str, str] = ([], "", "")
         self._flushed_at = 0.0
 
@@ -112,7 +126,10 @@ class Decoder:
         for token in answer.tolist():
             self.ids.append(token)
             segments = self._advance(token)
-            self.text += "".join(part for name, part in segments if name != "reasoning")
+            self.text += _answered(segments)
+        held = self._held(cut_off=True)
+        self.text += _answered(held)
+        self._shown = sum(len(part) for _, part in held)
         self.answer_prefix_len = answer_prefix_len
         index = CopyIndex(prompt_ids) if sampling.speculate or recall is not None else None
         stream = TokenStream(
@@ -120,7 +137,7 @@ class Decoder:
             cache,
             gate or Gate(),
             index,
-            _sampler(sampling),
+            _sampler(sampling, self._tokenizer.eos_token_ids),
             self._processors(quotation),
             self.seed,
             draft,
@@ -129,6 +146,7 @@ class Decoder:
         )
         last, end = int(prompt_ids[-1]), answer_prefix_len + max_tokens
         loop = LoopDetector() if sampling.stop_repeats else None
+        reason: FinishReason | None = None
         try:
             while (reason := self._write(stream, last, end, stop, loop, recall)) is None:
                 if recall is not None and recall.is_due:
@@ -147,14 +165,8 @@ class Decoder:
                 self.confidence = math.exp(fmean(stream.log_probabilities))
             if draft is not None:
                 draft.close()
-        if reason is FinishReason.STOP:  # otherwise half a character or tag may be left to continue
-            self._detokenizer.finalize()
-            self._state, segments = TextStateMachine.split(
-                self._state, self._detokenizer.last_segment
-            )
-            _, rest, name = TextStateMachine.flush(self._state)
-            self._add_text([*segments, (name, rest)])
-        self.flush()
+            self._add_text(self._unshown(self._held(cut_off=reason is not FinishReason.STOP)))
+            self.flush()
         return reason
 
     def _write(
@@ -196,7 +208,7 @@ class Decoder:
         self, token: int, stop: Callable[[], FinishReason | None], loop: LoopDetector | None
     ) -> FinishReason | None:
         """Why the answer ends with this token, its limit apart; None if it goes on."""
-        if self._stops.advance(token):
+        if self._stops.advance(token) or token in self._sampling.stop_ids:
             return FinishReason.STOP
         self._add_text(self._advance(token))
         if (stopped := stop()) is not None:
@@ -209,8 +221,27 @@ class Decoder:
         self._detokenizer.add_token(token)
         self._state, segments = TextStateMachine.split(self._state, self._detokenizer.last_segment)
         self._thinking_tokens += self._state[0] == "reasoning"
-        found: list[tuple[str, str]] = segments
-        return found
+        return self._unshown(segments)
+
+    def _held(self, cut_off: bool) -> list[tuple[str, str]]:
+        """The end of the text that waits for the next token: a space, or what may begin a tag;
+        unless the answer is `cut_off`, also half a character. Changes nothing."""
+        detokenizer = copy.copy(self._detokenizer)
+        detokenizer.finalize()
+        rest: str = detokenizer.last_segment
+        state, segments = TextStateMachine.split(
+            self._state, rest.rstrip("\ufffd") if cut_off else rest
+        )
+        _, tag, name = TextStateMachine.flush(state)
+        return [*segments, (name, tag)]
+
+    def _unshown(self, segments: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Segments without what was held when an answer that is continued was cut off, because that
+        was shown."""
+        (name, text), *rest = segments
+        shown = min(self._shown, len(text))
+        self._shown = 0 if rest else self._shown - shown
+        return [(name, text[shown:]), *rest]
 
     @property
     def _thinks_too_long(self) -> bool:
@@ -237,11 +268,19 @@ class Decoder:
     def _processors(self, quotation: str | None) -> list[Processor]:
         if quotation is not None:
             return [self._only(quotation)]
-        penalty = self._sampling.repetition_penalty
-        if penalty == 1:
-            return []
+        sampling = self._sampling
+        repetition = sampling.repetition_penalty
+        bias = dict(sampling.logit_bias)
+        if sampling.ignore_eos:
+            bias |= dict.fromkeys(self._tokenizer.eos_token_ids, -math.inf)
         found: list[Processor] = make_logits_processors(
-            repetition_penalty=penalty, repetition_context_size=PENALTY_TOKENS
+            bias,
+            None if repetition == 1 else repetition,
+            sampling.penalty_tokens,
+            sampling.presence_penalty,
+            NO_ANSWER_LIMIT,
+            sampling.frequency_penalty,
+            NO_ANSWER_LIMIT,
         )
         return found
 
@@ -307,17 +346,36 @@ class Decoder:
             self.flush()
 
 
-def _sampler(sampling: Sampling) -> Sampler | None:
-    if sampling.temperature == 0:
+def _answered(segments: list[tuple[str, str]]) -> str:
+    return "".join(text for name, text in segments if name != "reasoning")
+
+
+def _detokenizer(tokenizer: Any, trim_space: bool) -> Any:
+    """A detokenizer of mlx-lm. Most drop the space before the first text: to keep it, there is some
+    already."""
+    found = tokenizer.detokenizer
+    if not trim_space and not isinstance(found, NaiveStreamingDetokenizer):
+        found.text, found.offset = " ", 1
+    return found
+
+
+def _sampler(sampling: Sampling, ends: Iterable[int] = ()) -> Sampler | None:
+    """None for the likeliest token. XTC never excludes the `ends`."""
+    if sampling.temperature < NEARLY_ZERO:
         return None
+
+    likeliest = sampling.top_p < NEARLY_ZERO
 
     def sample(log_probabilities: mx.array) -> mx.array:
         most = log_probabilities.shape[-1] - 1  # mlx-lm takes no more
         sampler: Sampler = make_sampler(
             sampling.temperature,
-            sampling.top_p,
+            0.0 if likeliest else sampling.top_p,
             sampling.min_p,
-            top_k=min(sampling.top_k, most),
+            top_k=min(1 if likeliest else sampling.top_k, most),
+            xtc_probability=sampling.xtc_probability,
+            xtc_threshold=sampling.xtc_threshold,
+            xtc_special_tokens=list(ends),
         )
         return sampler(log_probabilities)
 

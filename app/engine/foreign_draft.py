@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.engine.attention_scores import Importance
 from app.engine.prompt import Prompt, PromptBuilder, PromptText
+from app.protocol.options import TemplateValues
 from app.protocol.prompt import Document, Message
 from app.sandbox.process import Check
 
@@ -26,10 +27,11 @@ class PairPrompts:
         messages: tuple[Message, ...],
         check: Check = lambda: None,
         thinking: bool = True,
+        values: TemplateValues = (),
     ) -> Prompt:
         """Raises PromptError."""
-        prompt = self._target.build(messages, check, thinking)
-        return replace(prompt, for_draft=self._draft.build(messages, check, thinking))
+        prompt = self._target.build(messages, check, thinking, values)
+        return replace(prompt, for_draft=self._draft.build(messages, check, thinking, values))
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
         """Of the target's tokens."""

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from app.engine.chat_template import ChatTemplate, PromptError, one_line
 from app.engine.reasoning import Reasoning
+from app.protocol.options import TemplateValues
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind, TemplateRule
 from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 
@@ -137,7 +138,11 @@ class _PromptPart:
 
 class Prompts(Protocol):
     def build(
-        self, messages: tuple[Message, ...], check: Check = ..., thinking: bool = ...
+        self,
+        messages: tuple[Message, ...],
+        check: Check = ...,
+        thinking: bool = ...,
+        values: TemplateValues = ...,
     ) -> Prompt: ...
 
     def count(self, documents: Sequence[Document], check: Check = ...) -> list[int]: ...
@@ -164,7 +169,7 @@ class PromptBuilder:
         self._space_eating = tuple(token.content for token in added if token.rstrip)
         self._vocab_limit = 0
         self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
-        self._documents: dict[str, _Tokens] = {}
+        self._documents: dict[tuple[str, bool], _Tokens] = {}
         """The last prompt's documents, after text: most turns ask about the same ones."""
 
     def set_vocab_limit(self, vocab_rows: int) -> None:
@@ -177,10 +182,11 @@ class PromptBuilder:
         messages: tuple[Message, ...],
         check: Check = lambda: None,
         thinking: bool = True,
+        values: TemplateValues = (),
     ) -> Prompt:
         """The prompt for answering the last message, a user's, or for continuing it, an answer;
-        with or without `thinking`, where the template has a switch for that. `check` is called now
-        and then, and may raise. Raises PromptError."""
+        with or without `thinking`, where the template has a switch for that, and with further
+        `values` for it. `check` is called now and then, and may raise. Raises PromptError."""
         answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
         messages = messages if answer is None else messages[:-1]
         if not messages or messages[-1].role is not Role.USER:
@@ -191,7 +197,7 @@ class PromptBuilder:
         texts: list[PromptText] = []
         user_pins: list[tuple[int, int]] = []
         at = 0
-        parts, rules = self._render(messages, thinking)
+        parts, rules = self._render(messages, thinking, values)
         prompt_parts = len(parts)
         if answer is not None:
             parts += self._answer_parts(answer, parts[-1])
@@ -267,7 +273,7 @@ class PromptBuilder:
         )
         found = [next(rest) if tokens is None else tokens for tokens in known]
         self._documents = {
-            part.text: tokens
+            (part.text, part.special): tokens
             for part, tokens in zip(parts, found, strict=True)
             if part.kind is SegmentKind.DOCUMENT and part.after == "text"
         }
@@ -284,7 +290,7 @@ class PromptBuilder:
 
     def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
         if part.kind is SegmentKind.DOCUMENT and part.after == "text":
-            return self._documents.get(part.text)
+            return self._documents.get((part.text, part.special))
         if part.ids is None:
             return None
         # Where each starts is not known, so they count as equally long.
@@ -292,12 +298,15 @@ class PromptBuilder:
         return np.array(part.ids, np.int32), starts
 
     def _render(
-        self, messages: tuple[Message, ...], may_think: bool
+        self, messages: tuple[Message, ...], may_think: bool, values: TemplateValues
     ) -> tuple[list[_PromptPart], frozenset[TemplateRule]]:
         """A conversation's parts, and the template's rules for which it was rearranged."""
         if messages[-1].plain:
-            return [*_plain_parts(messages[-1])], frozenset()
-        rendered = self._template.render(messages, may_think)
+            ids = messages[-1].token_ids if self._wrote_answers else None
+            if ids is not None and not self._are_known(ids):
+                raise PromptError(f"This model has tokens 0 to {self._vocab_size - 1:,} only")
+            return [*_plain_parts(messages[-1], ids)], frozenset()
+        rendered = self._template.render(messages, may_think, values)
         parts = [] if self._tokenizer.has_chat_template else [_BEGINNING]
         for place in rendered.places:
             index, message = place.message, place.trim(messages[place.message])
@@ -340,10 +349,13 @@ class PromptBuilder:
         """Ids of another tokenizer, or of unknown origin, count no more than the text beside
         them."""
         ids = answer.token_ids if self._wrote_answers else None
-        if ids is None or not all(0 <= i < self._vocab_size for i in ids):
+        if ids is None or not self._are_known(ids):
             return None
         # The template ends the message itself.
         return ids[:-1] if ids and ids[-1] in self._tokenizer.eos_token_ids else ids
+
+    def _are_known(self, ids: tuple[int, ...]) -> bool:
+        return all(0 <= i < self._vocab_size for i in ids)
 
     def _past_answer(self, message: Message, index: int) -> _PromptPart:
         """As it was generated, unless that was more than the answer, which templates leave out."""
@@ -399,12 +411,14 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
     yield _PromptPart(kind, message.text, index)
 
 
-def _plain_parts(message: Message) -> Iterator[_PromptPart]:
-    """Of a text that is not a message: all but its end may be skipped."""
-    yield _BEGINNING
+def _plain_parts(message: Message, ids: tuple[int, ...] | None) -> Iterator[_PromptPart]:
+    """A text that is no message, in which special tokens count as such: whoever sent it may have
+    applied a chat template. All but its end may be skipped. Its tokens may be known: `ids`."""
+    if message.token_ids is None:
+        yield _BEGINNING
     for number, document in enumerate(message.in_prompt):
-        yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number)
-    yield _PromptPart(SegmentKind.QUESTION, message.text, 0)
+        yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number, special=True)
+    yield _PromptPart(SegmentKind.QUESTION, message.text, 0, ids=ids, special=True)
 
 
 def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,13 @@ from app.engine.file_index import FileIndex, Page, RankedPage
 from app.engine.prompt import Prompt, Prompts
 from app.engine.text_encoder import built_in_encoder
 from app.protocol.events import RankedFile
-from app.protocol.options import MAX_RETRIEVED, MIN_SHARE, RETRIEVAL_SHARE, min_retrieved
+from app.protocol.options import (
+    MAX_RETRIEVED,
+    MIN_SHARE,
+    RETRIEVAL_SHARE,
+    TemplateValues,
+    min_retrieved,
+)
 from app.protocol.prompt import (
     Document,
     FileChoice,
@@ -61,9 +67,16 @@ class Retrieval:
 class Retriever:
     """For one model: its `context` in tokens, and its prompts."""
 
-    def __init__(self, prompts: Prompts, context: int, thinking: bool, check: Check) -> None:
+    def __init__(
+        self,
+        prompts: Prompts,
+        context: int,
+        thinking: bool,
+        check: Check,
+        values: TemplateValues = (),
+    ) -> None:
         self._prompts, self._context, self._check = prompts, context, check
-        self._build: Build = lambda messages: prompts.build(messages, check, thinking)
+        self._build: Build = lambda messages: prompts.build(messages, check, thinking, values)
 
     def fit(
         self,

@@ -43,7 +43,7 @@ from app.protocol.events import (
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
-from app.protocol.wording import TEMPLATE_RULES
+from app.protocol.wording import TEMPLATE_RULES, too_long
 
 
 class TurnError(RuntimeError):
@@ -80,7 +80,13 @@ class Turn:
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
         self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
-        self._decoder = Decoder(ask.turn, pair.target.tokenizer, ask.sampling, clock.emit)
+        self._decoder = Decoder(
+            ask.turn,
+            pair.target.tokenizer,
+            ask.sampling,
+            clock.emit,
+            trim_space=not ask.messages[-1].plain,
+        )
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
         self._reading_on = ""
@@ -123,6 +129,7 @@ class Turn:
     # --------------------------------------------------------------------------- the steps
 
     def _answer(self) -> FinishReason:
+        self._check_named_tokens()
         prompt = self._build_prompt()
         self._clock.check_cancel()
         if (found := self._cache.drop_damaged()) is not None:
@@ -165,11 +172,26 @@ class Turn:
         target.eval()
         return ended
 
+    def _check_named_tokens(self) -> None:
+        """Raises TurnError for a token that would read or write beyond the logits."""
+        size = self._pair.target.vocab_size
+        if any(not 0 <= token < size for token, _ in self._ask.sampling.logit_bias):
+            raise TurnError(
+                "`logit_bias` names tokens that the model does not have",
+                f"use numbers from 0 to {max(size - 1, 0):,}",
+            )
+
     def _build_prompt(self) -> Prompt:
         """The prompt. Where not all documents fit, those that fit the question are chosen first."""
         ask, clock, started_at = self._ask, self._clock, time.perf_counter()
-        context, thinking = self._pair.target.info.context_length, ask.sampling.thinking
-        retriever = Retriever(self._pair.prompts, context, thinking, clock.check_cancel)
+        context, sampling = self._pair.target.info.context_length, ask.sampling
+        retriever = Retriever(
+            self._pair.prompts,
+            context,
+            sampling.thinking,
+            clock.check_cancel,
+            sampling.template_values,
+        )
         typed = [Document("", each.text) for each in ask.messages]
         if retriever.is_far_too_long(typed):
             raise self._too_long(retriever.estimate(typed), "about ")
@@ -264,12 +286,8 @@ class Turn:
 
     def _too_long(self, tokens: int, about: str = "") -> TurnError:
         info = self._pair.target.info
-        return TurnError(
-            f"Question and conversation are {about}{tokens:,} tokens long, and"
-            f" {info.name} takes at most {info.context_length:,}",
-            "start a new conversation, or choose a model with a longer context",
-            tokens - info.context_length + 1,
-        )
+        words = too_long(tokens, info.name, info.context_length, about)
+        return TurnError(*words, tokens - info.context_length + 1)
 
     def _make_plan(self, prompt: Prompt) -> Plan:
         total, target = len(prompt.ids), self._cache.target

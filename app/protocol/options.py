@@ -126,7 +126,11 @@ class Tuning:
     the last few."""
 
 
+TemplateValues = tuple[tuple[str, str | int | float | bool], ...]
+"""Variables of a chat template, by name."""
 PENALTY_TOKENS = 64
+NO_ANSWER_LIMIT = 1_000_000
+"""Maximum tokens of an answer that only the context limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +139,15 @@ class Sampling:
     where it only repeats itself. With `speculate`, what may be a copy is verified several tokens at
     a time, which changes nothing but the speed. Of the likeliest tokens `top_k` are chosen from, 0
     for all, and those that are at least `min_p` times as likely as the likeliest one. The logits of
-    the last PENALTY_TOKENS are divided, or if negative multiplied, by `repetition_penalty`.
+    the last `penalty_tokens` are divided, or if negative multiplied, by `repetition_penalty`. The
+    logit of a token loses `presence_penalty` once the answer has it, and `frequency_penalty` for
+    each time that it has it; `logit_bias` adds to the logits of (token, bias). With probability
+    `xtc_probability` a place excludes the likeliest of all tokens above `xtc_threshold`, but for
+    the last of them. The answer also ends at one of `stop_ids`, and with `ignore_eos` not at the
+    model's own end.
     `thinking` is what chat templates call `enable_thinking`; it ends after `thinking_budget`
-    tokens, unless that is 0."""
+    tokens, unless that is 0. `template_values` are further variables (name, value) of the chat
+    template."""
 
     max_tokens: int = 512
     temperature: float = 0.0
@@ -148,8 +158,17 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    penalty_tokens: int = PENALTY_TOKENS
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    stop_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
     thinking: bool = True
     thinking_budget: int = 0
+    template_values: TemplateValues = ()
 
 
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()

@@ -26,8 +26,9 @@ class Document:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message; a `plain` one, which is then the only one, is no message but a text to continue,
-    without the chat template. `token_ids` of an assistant message are the generated ones, and
-    `thinking` its text between thinking tags: sent only where the chat template asks for it.
+    without the chat template; if it came as tokens, `token_ids` are these. `token_ids` of an
+    assistant message are the generated ones, and `thinking` its text between thinking tags: sent
+    only where the chat template asks for it.
 
     `documents` came with the message. Where those of the conversation do not all fit into the
     context, `retrieved` are what was put before this question instead: files, or parts of them, of

@@ -41,6 +41,15 @@ COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "token
 """What is counted while a phase runs."""
 
 
+def too_long(total: int, model: str, context: int, about: str = "") -> tuple[str, str]:
+    """What is wrong with a prompt of `total` tokens that fills the context, and what to do."""
+    return (
+        f"Question and conversation are {about}{total:,} tokens long, and {model} takes at most"
+        f" {context:,}",
+        "start a new conversation, or choose a model with a longer context",
+    )
+
+
 def reading_line(statistics: Statistics) -> str:
     """How much was read and how soon the first word came: `Read 4% in 3.2 s`, or `Read 4% (1% new)
     in 0.8 s` where the rest was in the cache before."""

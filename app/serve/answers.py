@@ -181,7 +181,7 @@ class Answer:
     def _whole(self, ended: Finished | None) -> tuple[str, tuple[int, ...] | None]:
         """The text that the client has, with the answer's beginning; and its ids, if they are
         known of exactly this text."""
-        if ended is not None and self.stop is None:
+        if ended is not None and self.stop is None and not self.ask.sampling.stop_ids:
             return ended.text, ended.generated_ids
         prefix = self._beginning
         return (prefix.text if prefix else "") + self.text, None

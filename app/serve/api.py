@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
 
 from fastapi import Depends, FastAPI, Request
@@ -16,8 +18,10 @@ from starlette.exceptions import HTTPException
 
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
-from app.protocol.prompt import Message, Role
+from app.protocol.events import Failed
+from app.protocol.prompt import Document, Message, Role
 from app.protocol.server import OnAnswered
+from app.protocol.wording import too_long
 from app.serve.access import Access
 from app.serve.answers import Answer, Piece, Waiting
 from app.serve.anthropic_format import AnthropicFormat
@@ -36,6 +40,7 @@ from app.serve.requests import (
     Defaults,
     MessagesRequest,
     ResponsesRequest,
+    note,
     to_ask,
     to_messages,
 )
@@ -45,12 +50,14 @@ WAITING = 32
 """Requests that may wait for others."""
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
+T = TypeVar("T")
 
 
 class Server:
     """What routes need: the engine's queue, and how requests are understood. `model` is the name
-    of the loaded target, `count` counts the tokens of a prompt; `needs_document`: it answers
-    questions about documents only. `on_answered` gets what clients got."""
+    of the loaded target, `count` counts the tokens of a prompt, and `to_text` decodes some;
+    `needs_document`: it answers questions about documents only. A prompt may have `context` tokens,
+    if that is not 0. `on_answered` gets what clients got."""
 
     def __init__(
         self,
@@ -61,17 +68,25 @@ class Server:
         needs_document: bool = False,
         waiting: int = WAITING,
         on_answered: OnAnswered | None = None,
+        context: int = 0,
+        to_text: Callable[[Sequence[int]], str] = lambda ids: "",
     ) -> None:
         self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
         self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
         self.remembered = Remembered()
-        self.use_pair(model, count, needs_document)
+        self.use_pair(model, count, needs_document, context, to_text)
 
     def use_pair(
-        self, model: str, count: Callable[[tuple[Message, ...]], int], needs_document: bool
+        self,
+        model: str,
+        count: Callable[[tuple[Message, ...]], int],
+        needs_document: bool,
+        context: int = 0,
+        to_text: Callable[[Sequence[int]], str] = lambda ids: "",
     ) -> None:
         """Another pair is loaded: answers of the one before are in other tokens."""
         self.model, self.count, self._needs_document = model, count, needs_document
+        self.context, self.to_text, self.loaded_at = context, to_text, int(time.time())
         self.drop_conversations()
 
     def drop_conversations(self) -> None:
@@ -100,55 +115,102 @@ class Server:
                 f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
             )
         answer = Answer(ask, stops, note)
-        if stream:
-            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            return StreamingResponse(
-                self._stream(answer, form), media_type="text/event-stream", headers=headers
-            )
-        reading = asyncio.create_task(self._read(answer))
-        gone = asyncio.create_task(_gone(request))
-        try:
-            await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (reading, gone):
-                if not task.done():
-                    task.cancel()
-                    await asyncio.wait({task})
-        if reading.cancelled():
-            raise BadRequest("The client has gone.")
-        reading.result()
-        return JSONResponse(form.whole(answer))
+        pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
+        if not stream:
+            await _unless_gone(request, _read(pieces))
+            return JSONResponse(form.whole(answer))
+        await self._check_length(ask)
+        # What fails before there is anything to send has a status of its own.
+        first = await _unless_gone(request, anext(pieces, None))
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(
+            self._stream(answer, form, first, pieces),
+            media_type="text/event-stream",
+            headers=headers,
+        )
 
-    def _pieces(self, answer: Answer) -> AsyncGenerator[Piece | Waiting]:
-        return answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
+    async def _check_length(self, ask: Ask) -> None:
+        """Raise AnswerFailed for a prompt that does not fit into the context. The engine would say
+        so, but only when the requests before this one are answered."""
+        needed = tuple(
+            message if message.plain else replace(message, documents=())
+            for message in ask.messages  # of documents as much is read as fits
+        )
+        size = sum(_max_tokens(message) for message in needed)
+        if not self.context or size <= self.context // 2:  # even with what a template adds it fits
+            return
+        model, context = self.model, self.context
+        total = await asyncio.to_thread(self.count, needed)
+        if total >= context:
+            words = too_long(total, model, context)
+            raise AnswerFailed(Failed(0, *words, excess_tokens=total - context + 1))
 
-    async def _read(self, answer: Answer) -> None:
-        pieces = self._pieces(answer)
-        async with aclosing(pieces):
-            async for _ in pieces:
-                pass
-
-    async def _stream(self, answer: Answer, form: Format) -> AsyncIterator[str]:
-        yield form.start()
-        pieces = self._pieces(answer)
+    async def _stream(
+        self,
+        answer: Answer,
+        form: Format,
+        first: Piece | Waiting | None,
+        pieces: AsyncGenerator[Piece | Waiting],
+    ) -> AsyncIterator[str]:
+        """The `first` of its pieces was taken before."""
+        started = False
         try:
             async with aclosing(pieces):
-                async for piece in pieces:
+                piece = first
+                while piece is not None:
                     if isinstance(piece, Waiting):
                         yield f": {piece.note}\n\n"
-                    elif text := form.piece(piece):
-                        yield text
-                        answer.sent_at = time.monotonic()
+                    else:
+                        beginning = "" if started else form.start(answer)
+                        started = True
+                        if text := beginning + form.piece(piece):
+                            yield text
+                            answer.sent_at = time.monotonic()
+                    piece = await anext(pieces, None)
         except AnswerFailed as error:
             yield form.failed(str(error), error.status, error.code)
             return
         except QueueFull:
             yield form.failed(FULL, 503)
             return
-        yield form.end(answer)
+        yield ("" if started else form.start(answer)) + form.end(answer)
+
+
+async def _read(pieces: AsyncGenerator[Piece | Waiting]) -> None:
+    async with aclosing(pieces):
+        async for _ in pieces:
+            pass
+
+
+async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """What `work` returns; it is cancelled once the client has closed the connection."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.create_task(_gone(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (working, gone):
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+    if working.cancelled():
+        raise BadRequest("The client has gone.")
+    return working.result()
+
+
+def _max_tokens(message: Message) -> int:
+    """At least as many as a message has: a token is a byte or more."""
+    if message.plain and message.token_ids is not None:
+        return len(message.token_ids)
+    texts = (message.text, *(document.text for document in message.documents))
+    return sum(len(text.encode()) for text in texts)
 
 
 FULL = "Too many requests are waiting: try again in a few seconds."
+
+
+class NoSuchModel(Exception):
+    """With the name of the one that is loaded."""
 
 
 async def _gone(request: Request) -> None:
@@ -185,6 +247,11 @@ def _add_errors(app: FastAPI) -> None:
     async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
         return reply(request, error.status, str(error), error.code)
 
+    @app.exception_handler(NoSuchModel)
+    async def unknown(request: Request, error: NoSuchModel) -> JSONResponse:
+        message = f"There is no such model here: the loaded one is {error}."
+        return reply(request, 404, message)
+
     @app.exception_handler(QueueFull)
     async def full(request: Request, error: QueueFull) -> JSONResponse:
         return reply(request, 503, FULL)
@@ -201,12 +268,13 @@ def _add_routes(app: FastAPI, server: Server) -> None:
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [_model(server)]}
+        listed = {"has_more": False, "first_id": server.model, "last_id": server.model}
+        return {"object": "list", "data": [_model(server)], **listed}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        if name != server.model:
-            raise HTTPException(404, "")
+        if name.rpartition("/")[2].lower() != server.model.rpartition("/")[2].lower():
+            raise NoSuchModel(server.model)
         return _model(server)
 
     @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
@@ -214,27 +282,31 @@ def _add_routes(app: FastAPI, server: Server) -> None:
         body: Annotated[ChatRequest, Depends(reader(ChatRequest))], request: Request
     ) -> Any:
         body.check()
-        limit = body.max_completion_tokens or body.max_tokens
 
         def ask() -> Ask:
             messages = to_messages(body.messages)
-            return to_ask(messages, body, request.headers, server.defaults, limit)
+            return to_ask(messages, body, request.headers, server.defaults, body.limit)
 
         form = _openai(server, body, chat=True)
-        return await server.respond(request, ask, body.stops, form, body.stream, body.note)
+        return await server.respond(request, ask, body.stops, form, body.stream, note(body))
 
     @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
     async def completions(
         body: Annotated[CompletionRequest, Depends(reader(CompletionRequest))], request: Request
     ) -> Any:
         body.check()
+        prompt = body.only_prompt
 
         def ask() -> Ask:
-            text = plain_message(body.text)
-            return to_ask((text,), body, request.headers, server.defaults, body.max_tokens)
+            if isinstance(prompt, str):
+                message = plain_message(prompt)
+            else:
+                text, ids = server.to_text(prompt), tuple(prompt)
+                message = Message(Role.USER, text, token_ids=ids, plain=True)
+            return to_ask((message,), body, request.headers, server.defaults, body.limit)
 
         form = _openai(server, body, chat=False)
-        return await server.respond(request, ask, body.stops, form, body.stream)
+        return await server.respond(request, ask, body.stops, form, body.stream, note(body))
 
     @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
     async def responses(
@@ -247,7 +319,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             return to_ask(messages, body, request.headers, server.defaults, body.max_output_tokens)
 
         form = ResponsesFormat(uuid4().hex[:24], server.model, body, server.remembered)
-        return await server.respond(request, ask, [], form, body.stream, body.note)
+        return await server.respond(request, ask, [], form, body.stream, note(body))
 
     @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
     async def messages(
@@ -261,7 +333,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
 
         form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
         return await server.respond(
-            request, ask, body.stop_sequences or [], form, body.stream, body.note
+            request, ask, body.stop_sequences or [], form, body.stream, note(body)
         )
 
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
@@ -277,12 +349,13 @@ def _add_routes(app: FastAPI, server: Server) -> None:
 
 
 def plain_message(text: str) -> Message:
-    """A text to continue: its end is always read, the rest may be skipped."""
-    from app.protocol.prompt import Document
-
-    if len(text) < LONG:
+    """A text to continue: its end is always read, the rest may be skipped. It is cut at a space, so
+    that no special token is."""
+    start, end = len(text) - 2 * TAIL, len(text) - TAIL
+    cut = 1 + max(text.rfind("\n", max(start, 0), end), -1)
+    cut = cut or 1 + text.rfind(" ", 0, end)
+    if len(text) < LONG or not cut:
         return Message(Role.USER, text, plain=True)
-    cut = max(text.rfind("\n", 0, len(text) - TAIL) + 1, len(text) - 2 * TAIL)
     return Message(Role.USER, text[cut:], (Document("text", text[:cut]),), plain=True)
 
 
@@ -293,4 +366,14 @@ def _openai(server: Server, body: ChatRequest | CompletionRequest, chat: bool) -
 
 
 def _model(server: Server) -> dict[str, Any]:
-    return {"id": server.model, "object": "model", "created": 0, "owned_by": "specchat"}
+    """In the forms of both APIs at once."""
+    loaded = datetime.fromtimestamp(server.loaded_at, UTC)
+    return {
+        "id": server.model,
+        "object": "model",
+        "created": server.loaded_at,
+        "owned_by": "specchat",
+        "type": "model",
+        "display_name": server.model,
+        "created_at": loaded.isoformat().replace("+00:00", "Z"),
+    }

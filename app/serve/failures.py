@@ -20,11 +20,13 @@ OURS = ("Something went wrong inside specchat", "MLX cannot be loaded")
 
 
 class AnswerFailed(Exception):
-    """The engine's sentence about a turn that failed, the status of HTTP, and a code, if any."""
+    """The engine's sentence about a turn that failed, the status of HTTP, and a code, if any. That
+    of a prompt that is too long begins as clients know it, which then shorten their history."""
 
     def __init__(self, failed: Failed) -> None:
-        super().__init__(failed.message)
         self.code = TOO_LONG if failed.excess_tokens > 0 else None
+        beginning = "" if self.code is None else "The prompt is too long. "
+        super().__init__(beginning + failed.message)
         if self.code is not None:
             self.status = 400
         elif failed.predicted or failed.problem.startswith(TRY_LATER):

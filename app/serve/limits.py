@@ -23,6 +23,8 @@ MAX_DRAINED, DRAIN_SECONDS = 100_000_000, 2.0
 """Bytes and seconds for which the rest of a body that is too long is received."""
 OPEN = frozenset({"/health"})
 """Paths that need no token."""
+VERSIONED = frozenset({"chat", "completions", "messages", "models", "responses"})
+"""How paths begin after /v1."""
 LOGGED = 200
 """Characters of a path in the log."""
 FAULT = "Something went wrong inside specchat: try again."
@@ -50,7 +52,7 @@ class Limits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        started, path = time.perf_counter(), str(scope["path"])
+        started, path = time.perf_counter(), _route(str(scope["path"]))
         status = 0
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
 
@@ -71,7 +73,7 @@ class Limits:
             body = await self._body(headers, receive)
             if isinstance(body, tuple):
                 return await _refuse(noted, path, *body)
-            await self._app(scope, _replay(body, receive), noted)
+            await self._app(_as_json(scope, path), _replay(body, receive), noted)
         except asyncio.CancelledError:
             pass  # the program ends, and with it whoever is still connected
         except Exception as error:  # the client has the headers already, or is gone
@@ -103,6 +105,23 @@ class Limits:
                         return bytes(body)
         except TimeoutError:
             return 408, f"The request took more than {BODY_SECONDS:.0f} seconds to come."
+
+
+def _route(path: str) -> str:
+    """The route that is meant where a client's base address lacks /v1 or has it twice, or there is
+    a slash too many."""
+    parts = [part for part in path.split("/") if part]
+    while parts[:2] == ["v1", "v1"]:
+        del parts[0]
+    if parts and parts[0] in VERSIONED:
+        parts.insert(0, "v1")
+    return "/" + "/".join(parts)
+
+
+def _as_json(scope: Scope, path: str) -> Scope:
+    """Bodies are JSON whatever their type is said to be: `curl -d` says that it is a form."""
+    others = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-type"]
+    return {**scope, "path": path, "headers": [*others, (b"content-type", b"application/json")]}
 
 
 async def _drain(receive: Receive) -> None:

@@ -9,25 +9,29 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from app.protocol.commands import Ask
-from app.protocol.options import AUTO_KEEP, DEFAULT_SAMPLING, Mode, Sampling
+from app.protocol.options import (
+    AUTO_KEEP,
+    DEFAULT_SAMPLING,
+    NO_ANSWER_LIMIT,
+    Mode,
+    Sampling,
+)
 from app.protocol.prompt import Document, Message, Role
-from app.serve.cutting import cut
+from app.serve.cutting import LONG, cut
+from app.serve.fields import NO_LIMIT, Thoughts, ignored, refuse_unsupported
+from app.serve.fields import BadRequest as BadRequest
 
 MAX_STOPS, MAX_ITEMS = 128, 10_000
 """Stop sequences, and items of any other list."""
+MAX_MARKS = 100
+"""Documents of a message whose names are looked for around the question."""
+MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
+"""Tokens at which an answer ends, that are made more or less likely, and of a prompt."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
 """For clients that cannot send fields of their own."""
 
 
 HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
-
-
-class BadRequest(ValueError):
-    """One sentence about what is wrong with a request, and what to do; and a code, if any, by which
-    clients know it."""
-
-    code: str | None = None
-
 
 T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
@@ -36,15 +40,12 @@ TOOLS_IGNORED = (
     "Tools are not supported: those of the request were ignored, and the answer is text."
 )
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000)]
-NO_LIMIT = -1
-"""What programs send for fields that shall not limit anything."""
 Limit = Annotated[
     int,
     Field(ge=NO_LIMIT, le=1_000_000),
     AfterValidator(lambda limit: None if limit == NO_LIMIT else _at_least_one(limit)),
 ]
-"""`Tokens`, or no limit."""
+"""Tokens of an answer; None for no limit."""
 
 
 def _at_least_one(limit: int) -> int:
@@ -54,7 +55,7 @@ def _at_least_one(limit: int) -> int:
 
 
 class _Fields(BaseModel):
-    """Unknown fields are ignored, and null is as good as absent: clients send many."""
+    """Null is as good as absent: clients send many."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -66,14 +67,38 @@ class _Fields(BaseModel):
         return {name: value for name, value in given.items() if value is not None}
 
 
+Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
+
+
 class _Common(_Fields):
-    """Fields of every route that answers."""
+    """Fields of every route that answers. Others go through the table of `fields.py`."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str = ""
     stream: bool = False
     temperature: float | None = Field(None, ge=0, le=10, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    """-1 draws one, as for llama.cpp."""
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    repeat_penalty: Repetition | None = None
+    repetition_context_size: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
+    repeat_last_n: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
+    logit_bias: dict[TokenId, Bias] | None = Field(None, max_length=MAX_BIASES)
+    """By token."""
+    xtc_probability: float | None = Field(None, ge=0, le=1)
+    xtc_threshold: float | None = Field(None, ge=0, le=0.5)
+    stop_token_ids: StopIds | None = None
+    ignore_eos: bool | None = None
     specprefill: bool | Literal["auto"] | None = None
     """true reads what matters, false everything, "auto" what is predicted to be faster."""
     specprefill_keep_pct: float | None = Field(None, gt=0, le=1)
@@ -97,9 +122,8 @@ class _Tools(_Fields):
             )
 
     @property
-    def note(self) -> str:
-        """What was ignored of the request, as one sentence, if anything."""
-        return TOOLS_IGNORED if self._has_tools and self._choice != "none" else ""
+    def are_tools_ignored(self) -> bool:
+        return self._has_tools and self._choice != "none"
 
     @property
     def _has_tools(self) -> bool:
@@ -138,61 +162,77 @@ class StreamOptions(_Fields):
 
 class _OpenAi(_Common):
     max_tokens: Limit | None = None
+    n_predict: Limit | None = None
     stop: str | Stops | None = None
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    """-1 draws one, as for llama.cpp."""
     n: int = 1
     stream_options: StreamOptions | None = None
+    response_format: dict[str, Any] | None = None
+
+    def check_common(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        refuse_unsupported(self)
+        if self.n != 1:
+            raise BadRequest("n must be 1: ask again for another answer.")
+        if ((self.response_format or {}).get("type") or "text") != "text":
+            raise BadRequest("Only text is written: leave `response_format` out.")
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum tokens of the answer; None where only the context limits it."""
+        return getattr(self, "max_completion_tokens", None) or self.max_tokens or self.n_predict
 
     @property
     def stops(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
-class ChatRequest(_Tools, _OpenAi):
+class ChatRequest(Thoughts, _Tools, _OpenAi):
     """`/v1/chat/completions`."""
 
     messages: Items[ChatMessage] = Field(min_length=1)
     max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    response_format: dict[str, Any] | None = None
 
     def check(self) -> None:
         """Raises BadRequest for what is not supported."""
-        if self.n != 1:
-            raise BadRequest("n must be 1: ask again for another answer.")
+        self.check_common()
         self.check_tools()
         if self.logprobs or self.top_logprobs:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
-        if ((self.response_format or {}).get("type") or "text") != "text":
-            raise BadRequest("Only text is written: leave `response_format` out.")
 
 
 class CompletionRequest(_OpenAi):
     """`/v1/completions`: a text that the model continues, without its chat template."""
 
-    prompt: str | Items[str]
+    prompt: str | Annotated[list[Any], Field(max_length=MAX_PROMPT, fail_fast=True)]
+    """A text or its tokens, or a list of one of them."""
     echo: bool = False
-    logprobs: int | None = None
+    logprobs: bool | int | None = None
     suffix: str | None = None
 
     def check(self) -> None:
         """Raises BadRequest for what is not supported."""
-        if self.n != 1:
-            raise BadRequest("n must be 1: ask again for another answer.")
-        if isinstance(self.prompt, list) and len(self.prompt) != 1:
-            raise BadRequest("Send one prompt at a time.")
-        if not self.text:
+        self.check_common()
+        prompt = self.only_prompt
+        if not prompt:
             raise BadRequest("The prompt is empty: send a text to continue.")
-        if self.logprobs:
+        if not isinstance(prompt, str) and not all(type(token) is int for token in prompt):
+            raise BadRequest("The prompt must be a text, or the numbers of its tokens.")
+        if self.logprobs is not None and self.logprobs is not False:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if self.suffix or self.echo:
             raise BadRequest("`suffix` and `echo` are not supported: leave them out.")
 
     @property
-    def text(self) -> str:
-        return self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+    def only_prompt(self) -> str | list[int]:
+        """Raises BadRequest."""
+        if isinstance(self.prompt, str) or not any(isinstance(p, str | list) for p in self.prompt):
+            return self.prompt
+        if len(self.prompt) != 1:
+            raise BadRequest("Send one prompt at a time.")
+        only: str | list[int] = self.prompt[0]
+        return only
 
 
 class CountRequest(_Tools):
@@ -212,11 +252,22 @@ class CountRequest(_Tools):
         return system + self.messages
 
 
-class MessagesRequest(CountRequest, _Common):
+class MessagesRequest(Thoughts, CountRequest, _Common):
     """`/v1/messages`."""
 
-    max_tokens: Tokens
+    max_tokens: Limit
     stop_sequences: Stops | None = None
+
+    def check(self) -> None:
+        """Raises BadRequest for what is not supported."""
+        refuse_unsupported(self)
+        super().check()
+
+
+def note(request: _Common) -> str:
+    """Sentences about what is ignored of a request, if anything."""
+    has_tools = isinstance(request, _Tools) and request.are_tools_ignored
+    return " ".join(filter(None, (TOOLS_IGNORED if has_tools else "", ignored(request))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +291,7 @@ class Item(_Fields):
     summary: Items[Part] | None = None
 
 
-class ResponsesRequest(_Tools, _Common):
+class ResponsesRequest(Thoughts, _Tools, _Common):
     """`/v1/responses`."""
 
     input: str | Items[Item]
@@ -257,6 +308,7 @@ class ResponsesRequest(_Tools, _Common):
 
     def check(self) -> None:
         """Raises BadRequest for what is not supported."""
+        refuse_unsupported(self)
         self.check_tools()
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
@@ -286,15 +338,33 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
         parts, thoughts, documents = _parts(message.content)
         if message.role == "user":
             cut_out, text = cut(parts)
-            found.append(Message(Role.USER, text, (*documents, *cut_out)))
+            question = _without_names(text, cut_out)
+            found.append(Message(Role.USER, question, (*documents, *cut_out)))
         elif message.role == "assistant":
             thinking = message.reasoning_content or "\n\n".join(thoughts)
             found.append(Message(Role.ASSISTANT, "\n\n".join(parts), thinking=thinking))
         else:
             found.append(Message(Role.SYSTEM, "\n\n".join(parts)))
+    if found and found[-1].role is Role.SYSTEM:  # what is to be answered
+        found[-1] = replace(found[-1], role=Role.USER)
     if all(message.role is not Role.USER for message in found):
         raise BadRequest("There is no question: send a message of the role `user`.")
     return tuple(found)
+
+
+def _without_names(text: str, documents: Sequence[Document]) -> str:
+    """A question without the names before and after it that mark where its documents were: each
+    document begins with its name anyway, and words of a name are not asked about. All names stay
+    where there are some within the question, or nothing else."""
+    marks = tuple(f"[{document.name}]" for document in documents)
+    if not 0 < len(marks) <= MAX_MARKS or len(text) > LONG + sum(map(len, marks)):
+        return text
+    inner = text.strip()
+    while inner.startswith(marks):
+        inner = inner[len(next(filter(inner.startswith, marks))) :].lstrip()
+    while inner.endswith(marks):
+        inner = inner[: -len(next(filter(inner.endswith, marks)))].rstrip()
+    return text if not inner or any(mark in inner for mark in marks) else inner
 
 
 def _parts(
@@ -334,19 +404,43 @@ def to_ask(
     defaults: Defaults,
     max_tokens: int | None,
 ) -> Ask:
-    """Without a conversation. Raises BadRequest."""
-    seed = getattr(request, "seed", None)
-    given = {
-        "max_tokens": max_tokens,
+    """Without a conversation. `max_tokens` None: only the context limits the answer. Raises
+    BadRequest."""
+    thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
+    values = {name: value for name, value in _sampling(request).items() if value is not None}
+    sampling = replace(
+        defaults.sampling,
+        max_tokens=max_tokens or NO_ANSWER_LIMIT,
+        stop_repeats=False,
+        **values,
+        **thoughts,
+    )
+    mode, keep = _reading(request, headers, defaults)
+    return Ask(0, messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
+
+
+def _sampling(request: _Common) -> dict[str, Any]:
+    """Fields of `Sampling`; None where the request says nothing."""
+    seed, last = request.seed, request.repetition_context_size
+    last = request.repeat_last_n if last is None else last
+    return {
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_k": 0 if request.top_k == NO_LIMIT else request.top_k,
+        "min_p": request.min_p,
         "seed": None if seed is None or seed == -1 else seed % 2**63,
+        "frequency_penalty": request.frequency_penalty,
+        "presence_penalty": request.presence_penalty,
+        "repetition_penalty": 1.0
+        if last == 0
+        else request.repetition_penalty or request.repeat_penalty,
+        "penalty_tokens": NO_ANSWER_LIMIT if last == NO_LIMIT else last or None,
+        "logit_bias": None if request.logit_bias is None else tuple(request.logit_bias.items()),
+        "xtc_probability": request.xtc_probability,
+        "xtc_threshold": request.xtc_threshold,
+        "stop_ids": None if request.stop_token_ids is None else tuple(request.stop_token_ids),
+        "ignore_eos": request.ignore_eos,
     }
-    values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    sampling = replace(defaults.sampling, **values)
-    mode, keep = _reading(request, headers, defaults)
-    return Ask(0, messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
 
 
 def _reading(

@@ -15,6 +15,9 @@ import pytest
 
 from app.cli import serve
 from app.cli.main import run
+from app.protocol.prompt import Message, Role
+from app.serve.requests import BadRequest
+from tests import tiny
 
 
 def free_port() -> int:
@@ -130,3 +133,13 @@ def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) ->
         rest = process.stderr.read()
     assert "POST /v1/chat/completions 400" in rest
     assert "Traceback" not in rest
+
+
+def test_a_prompt_that_comes_as_tokens_is_shown_as_their_text(tmp_path: Path) -> None:
+    tokens = serve.TargetTokens(tiny.save(tmp_path))
+    ids = tiny.byte_tokenizer().encode("<|im_start|>Hi").ids
+    assert tokens.text(ids) == "<|im_start|>Hi"
+    assert tokens.count((Message(Role.USER, "?", token_ids=tuple(ids), plain=True),)) == 3
+    for wrong in (-1, tiny.BYTES, 2**40):
+        with pytest.raises(BadRequest, match=f"from 0 to {tiny.BYTES - 1}"):
+            tokens.text([*ids, wrong])

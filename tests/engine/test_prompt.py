@@ -300,3 +300,32 @@ def test_documents_are_encoded_once_while_they_are_asked_about(
     assert fresh.ids.tolist() == second.ids.tolist()
     builder.build((Message(Role.USER, "third", (other,)),))
     assert list(builder._documents) == [other.text]
+
+
+def test_a_text_to_continue_may_have_special_tokens(builder: PromptBuilder) -> None:
+    text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    beginning = Document("text", text)
+    plain = Message(Role.USER, text, (beginning,), plain=True)
+    known = builder._tokenizer.encode(text, add_special_tokens=False)
+    assert builder.build((plain,)).ids.tolist() == 2 * known
+    question = builder.build((Message(Role.USER, "?", (beginning,)),))
+    assert text in _decoded(builder, question.ids), "in a message it stays text"
+    (inside,) = [s for s in question.segments if s.kind is SegmentKind.DOCUMENT]
+    assert inside.end - inside.start == len(text.encode())
+
+
+def test_tokens_to_continue_are_taken_as_they_are(builder: PromptBuilder) -> None:
+    ids = (5, tiny.BYTES - 1, 7, tiny.BYTES - 1)
+    prompt = builder.build((Message(Role.USER, "x", token_ids=ids, plain=True),))
+    assert tuple(prompt.ids.tolist()) == ids
+    for unknown in (-1, tiny.BYTES, 2**31):
+        with pytest.raises(PromptError, match="tokens 0 to"):
+            builder.build((Message(Role.USER, "x", token_ids=(5, unknown), plain=True),))
+
+
+def test_a_chat_template_gets_the_values_that_are_given(tmp_path: Path) -> None:
+    template = "{{ effort|default('none') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    told = PromptBuilder(_tokenizer(tmp_path, template))
+    asked = (Message(Role.USER, "?"),)
+    assert _decoded(told, told.build(asked).ids) == "none?"
+    assert _decoded(told, told.build(asked, values=(("effort", "high"),)).ids) == "high?"

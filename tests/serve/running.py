@@ -33,9 +33,18 @@ def running(
     token: str | None = TOKEN,
     waiting: int = 32,
     defaults: Defaults | None = None,
+    context: int = 0,
 ) -> Iterator[str]:
     """Its address."""
-    server = Server(engine, "tiny", defaults or Defaults(), count_words, waiting=waiting)
+    server = Server(
+        engine,
+        "tiny",
+        defaults or Defaults(),
+        count_words,
+        waiting=waiting,
+        context=context,
+        to_text=lambda ids: " ".join(map(str, ids)),
+    )
     app = make_app(server, Access("127.0.0.1", token))
     listening = listening_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import anthropic
@@ -86,6 +87,7 @@ def test_messages_stream_as_anthropic_does(address: str) -> None:
     text = "".join(e["delta"]["text"] for e in found if e["type"] == "content_block_delta")
     assert text == ANSWER
     assert found[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+    assert found[0]["message"]["usage"]["input_tokens"] == found[-2]["usage"]["input_tokens"] > 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "a keep": ("/v1/chat/completions", chat(specprefill_keep_pct=20), "specprefill_keep_pct"),
     "no question": (
         "/v1/chat/completions",
-        {"messages": [{"role": "system", "content": "x"}]},
+        {"messages": [{"role": "assistant", "content": "x"}]},
         "no question",
     ),
     "no limit": ("/v1/messages", chat(), "max_tokens"),
@@ -189,14 +191,12 @@ def test_bad_requests_get_one_sentence_in_the_form_of_the_route(name: str, addre
 
 
 def test_a_turn_that_fails_says_why(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(excess=500, problem="The prompt is too long", advice="attach less")
-    reply = post(address, "/v1/chat/completions", chat())
-    assert reply.status_code == 400
-    assert reply.json()["error"]["message"] == "The prompt is too long: attach less."
-    body = chat(stream=True)
-    with client(address) as http, http.stream("POST", "/v1/chat/completions", json=body) as reply:
-        found = events(reply.iter_lines())
-    assert "attach less" in json.loads(found[-2])["error"]["message"]
+    engine.story = Story(excess=500, problem="It has 900 tokens", advice="attach less")
+    for stream in (False, True):
+        reply = post(address, "/v1/chat/completions", chat(stream=stream))
+        assert reply.status_code == 400
+        message = reply.json()["error"]["message"]
+        assert message == "The prompt is too long. It has 900 tokens: attach less."
     engine.story = Story(answer=ANSWER)
     assert post(address, "/v1/chat/completions", chat()).status_code == 200
 
@@ -204,8 +204,12 @@ def test_a_turn_that_fails_says_why(address: str, engine: FakeEngine) -> None:
 def test_models_health_counting_and_the_schema(address: str) -> None:
     with client(address) as http:
         assert [m["id"] for m in http.get("/v1/models").json()["data"]] == ["tiny"]
-        assert http.get("/v1/models/tiny").json()["object"] == "model"
-        assert http.get("/v1/models/other").status_code == 404
+        model = http.get("/v1/models/tiny").json()
+        assert (model["object"], model["type"], model["display_name"]) == ("model", "model", "tiny")
+        assert datetime.fromisoformat(model["created_at"]).timestamp() == model["created"] > 0
+        assert http.get("/v1/models/maker/Tiny").json() == model
+        unknown = http.get("/v1/models/other")
+        assert (unknown.status_code, "tiny" in unknown.json()["error"]["message"]) == (404, True)
         counted = http.post("/v1/messages/count_tokens", json=chat("one two three"))
         assert counted.json() == {"input_tokens": 3}
         schema = http.get("/openapi.json").json()
@@ -215,6 +219,75 @@ def test_models_health_counting_and_the_schema(address: str) -> None:
         assert http.get("/health").json()["status"] == "ok"
         assert http.get("/v1/models").status_code == 401
         assert http.post("/v1/chat/completions", json=chat()).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/chat/completions",
+        "/v1/v1/chat/completions",
+        "//v1/chat/completions",
+        "/v1/chat/completions/",
+        "/completions",
+        "/messages",
+        "/v1/v1/messages",
+        "/v1/v1/v1/messages/count_tokens",
+    ],
+)
+def test_a_base_address_may_lack_v1_or_have_it_twice(address: str, path: str) -> None:
+    body = {**chat(max_tokens=9), "prompt": "x"}
+    assert post(address, path, body).status_code == 200
+    bad = post(address, path, {})
+    assert bad.status_code == 400
+    assert (bad.json().get("type") == "error") == ("messages" in path)
+    with client(address) as http:
+        assert http.get("/models").json()["data"] == http.get("/v1/v1/models").json()["data"]
+        assert http.get("/v2/models").status_code == 404
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_a_body_is_json_whatever_its_type_is_said_to_be(
+    address: str, engine: FakeEngine, kind: str | None
+) -> None:
+    headers = {} if kind is None else {"Content-Type": kind}
+    with client(address) as http:
+        for body in (
+            json.dumps(chat("ä")).encode(),
+            b"\xef\xbb\xbf" + json.dumps(chat("ä")).encode(),
+        ):
+            reply = http.post("/v1/chat/completions", content=body, headers=headers)
+            assert reply.status_code == 200
+    assert [asked.question for asked in engine.asks] == ["ä", "ä"]
+
+
+def test_a_system_prompt_alone_is_answered(address: str, engine: FakeEngine) -> None:
+    system = {"role": "system", "content": "Say yes."}
+    assert post(address, "/v1/chat/completions", {"messages": [system]}).status_code == 200
+    assert [(m.role, m.text) for m in engine.asks[0].messages] == [(Role.USER, "Say yes.")]
+
+
+def test_tokens_are_continued_as_they_are(address: str, engine: FakeEngine) -> None:
+    for prompt in ([5, 6, 7], [[5, 6, 7]]):
+        assert post(address, "/v1/completions", {"prompt": prompt}).status_code == 200
+        (message,) = engine.asks[-1].messages
+        assert (message.token_ids, message.text, message.plain) == ((5, 6, 7), "5 6 7", True)
+    for wrong in ([5, "x"], [[5], [6]], [True], [1.5], [], [[]], [None], [{}]):
+        assert post(address, "/v1/completions", {"prompt": wrong}).status_code == 400
+    assert len(engine.asks) == 2
+
+
+def test_a_long_text_is_not_cut_within_a_special_token(address: str, engine: FakeEngine) -> None:
+    for text in ("<|im_start|>" * 500, "some words <|im_start|>" * 300, "<|im_start|>a\n" * 500):
+        assert post(address, "/v1/completions", {"prompt": text}).status_code == 200
+        (message,) = engine.asks[-1].messages
+        cut = "".join(document.text for document in message.documents)
+        assert cut + message.text == text
+        assert cut.count("<|") == cut.count("|>")
+
+
+def test_an_unknown_field_is_named_in_the_usage(address: str) -> None:
+    usage = post(address, "/v1/chat/completions", chat(wishes=3)).json()["usage"]
+    assert usage["specchat"]["note"].endswith("ignored: wishes.")
 
 
 def test_without_a_token_other_pages_and_other_names_are_refused(engine: FakeEngine) -> None:
@@ -319,6 +392,38 @@ def test_a_slow_reader_holds_nobody_up(address: str, engine: FakeEngine) -> None
         slow.sendall((head + body).encode())
         until(lambda: engine.asks)
         assert post(address, "/v1/chat/completions", chat()).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages"])
+def test_a_stream_that_is_too_long_is_refused_before_it_begins(path: str) -> None:
+    engine = FakeEngine(Story(answer=ANSWER), stepping=True)  # it never gets to the request
+    words = "word " * 60
+    body = {**chat(words, max_tokens=5, stream=True), "prompt": words}
+    with running(engine, context=50) as address:
+        reply = post(address, path, body)
+        assert reply.status_code == 400
+        error = reply.json()["error"]
+        assert "prompt is too long" in error["message"]
+        assert ("60" in error["message"], "50" in error["message"]) == (True, True)
+        if path != "/v1/messages":
+            assert error["code"] == "context_length_exceeded"
+    assert not engine.asks
+
+
+def test_documents_that_do_not_all_fit_are_not_too_long(engine: FakeEngine) -> None:
+    body = chat(f"{LONG_TEXT}\n\nWhat is due?", stream=True)
+    with running(engine, context=50) as address:
+        assert post(address, "/v1/chat/completions", body).status_code == 200
+
+
+def test_a_client_that_goes_before_its_stream_begins_gives_its_place_back() -> None:
+    engine = FakeEngine(Story(answer=ANSWER), stepping=True)
+    with running(engine) as address, client(address) as http:
+        with pytest.raises(httpx.TimeoutException):
+            http.post("/v1/chat/completions", json=chat(stream=True), timeout=0.3)
+        until(lambda: engine.sent(Cancel))
+        engine.finish()
+        until(lambda: http.get("/health").json()["waiting"] == 0)
 
 
 def test_fifty_clients_are_answered_in_turn_and_more_are_told_to_wait() -> None:

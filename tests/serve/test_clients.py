@@ -92,6 +92,7 @@ def test_the_anthropic_package_chats_and_counts(address: str) -> None:
     assert final.usage.cache_read_input_tokens
     assert final.stop_reason == whole.stop_reason
     assert asking.messages.count_tokens(model="any", messages=messages).input_tokens > 5
+    assert asking.models.retrieve("tiny").created_at.year > 2000
     with pytest.raises(anthropic.BadRequestError, match="Tools are not supported"):
         asking.messages.create(
             model="any",
@@ -100,6 +101,21 @@ def test_the_anthropic_package_chats_and_counts(address: str) -> None:
             tools=[{"name": "f", "input_schema": {}}],  # type: ignore[typeddict-item]
             tool_choice={"type": "any"},
         )
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_file_between_tags_is_asked_about_as_a_document(address: str, question: str) -> None:
+    """The words of its name are no words of the question."""
+    with client(address) as http:
+
+        def answer(text: str) -> Any:
+            reply = http.post("/v1/chat/completions", json=chat(text, max_tokens=60)).json()
+            return reply["choices"][0]["message"]["content"]
+
+        named = f'<file path="gpl/developers/object code.txt">{LICENCE}</file>'
+        plain = answer(f"{LICENCE}\n\n{question}")
+        assert answer(f"{named}\n\n{question}") == plain
+        assert answer(f"{question}\n\n{named}") == plain
 
 
 def test_llm_asks_through_its_own_settings(address: str, tmp_path: Path) -> None:

@@ -46,13 +46,27 @@ def test_the_engines_sentences_are_the_ones_that_are_known_here() -> None:
 )
 def test_a_failure_says_whose_it_is(story: Story, status: int, code: str | None) -> None:
     with served(story) as address, client(address) as http:
-        reply = http.post(CHAT, json=chat())
-        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
-        assert ("retry-after" in reply.headers) == (status == 503)
-        with http.stream("POST", CHAT, json=chat(stream=True)) as stream:
-            found = json.loads(events(stream.iter_lines())[-2])["error"]
-    assert found["code"] == code
-    assert found["type"] == ("invalid_request_error" if status == 400 else "server_error")
+        for stream in (False, True):  # no stream has begun
+            reply = http.post(CHAT, json=chat(stream=stream))
+            found = reply.json()["error"]
+            assert (reply.status_code, found["code"]) == (status, code)
+            assert ("retry-after" in reply.headers) == (status == 503)
+            assert found["type"] == ("invalid_request_error" if status == 400 else "server_error")
+            assert ("prompt is too long" in found["message"]) == (code is not None)
+
+
+def test_a_failure_after_the_stream_has_begun_is_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, problem="The prompt is odd"))
+    engine.start_thread(lambda event: 0.02)
+    with running(engine) as address, client(address) as http:
+        with http.stream("POST", CHAT, json=chat(stream=True)) as reply:
+            assert reply.status_code == 200
+            found = events(reply.iter_lines())
+        assert "The prompt is odd" in json.loads(found[0])["error"]["message"]
+        assert found[-1] == "[DONE]"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from app.protocol.options import Sampling
-from app.serve.requests import ChatRequest, CompletionRequest, Defaults, MessagesRequest, to_ask
+from app.protocol.options import NO_ANSWER_LIMIT, Sampling
+from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
+from app.serve.requests import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    Defaults,
+    MessagesRequest,
+    to_ask,
+    to_messages,
+)
 
 DEFAULTS = Defaults(sampling=Sampling(max_tokens=77, top_k=20))
 MESSAGES = [{"role": "user", "content": "Who?"}]
@@ -16,8 +25,7 @@ MESSAGES = [{"role": "user", "content": "Who?"}]
 def sampling(**fields: Any) -> Sampling:
     body = ChatRequest.model_validate({"messages": MESSAGES, **fields})
     body.check()
-    limit = body.max_completion_tokens or body.max_tokens
-    return to_ask((), body, {}, DEFAULTS, limit).sampling
+    return to_ask((), body, {}, DEFAULTS, body.limit).sampling
 
 
 @pytest.mark.parametrize("name", sorted(set(ChatRequest.model_fields) - {"messages"}))
@@ -38,9 +46,14 @@ def test_null_is_as_good_as_absent_within_fields() -> None:
     assert not MessagesRequest.model_validate(given).stream
 
 
-def test_minus_one_is_no_limit() -> None:
-    assert sampling(max_tokens=-1).max_tokens == 77
+def test_without_a_limit_or_with_minus_one_only_the_context_limits_the_answer() -> None:
+    for fields in ({}, {"max_tokens": -1}, {"max_completion_tokens": -1}, {"n_predict": -1}):
+        assert sampling(**fields).max_tokens == NO_ANSWER_LIMIT
     assert sampling(max_completion_tokens=-1, max_tokens=5).max_tokens == 5
+    assert sampling(n_predict=6).max_tokens == 6
+    assert (
+        MessagesRequest.model_validate({"messages": MESSAGES, "max_tokens": -1}).max_tokens is None
+    )
     assert (sampling().top_k, sampling(top_k=-1).top_k) == (20, 0)
 
 
@@ -57,3 +70,175 @@ def test_any_whole_number_is_a_seed() -> None:
 def test_what_means_nothing_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Input should"):
         sampling(**fields)
+
+
+HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"frequency_penalty": 2}, {"frequency_penalty": 2.0}),
+    ({"presence_penalty": -2}, {"presence_penalty": -2.0}),
+    ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
+    ({"repeat_penalty": 1.5, "repeat_last_n": -1}, {"penalty_tokens": NO_ANSWER_LIMIT}),
+    ({"repetition_penalty": 1.5, "repetition_context_size": 9}, {"penalty_tokens": 9}),
+    ({"repetition_penalty": 1.5, "repeat_last_n": 0}, {"repetition_penalty": 1.0}),
+    ({"min_p": 0.9}, {"min_p": 0.9}),
+    ({"top_p": 0}, {"top_p": 0.0}),
+    ({"logit_bias": {"5": -100, "7": 1.5}}, {"logit_bias": ((5, -100.0), (7, 1.5))}),
+    ({"xtc_probability": 0.5, "xtc_threshold": 0.2}, {"xtc_threshold": 0.2}),
+    ({"stop_token_ids": [3, 4]}, {"stop_ids": (3, 4)}),
+    ({"ignore_eos": True}, {"ignore_eos": True}),
+    ({"enable_thinking": False}, {"thinking": False}),
+    ({"think": False}, {"thinking": False}),
+    ({"think": "low"}, {"thinking_budget": 2_048}),
+    ({"thinking": {"type": "disabled"}}, {"thinking": False}),
+    ({"thinking": {"type": "adaptive"}}, {"thinking": True}),
+    ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, {"thinking_budget": 2000}),
+    ({"thinking_budget": 0}, {"thinking": False}),
+    ({"reasoning_budget": -1}, {"thinking_budget": 0}),
+    ({"reasoning_effort": "none"}, {"thinking": False}),
+    ({"reasoning_effort": "xhigh"}, {"template_values": (("reasoning_effort", "high"),)}),
+    ({"reasoning": {"effort": "minimal"}}, {"thinking": True, "thinking_budget": 512}),
+    ({"reasoning": {"max_tokens": 99}}, {"thinking_budget": 99}),
+    ({"reasoning": {"enabled": False}}, {"thinking": False}),
+    ({"output_config": {"effort": "low"}}, {"thinking_budget": 2_048}),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, {"thinking": False}),
+    (
+        {"chat_template_kwargs": {"thinking": True, "style": "x", "level": 3}},
+        {"template_values": (("thinking", True), ("style", "x"), ("level", 3))},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), HONOURED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize("kind", [ChatRequest, MessagesRequest])
+def test_a_field_that_changes_the_answer_is_honoured(
+    kind: Any, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    body = kind.model_validate({"messages": MESSAGES, "max_tokens": 8, **given})
+    body.check()
+    found = to_ask((), body, {}, DEFAULTS, 8).sampling
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert not ignored(body)
+
+
+BODIES: dict[Any, dict[str, Any]] = {
+    ChatRequest: {"messages": MESSAGES},
+    MessagesRequest: {"messages": MESSAGES, "max_tokens": 8},
+    CompletionRequest: {"prompt": "x"},
+}
+UNSUPPORTED: list[tuple[str, Any]] = [
+    ("grammar", "root ::= x"),
+    ("json_schema", {"type": "object"}),
+    ("guided_choice", ["a", "b"]),
+    ("guided_json", {"type": "object"}),
+    ("structured_outputs", {"regex": "a"}),
+    ("response_format", {"type": "json_object"}),
+    ("bad_words", ["no"]),
+    ("best_of", 2),
+    ("min_tokens", 5),
+    ("mirostat", 2),
+    ("typical_p", 0.5),
+    ("dry_multiplier", 0.8),
+    ("prompt_logprobs", 0),
+    ("logprobs", 1),
+    ("top_logprobs", 2),
+    ("do_sample", False),
+    ("skip_special_tokens", False),
+    ("chat_template", "{{ messages }}"),
+    ("modalities", ["text", "audio"]),
+    ("verbosity", "low"),
+    ("extra_body", {"min_p": 0.1}),
+    ("n", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), UNSUPPORTED)
+@pytest.mark.parametrize("kind", BODIES)
+def test_what_is_not_supported_is_refused_in_one_sentence(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(BadRequest, match=name if name != "top_logprobs" else "logprobs"):
+        kind.model_validate(BODIES[kind] | {name: value}).check()
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_what_asks_for_nothing_is_no_error(kind: Any) -> None:
+    nothing = {name: values[0] for name, values in REFUSED.items() if name not in kind.model_fields}
+    body = kind.model_validate(BODIES[kind] | nothing | {"metadata": {"a": "b"}, "user": "me"})
+    body.check()
+    assert not ignored(body)
+
+
+def test_no_field_is_in_two_parts_of_the_table() -> None:
+    assert not REFUSED.keys() & HARMLESS
+
+
+def test_fields_that_nobody_knows_are_named() -> None:
+    body = ChatRequest.model_validate({"messages": MESSAGES, "wishes": 3, "user": "me"})
+    body.check()
+    assert ignored(body).endswith(": wishes.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (CompletionRequest, {"logprobs": 0}),
+        (CompletionRequest, {"reasoning_effort": "low"}),
+        (CompletionRequest, {"max_completion_tokens": 5}),
+        (MessagesRequest, {"stop": ["x"]}),
+        (ChatRequest, {"stop_sequences": ["x"]}),
+    ],
+)
+def test_a_field_of_another_route_is_refused(kind: Any, fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="leave"):
+        kind.model_validate(BODIES[kind] | fields).check()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_effort": "much"},
+        {"thinking": {"type": "loud"}},
+        {"thinking": {"type": "enabled", "budget_tokens": "many"}},
+        {"reasoning": {"exclude": True}},
+        {"output_config": {"format": {"type": "json_schema"}}},
+        {"chat_template_kwargs": {"chat_template": "x"}},
+        {"chat_template_kwargs": {"messages": "x"}},
+        {"chat_template_kwargs": {"a b": 1}},
+        {"chat_template_kwargs": {"list": [1]}},
+        {"chat_template_kwargs": {"long": "x" * 2000}},
+        {"logit_bias": {"many": 1}},
+        {"logit_bias": {"-1": 1}},
+        {"logit_bias": {"5": 101}},
+        {"frequency_penalty": 3},
+        {"repetition_penalty": 0},
+        {"stop_token_ids": [-1]},
+    ],
+)
+def test_values_that_mean_nothing_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|leave|Input should|cannot set"):
+        sampling(**fields)
+
+
+def test_an_answer_that_repeats_itself_is_not_ended() -> None:
+    repeating = Defaults(sampling=Sampling(stop_repeats=True))
+    body = ChatRequest.model_validate({"messages": MESSAGES})
+    assert not to_ask((), body, {}, repeating, None).sampling.stop_repeats
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("[a.txt]\n\nWhy?", "Why?"),
+        ("Why?\n[b.txt]\n[a.txt]\n", "Why?"),
+        ("[a.txt] Why? [b.txt]", "Why?"),
+        ("The old one: [a.txt]\nThe new one: [b.txt]", None),
+        ("[a.txt] [b.txt]", None),
+    ],
+)
+def test_names_around_a_question_are_not_asked_about(text: str, question: str | None) -> None:
+    long = "x\n" * 2000
+    for name in ("a.txt", "b.txt"):
+        text = text.replace(f"[{name}]", f'<file path="{name}">{long}</file>')
+    (message,) = to_messages([ChatMessage(role="user", content=text)])
+    assert [document.name for document in message.documents]
+    if question is not None:
+        assert message.text == question
+    else:
+        assert all(f"[{document.name}]" in message.text for document in message.documents)
