@@ -52,9 +52,9 @@ class AnthropicFormat:
             content.insert(0, {"type": "thinking", "thinking": answer.thinking, "signature": ""})
         return self._message | {"content": content, "usage": usage(answer), **_stop(answer)}
 
-    def start(self) -> str:
-        nothing = {"input_tokens": 0, "output_tokens": 0}
-        return _event("message_start", message=self._message | {"content": [], "usage": nothing})
+    def start(self, answer: Answer) -> str:
+        message = self._message | {"content": [], "usage": usage(answer)}
+        return _event("message_start", message=message)
 
     def piece(self, piece: Piece) -> str:
         found = ""

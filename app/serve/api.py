@@ -129,7 +129,7 @@ class Server:
                 pass
 
     async def _stream(self, answer: Answer, form: Format) -> AsyncIterator[str]:
-        yield form.start()
+        yield form.start(answer)
         pieces = self._pieces(answer)
         try:
             async with aclosing(pieces):

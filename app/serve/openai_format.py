@@ -50,7 +50,7 @@ class OpenAiFormat:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": _reason(answer)}
         return self._object("chat.completion", [choice]) | {"usage": usage(answer)}
 
-    def start(self) -> str:
+    def start(self, answer: Answer) -> str:
         return self._chunk({"role": "assistant", "content": ""}) if self._chat else ""
 
     def piece(self, piece: Piece) -> str:

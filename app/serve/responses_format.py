@@ -161,7 +161,7 @@ class ResponsesFormat:
             "usage": usage(answer),
         }
 
-    def start(self) -> str:
+    def start(self, answer: Answer) -> str:
         return self._event("response.created", response=self._response) + self._event(
             "response.in_progress", response=self._response
         )

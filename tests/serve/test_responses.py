@@ -214,6 +214,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no role": ({"input": [{"content": "x"}]}, "needs a `role`"),
     "a schema": ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "Only text"),
     "a tool's call": ({"input": "x", "tools": [{}], "tool_choice": "required"}, "Tools are not"),
+    "log probabilities": (
+        {"input": "x", "include": ["message.output_text.logprobs"]},
+        "Log probabilities",
+    ),
+    "fewer words": ({"input": "x", "text": {"verbosity": "low"}}, "verbosity"),
     "later": ({"input": "x", "background": True}, "background"),
     "a conversation": ({"input": "x", "conversation": "conv_1"}, "as `input`"),
     "no tokens": ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
