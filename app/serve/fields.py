@@ -52,7 +52,7 @@ _HARMLESS = """user user_id metadata store service_tier safety_identifier prompt
     betas inference_geo speed context_management spaces_between_special_tokens
     continue_final_message mirostat_tau mirostat_eta dynatemp_exponent dry_base early_stopping
     dry_allowed_length dry_penalty_last_n parse_tool_calls stream_options tools tool_choice
-    functions function_call parallel_tool_calls max_tool_calls include truncation"""
+    functions function_call parallel_tool_calls"""
 HARMLESS = frozenset(_HARMLESS.split())
 """Names of fields that change no answer, or only how one that is refused would work."""
 

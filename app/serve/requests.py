@@ -301,7 +301,10 @@ class ResponsesRequest(Thoughts, _Tools, _Common):
     store: bool = True
     metadata: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
+    include: Items[str] | None = None
     top_logprobs: int | None = None
+    max_tool_calls: int | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
     background: bool = False
     conversation: Any = None
     prompt: Any = None
@@ -313,8 +316,10 @@ class ResponsesRequest(Thoughts, _Tools, _Common):
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
             raise BadRequest("Only text is written: leave `text.format` out.")
-        if self.top_logprobs:
-            raise BadRequest("Log probabilities are not supported: leave `top_logprobs` out.")
+        if (self.text or {}).get("verbosity", "medium") not in ("medium", None):
+            raise BadRequest("`text.verbosity` is not supported: leave it out.")
+        if self.top_logprobs or any("logprobs" in each for each in self.include or []):
+            raise BadRequest("Log probabilities are not supported: leave them out.")
         if self.background:
             raise BadRequest("Answers are not written in the background: leave `background` out.")
         if self.conversation is not None or self.prompt is not None:

@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from app.protocol.prompt import Role
-from app.protocol.stats import FinishReason
+from app.protocol.stats import FinishReason, Phase
 from app.serve import responses_format
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import LONG_TEXT, TOKEN, client, events, running
@@ -147,14 +147,22 @@ def test_an_answer_that_is_cut_off_is_incomplete(
     assert found["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_a_failure_is_the_last_event(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(predicted=True, problem="It does not fit")
-    last = stream(address, input="Hello?")[-1]
+def test_a_failure_is_the_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)  # the stream begins before it
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, problem="The prompt is odd"))
+    engine.start_thread(lambda event: 0.02)
+    with running(engine) as address:
+        last = stream(address, input="Hello?")[-1]
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"
-    assert last["response"]["error"]["code"] == "server_error"
-    assert "It does not fit" in last["response"]["error"]["message"]
-    assert post(address, input="Hello?").status_code == 503
+    assert last["response"]["error"]["code"] == "invalid_prompt"
+    assert "The prompt is odd" in last["response"]["error"]["message"]
+
+
+def test_what_fails_before_a_stream_has_a_status(address: str, engine: FakeEngine) -> None:
+    engine.story = Story(predicted=True, problem="It does not fit")
+    for streamed in (False, True):
+        assert post(address, input="Hello?", stream=streamed).status_code == 503
 
 
 def test_the_openai_package_asks_streams_and_continues(address: str, engine: FakeEngine) -> None:
@@ -214,6 +222,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no role": ({"input": [{"content": "x"}]}, "needs a `role`"),
     "a schema": ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "Only text"),
     "a tool's call": ({"input": "x", "tools": [{}], "tool_choice": "required"}, "Tools are not"),
+    "log probabilities": (
+        {"input": "x", "include": ["message.output_text.logprobs"]},
+        "Log probabilities",
+    ),
+    "fewer words": ({"input": "x", "text": {"verbosity": "low"}}, "verbosity"),
     "later": ({"input": "x", "background": True}, "background"),
     "a conversation": ({"input": "x", "conversation": "conv_1"}, "as `input`"),
     "no tokens": ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
