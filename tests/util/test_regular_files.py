@@ -67,6 +67,16 @@ def model_with(name: str) -> Callable[[Path, Make], None]:
     return try_it
 
 
+def test_a_link_to_itself_costs_one_model_not_the_list(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    repository, commit = cache.repository_folder("a/b"), "0" * 40
+    snapshot = files.model(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    (snapshot / "merges.txt").symlink_to("merges.txt")
+    assert [each.repository for each in cache.installed()] == ["a/b"]
+
+
 def gguf(folder: Path, make: Make) -> None:
     make(folder / "m.gguf")
     assert not is_gguf(folder / "m.gguf")
