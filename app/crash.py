@@ -50,6 +50,8 @@ def pop(folder: Path) -> Crash | None:
     """The note about the last crash, which is deleted; None when there is none."""
     note = folder / NOTE
     try:
+        if not note.is_file():  # reading a pipe would not end
+            return None
         content = json.loads(note.read_text(encoding="utf-8"))
         line = content["stderr_line"] if "stderr_line" in content else content["said"]  # old name
         crash = Crash(str(content["signal"]), str(line))

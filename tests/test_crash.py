@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from app.cli import supervisor
 from app.crash import LOG, NOTE, Crash, last_stderr_line, pop
 
 METAL = """\
@@ -63,3 +68,22 @@ def test_the_sentence_says_why() -> None:
     assert "SIGABRT: no room" in Crash("SIGABRT", "no room").sentence
     assert "(SIGSEGV)" in Crash("SIGSEGV").sentence
     assert "memory" in Crash("SIGKILL").sentence
+
+
+def test_what_a_library_said_last_is_shown_harmless(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The parent of the app writes it to the terminal."""
+
+    def killed(log: int, restore: object) -> int:
+        os.write(log, b"terminating: \x1b]52;c;aGk=\x07\n")
+        return int(signal.SIGABRT)
+
+    master, slave = pty.openpty()
+    with open(master, "rb"), open(slave) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(supervisor, "_run", killed)
+        assert supervisor.supervise() == 128 + signal.SIGABRT
+    said = capsys.readouterr().err
+    assert "SIGABRT: terminating: ␛]52;c;aGk=␇" in said
+    assert "\x1b]52" not in said

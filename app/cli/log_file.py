@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+
+from app.util.private_file import make_private
+from app.util.regular_files import NotRegular
 
 LOG = "specchat.log"
 MAX_LOG_BYTES = 500_000
@@ -15,7 +19,8 @@ MAX_LOG_BYTES = 500_000
 def log_to(folder: Path) -> None:
     """Write the app's own warnings to a file in `folder`, which is created with the first one."""
     with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
         handler = _QuietHandler(
             folder / LOG, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
         )
@@ -24,5 +29,11 @@ def log_to(folder: Path) -> None:
 
 
 class _QuietHandler(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise NotRegular(str(path))
+        return super()._open()
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Print nothing when the log cannot be written: standard error is the screen."""

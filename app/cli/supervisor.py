@@ -70,6 +70,7 @@ def supervise() -> int:
         stderr = log.read().decode(errors="replace")
     from app.crash import Crash, last_stderr_line
     from app.paths import logs_path
+    from app.util.sanitize import sanitize_line
 
     ended_by = signal.Signals(os.WTERMSIG(status))
     restore()
@@ -77,7 +78,7 @@ def supervise() -> int:
         return 128 + ended_by
     crash = Crash(ended_by.name, last_stderr_line(stderr))
     path = crash.record(logs_path(), stderr)
-    _write(f"{crash.sentence}\nStart `specchat` again to continue.\n")
+    _write(f"{sanitize_line(crash.sentence)}\nStart `specchat` again to continue.\n")
     if path is not None:
         _write(f"The libraries' messages are in {path}\n")
     return 128 + ended_by

@@ -47,6 +47,7 @@ from app.engine.snapshot_manifest import (
 from app.engine.snapshot_parts import contents_of, metadata_of, parts_of, read_part, restore
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
+from app.util.private_file import make_private
 from app.util.regular_files import open_file
 
 READ_BATCH = 8
@@ -83,6 +84,7 @@ class Snapshots:
         self._folder, self._budget, self._identity = folder, budget, identity
         self.index = SnapshotIndex(folder, identity)
         with suppress(OSError):
+            make_private(folder)
             for conversation in folder.iterdir():
                 if FOLDER_NAME.fullmatch(conversation.name):
                     _delete_unlisted(conversation)

@@ -33,7 +33,7 @@ from app.protocol.commands import Load
 from app.protocol.hosts import Hosts, Link
 
 THIS_MACHINE = "this machine"
-CLOSED_SECONDS, STALLED_SECONDS = 2.0, 15.0
+CLOSED_SECONDS, STALLED_SECONDS = 2.0, 10.0
 """For which the ring is closed, or nothing is exchanged while the layers run, until it counts as
 broken. A machine that is gone closes it, too, and is named before that."""
 _EXCHANGING = ("fill", "forward")

@@ -62,7 +62,7 @@ def _check_entries(folder: Path) -> None:
     """Loaders open what they find by name, without looking at what it is."""
     names = (found.path / name for found in bounded_walk(folder, depth=1) for name in found.files)
     for path in names:
-        with suppress(FileNotFoundError):  # a broken link: reported where the file is needed
+        with suppress(OSError):  # such as a broken link: reported where the file is needed
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"'{path}' is not a regular file", _REDOWNLOAD)

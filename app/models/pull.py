@@ -13,6 +13,7 @@ import shutil
 import ssl
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -32,6 +33,7 @@ from app.models.retry import RetryPolicy
 from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder
 from app.util.formatting import size
+from app.util.regular_files import open_descriptor
 
 _TICK = 0.2
 """Seconds between two progress reports, and between two checks for a pause or a stop."""
@@ -69,6 +71,7 @@ def default_hub_settings() -> HubSettings:
     token = None
     if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
         try:
+            _require_file(Path(constants.HF_TOKEN_PATH))
             token = get_token()
         except Exception:
             # Its message might quote the token.
@@ -76,6 +79,12 @@ def default_hub_settings() -> HubSettings:
                 "The stored token cannot be read", "log in again with `hf auth login`"
             ) from None
     return HubSettings(constants.ENDPOINT, token)
+
+
+def _require_file(path: Path) -> None:
+    """OSError where a pipe, which the library would wait for, is in the place of a file."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.close(open_descriptor(path))
 
 
 class Pull:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,3 +47,10 @@ def test_a_log_that_cannot_be_written_does_not_run_over_the_screen(
     (tmp_path / "file").write_text("")
     log_to(tmp_path / "file")
     assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_in_the_place_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOG)
+    log_to(tmp_path)
+    logging.getLogger("app.engine.cache_pool").warning("it failed")
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700

@@ -63,6 +63,10 @@ async def stored(shown: Shown, number: int, text: str) -> None:
     await until_shown(shown.pilot, f"You: {case(number)}")
     await shown.pilot.press("enter")
     await until_shown(shown.pilot, f"answer {case(number)}")
+    await shown.pilot.press("f3")
+    await until_shown(shown.pilot, f"This conversation  {case(number)}")
+    await shown.pilot.press("escape")
+    await until_gone(shown.pilot, "This conversation")
 
 
 async def type_in_list(pilot: Pilot[None], text: str) -> None:

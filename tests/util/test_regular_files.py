@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
+from app.crash import NOTE, pop
 from app.errors import UserError
 from app.hosts.hostfile import parse_hosts, read_keys
 from app.models.cache import ModelCache
@@ -17,6 +19,7 @@ from app.models.catalogue import catalogue
 from app.models.check import check_model
 from app.models.gguf.file import is_gguf, read_gguf
 from app.models.manifest import read_manifest
+from app.models.pull import default_hub_settings
 from app.settings.file import SettingsFile
 from app.util.private_file import read_secret
 from app.util.regular_files import NotRegular, read_file
@@ -62,6 +65,16 @@ def model_with(name: str) -> Callable[[Path, Make], None]:
         check_model(model)
 
     return try_it
+
+
+def test_a_link_to_itself_costs_one_model_not_the_list(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    repository, commit = cache.repository_folder("a/b"), "0" * 40
+    snapshot = files.model(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    (snapshot / "merges.txt").symlink_to("merges.txt")
+    assert [each.repository for each in cache.installed()] == ["a/b"]
 
 
 def gguf(folder: Path, make: Make) -> None:
@@ -110,6 +123,19 @@ def hosts(folder: Path, make: Make) -> None:
     parse_hosts(str(folder / "hosts.json"), {})
 
 
+def crash(folder: Path, make: Make) -> None:
+    make(folder / NOTE)
+    assert pop(folder) is None
+
+
+def hub_token(folder: Path, make: Make) -> None:
+    make(folder / "token")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("HF_TOKEN", raising=False)
+        patch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
+        default_hub_settings()
+
+
 DOORS: dict[str, Callable[[Path, Make], Any]] = {
     **{
         name: model_with(name)
@@ -120,9 +146,9 @@ DOORS: dict[str, Callable[[Path, Make], Any]] = {
         )
     },
     **{each.__name__: each for each in (gguf, own_catalogue, main_commit, manifest)},
-    **{each.__name__: each for each in (settings, token, keys, hosts)},
+    **{each.__name__: each for each in (settings, token, keys, hosts, crash, hub_token)},
 }
-SAYS_SO = {*DOORS} - {"own_catalogue", "main_commit", "manifest", "settings", "token"}
+SAYS_SO = {*DOORS} - {"own_catalogue", "main_commit", "manifest", "settings", "token", "crash"}
 
 
 @pytest.mark.parametrize("make", [pipe, device])

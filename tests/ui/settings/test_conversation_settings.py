@@ -260,3 +260,18 @@ async def test_choices_are_plain_values(tmp_path: Path) -> None:
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
             assert json.dumps(beside.conversation(1).overrides.mode) == '"full"'
+
+
+async def test_a_hostile_title_is_shown_harmless(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        id = store.create("title \x1b]52;c;aGk=\x07 \x9d0;t\x9c \u202eback").id
+        store.add_message(id, Role.USER, "Asked?")
+    async with kept_app(tmp_path) as (pilot, app):
+        await until_shown(pilot, "ready")
+        app.chat.open_conversation(id)
+        await until_shown(pilot, "Asked?")
+        await opened(pilot, app)
+        shown = "This conversation  title ␛]52;c;aGk=␇ ⟨9D⟩0;t⟨9C⟩ ⟨RLO⟩back"
+        await until_shown(pilot, shown)
+        drawn = screen_text(pilot)
+        assert not {"\x1b", "\x07", "\x9d", "\u202e"} & set(drawn)
