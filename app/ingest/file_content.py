@@ -76,7 +76,7 @@ def _decoded(name: str, data: bytes, limits: Limits, budget: ReadBudget) -> Deco
     if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:
         return _decoded_mail(mail)
     decoded = decode(data)
-    if suffix in _PAGES or is_page(decoded.text):
+    if suffix in _PAGES or (not suffix and is_page(decoded.text)):
         return replace(decoded, text=page_text(decoded.text, budget.check))
     if suffix == ".ipynb" and (text := notebook_text(decoded.text)) is not None:
         return replace(decoded, text=text)

@@ -131,6 +131,11 @@ def test_a_page_that_names_its_encoding(tmp_path: Path) -> None:
     assert not result.files[0].doubtful
 
 
+def test_a_page_that_is_called_a_text_is_read_as_it_is(tmp_path: Path) -> None:
+    source = "<!DOCTYPE html><p>x</p>"
+    assert text_of(written(tmp_path / "a.txt", source)) == source
+
+
 HOSTILE_PIECES = ("<", "<!--", "<a ", '<a "', "<a '\" ", "</", "<!", "<script>", "<svg>", "<a b=")
 
 
