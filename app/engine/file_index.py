@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.built_in_draft import trust
-from app.engine.quotation import questions_in
+from app.engine.quotation import asks, questions_in
 from app.engine.text_encoder import TextEncoder
 from app.protocol.prompt import Document
 
@@ -34,7 +34,7 @@ MEANING_WEIGHT = 0.5
 EARLIER_WEIGHT = 0.25
 """Of the words of the question before: a follow-up often leaves out what it is about."""
 MAX_WORDS = 64
-"""Different words of a question that are looked for: the rarest."""
+"""Different words of a message that are looked for: those of its questions first."""
 _WORD = re.compile(r"\w+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _PDF_PAGE = "[Page "
@@ -221,9 +221,10 @@ class FileIndex:
 
 
 def query(text: str) -> dict[str, float]:
-    """The words of a question that are looked for, with their weights."""
+    """The words of a message that are looked for, with their weights."""
     found: dict[str, float] = {}
-    for word in _WORD.findall(text):
+    parts = sorted(questions_in(text), key=asks, reverse=True)
+    for word in (word for part in parts for word in _WORD.findall(part)):
         if word.lower() in _STOP_WORDS:
             continue
         for term in terms(word):

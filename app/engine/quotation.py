@@ -131,7 +131,7 @@ def best_quote(
         for number, index in places
     ]
     parts = questions_in(question)
-    asked = [part for part in parts if _asks(part)] or parts
+    asked = [part for part in parts if asks(part)] or parts
     vectors = np.array([encoder.encode_question(part) for part in asked])
     scores = (encoder.encode(found, on_pieces) @ vectors.T).max(axis=1)
     scores += _shared_words(question, found)
@@ -152,11 +152,11 @@ def questions_in(message: str) -> list[str]:
     joined to parts of up to LONGEST characters, about MAX_PARTS if that is enough."""
     found = [message[unit.start : unit.end] for unit in units(message)]
     sentences = [part for each in found for part in _AFTER_QUESTION.split(each)]
-    few = sum(map(_asks, sentences)) <= MAX_QUESTIONS
+    few = sum(map(asks, sentences)) <= MAX_QUESTIONS
     size = min(len(message) // MAX_PARTS, LONGEST)
     parts: list[str] = []
     for sentence in sentences:
-        alone = not parts or (few and (_asks(sentence) or _asks(parts[-1])))
+        alone = not parts or (few and (asks(sentence) or asks(parts[-1])))
         if alone or len(parts[-1]) + len(sentence) >= size:
             parts.append(sentence)
         else:
@@ -164,7 +164,7 @@ def questions_in(message: str) -> list[str]:
     return parts or [message]
 
 
-def _asks(sentence: str) -> bool:
+def asks(sentence: str) -> bool:
     return sentence.rstrip("\"')]”»").endswith(("?", "？"))
 
 

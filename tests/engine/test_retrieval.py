@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.file_index import PAGE, FileIndex, pages, terms
+from app.engine.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
 from app.engine.prompt import PromptBuilder
 from app.engine.retrieval import Retrieval, Retriever, index_of
 from app.engine.text_encoder import built_in_encoder
@@ -88,6 +88,20 @@ def test_the_file_that_the_question_is_about_is_chosen_and_the_prompt_fits(
         assert sum(p.tokens for p in found.parts) <= found.room
         assert found.ranked
         assert all(each.name not in names(found) for each in found.ranked)
+
+
+def test_what_a_long_message_says_first_does_not_push_its_question_out(
+    builder: PromptBuilder,
+) -> None:
+    words = [f"Zq{a}{b}x." for a in "abcdefghijkl" for b in "abcdefghijkl"]
+    assert len(words) > 2 * MAX_WORDS
+    talk = " ".join(words)
+    for topic in TOPICS:
+        found = fit(builder, asks(f"{talk} When are the {topic} settled?", *library()))
+        name = topic.split()[0]
+        (part,) = (p for p in found.parts or () if name in p.document.name)
+        assert part.reason is RetrievalReason.WORDS
+        assert name in part.words
 
 
 def test_a_folder_of_its_own_is_no_file(builder: PromptBuilder) -> None:
