@@ -380,7 +380,7 @@ class PromptBuilder:
             if answer.text:
                 reasoned = answer.thinking or is_open
                 yield _PromptPart(kind, found.closes if reasoned else found.begins, special=True)
-        elif generation.special and not generation.text.endswith(" "):
+        elif generation.kind is kind and not generation.text.endswith(" "):
             _, spaces = self._split_spaces(self._template.around_answers[0])
         yield _PromptPart(kind, answer.text, spaces=spaces)
 
