@@ -80,7 +80,8 @@ def _page_text(page: PageObject, fields: set[int]) -> str:
     with contextlib.suppress(Exception):
         for reference in page.get("/Annots", ()):
             with contextlib.suppress(Exception):  # whatever is damaged there
-                lines += _annotation(reference.get_object(), fields)
+                added = _annotation(reference.get_object(), fields)
+                lines += [each.replace("\r\n", "\n").replace("\r", "\n") for each in added]
     if lines and text.strip():
         lines = [text.rstrip("\n"), "", *lines]
     return "\n".join(lines) if lines else text

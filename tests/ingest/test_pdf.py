@@ -179,7 +179,7 @@ def test_form_fields_and_comments_follow_the_text_of_their_page(tmp_path: Path) 
         b"/Subtype /Widget /FT /Ch /T (Country) /Opt [[(pl) (Poland)] [(cz) (Czechia)]] /V (pl)",
         b"/Subtype /Widget /FT /Sig /T (Signature) /V << /Contents (x) >>",
         b"/Subtype /Text /T (Ben) /Contents (Ask the landlord.)",
-        b"/Subtype /FreeText /Contents (See clause 4.)",
+        b"/Subtype /FreeText /Contents (See\\rclause 4.)",
         b"/Subtype /Text /F 2 /Contents (hidden)",
         b"/Subtype /Link /Contents (a link)",
         b"/Subtype /Text /Contents 99 0 R /F /Damaged",
@@ -192,7 +192,7 @@ def test_form_fields_and_comments_follow_the_text_of_their_page(tmp_path: Path) 
         "Form field Agreed: Yes\n"
         "Form field Country: Poland\n"
         "Comment by Ben: Ask the landlord.\n"
-        "Comment: See clause 4.\n\n[Page 2]\n\n\n"
+        "Comment: See\nclause 4.\n\n[Page 2]\n\n\n"
     )
 
 
