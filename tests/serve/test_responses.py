@@ -11,8 +11,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from app.engine.failures import OUT_OF_MEMORY
 from app.protocol.prompt import Role
-from app.protocol.stats import FinishReason
+from app.protocol.stats import FinishReason, Phase
 from app.serve import responses_format
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import LONG_TEXT, TOKEN, client, events, running
@@ -147,14 +148,16 @@ def test_an_answer_that_is_cut_off_is_incomplete(
     assert found["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_a_failure_is_the_last_event(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(predicted=True, problem="It does not fit")
-    last = stream(address, input="Hello?")[-1]
-    assert last["type"] == "response.failed"
-    assert last["response"]["status"] == "failed"
+def test_a_failure_is_a_status_or_the_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serve.answers.PATIENCE", 0.02)
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, problem=OUT_OF_MEMORY))
+    engine.start_thread(lambda event: 0.05)  # the stream has begun when it fails
+    with running(engine) as address:
+        last = stream(address, input="Hello?")[-1]
+        assert post(address, input="Hello?").status_code == 503
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert last["response"]["error"]["code"] == "server_error"
-    assert "It does not fit" in last["response"]["error"]["message"]
-    assert post(address, input="Hello?").status_code == 503
+    assert OUT_OF_MEMORY in last["response"]["error"]["message"]
 
 
 def test_the_openai_package_asks_streams_and_continues(address: str, engine: FakeEngine) -> None:
