@@ -167,7 +167,7 @@ class PromptBuilder:
         self._vocab_limit = 0
         self._stop_ids = frozenset(tokenizer.eos_token_ids)
         self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
-        self._documents: dict[tuple[str, bool], _Tokens] = {}
+        self._documents: dict[str, _Tokens] = {}
         """The last prompt's documents: most turns ask about the same ones."""
 
     def set_vocab_limit(self, vocab_rows: int) -> None:
@@ -253,15 +253,15 @@ class PromptBuilder:
         )
         found = [next(rest) if tokens is None else tokens for tokens in known]
         self._documents = {
-            (part.text, part.special): tokens
+            part.text: tokens
             for part, tokens in zip(parts, found, strict=True)
-            if part.kind is SegmentKind.DOCUMENT
+            if part.kind is SegmentKind.DOCUMENT and not part.special
         }
         return found
 
     def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
-        if part.kind is SegmentKind.DOCUMENT:
-            return self._documents.get((part.text, part.special))
+        if part.kind is SegmentKind.DOCUMENT and not part.special:
+            return self._documents.get(part.text)
         # Ids of another tokenizer, or of unknown origin, count no more than the text beside them.
         ids = part.ids if self._wrote_answers else None
         if ids is not None and all(0 <= i < self._vocab_size for i in ids):
