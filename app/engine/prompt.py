@@ -169,7 +169,7 @@ class PromptBuilder:
         self._space_eating = tuple(token.content for token in added if token.rstrip)
         self._vocab_limit = 0
         self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
-        self._documents: dict[tuple[str, bool], _Tokens] = {}
+        self._documents: dict[str, _Tokens] = {}
         """The last prompt's documents, after text: most turns ask about the same ones."""
 
     def set_vocab_limit(self, vocab_rows: int) -> None:
@@ -273,9 +273,7 @@ class PromptBuilder:
         )
         found = [next(rest) if tokens is None else tokens for tokens in known]
         self._documents = {
-            (part.text, part.special): tokens
-            for part, tokens in zip(parts, found, strict=True)
-            if part.kind is SegmentKind.DOCUMENT and part.after == "text"
+            part.text: tokens for part, tokens in zip(parts, found, strict=True) if _is_kept(part)
         }
         if parts and parts[0].begins:
             found[0] = self._beginning(found[1:])
@@ -289,8 +287,8 @@ class PromptBuilder:
         return begin[: 0 if has_it else None], np.zeros(0, np.int64)
 
     def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
-        if part.kind is SegmentKind.DOCUMENT and part.after == "text":
-            return self._documents.get((part.text, part.special))
+        if _is_kept(part):
+            return self._documents.get(part.text)
         if part.ids is None:
             return None
         # Where each starts is not known, so they count as equally long.
@@ -386,6 +384,11 @@ class PromptBuilder:
 
 
 _BEGINNING = _PromptPart(SegmentKind.TEMPLATE, "", begins=True)
+
+
+def _is_kept(part: _PromptPart) -> bool:
+    """Whether its tokens are kept for the next prompt. With special tokens they are others."""
+    return part.kind is SegmentKind.DOCUMENT and part.after == "text" and not part.special
 
 
 def _text_piece(part: _PromptPart) -> TextPiece:
