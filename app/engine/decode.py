@@ -361,18 +361,16 @@ def _detokenizer(tokenizer: Any, trim_space: bool) -> Any:
 
 def _sampler(sampling: Sampling, ends: Iterable[int] = ()) -> Sampler | None:
     """None for the likeliest token. XTC never excludes the `ends`."""
-    if sampling.temperature < NEARLY_ZERO:
+    if min(sampling.temperature, sampling.top_p) < NEARLY_ZERO:
         return None
-
-    likeliest = sampling.top_p < NEARLY_ZERO
 
     def sample(log_probabilities: mx.array) -> mx.array:
         most = log_probabilities.shape[-1] - 1  # mlx-lm takes no more
         sampler: Sampler = make_sampler(
             sampling.temperature,
-            0.0 if likeliest else sampling.top_p,
+            sampling.top_p,
             sampling.min_p,
-            top_k=min(1 if likeliest else sampling.top_k, most),
+            top_k=min(sampling.top_k, most),
             xtc_probability=sampling.xtc_probability,
             xtc_threshold=sampling.xtc_threshold,
             xtc_special_tokens=list(ends),

@@ -89,6 +89,7 @@ def like(tokenizer: Any, **more: float) -> dict[int, float]:
         ({"temperature": 1.0, "min_p": 1.0}, "aaaaaa"),
         ({"temperature": 0.01, "top_k": 1}, "aaaaaa"),
         ({"temperature": 0.01, "xtc_probability": 1.0}, "cccccc"),
+        ({"temperature": 0.01, "top_p": 0.0, "xtc_probability": 1.0}, "aaaaaa"),
     ],
 )
 def test_each_field_of_sampling_changes_what_is_written(
