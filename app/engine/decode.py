@@ -274,15 +274,15 @@ class Decoder:
         if sampling.ignore_eos:
             bias |= dict.fromkeys(self._tokenizer.eos_token_ids, -math.inf)
         found: list[Processor] = make_logits_processors(
-            bias,
-            None if repetition == 1 else repetition,
-            sampling.penalty_tokens,
-            sampling.presence_penalty,
-            NO_ANSWER_LIMIT,
-            sampling.frequency_penalty,
-            NO_ANSWER_LIMIT,
+            bias, None if repetition == 1 else repetition, sampling.penalty_tokens
         )
-        return found
+        of_answer: list[Processor] = make_logits_processors(
+            presence_penalty=sampling.presence_penalty,
+            presence_context_size=NO_ANSWER_LIMIT,
+            frequency_penalty=sampling.frequency_penalty,
+            frequency_context_size=NO_ANSWER_LIMIT,
+        )
+        return [*found, *map(_without_first, of_answer)]
 
     def _only(self, text: str) -> Callable[[mx.array, mx.array], mx.array]:
         """A processor of logits that leaves nothing but this text, and then the end."""
@@ -344,6 +344,11 @@ class Decoder:
         self._pending = (ids, text, thinking)
         if time.perf_counter() - self._flushed_at >= FLUSH_SECONDS:
             self.flush()
+
+
+def _without_first(processor: Processor) -> Processor:
+    """The first token that was fed is the prompt's last one, not the answer's."""
+    return lambda fed, logits: processor(fed[1:], logits)
 
 
 def _answered(segments: list[tuple[str, str]]) -> str:

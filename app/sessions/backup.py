@@ -87,8 +87,8 @@ def note_purge(folder: Path, gone: Expired) -> None:
 
 
 def purge(folder: Path) -> None:
-    """Delete from all backups what was noted. The note stays until that is possible. Raises OSError,
-    sqlite3.Error or StoreError."""
+    """Delete from all backups what was noted. The note stays until that is possible. Raises
+    OSError, sqlite3.Error or StoreError."""
     gone = _noted(folder)
     failed: Exception | None = None
     for path in list_backups(folder) if gone else ():
