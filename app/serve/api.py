@@ -48,6 +48,8 @@ from app.serve.responses_format import Remembered, ResponsesFormat, conversation
 
 WAITING = 32
 """Requests that may wait for others."""
+LONGEST_TOKEN, USUAL_TOKEN = 256, 4
+"""Bytes of a token, at most and about."""
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
@@ -139,10 +141,13 @@ class Server:
         size = sum(_max_tokens(message) for message in needed)
         if not self.context or size <= self.context // 2:  # even with what a template adds it fits
             return
-        model, context = self.model, self.context
-        total = await asyncio.to_thread(self.count, needed)
+        model, context, about = self.model, self.context, ""
+        if size > LONGEST_TOKEN * context:  # counting them takes long, and much memory
+            total, about = size // USUAL_TOKEN, "about "
+        else:
+            total = await asyncio.to_thread(self.count, needed)
         if total >= context:
-            words = too_long(total, model, context)
+            words = too_long(total, model, context, about)
             raise AnswerFailed(Failed(0, *words, excess_tokens=total - context + 1))
 
     async def _stream(

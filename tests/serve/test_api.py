@@ -410,6 +410,19 @@ def test_a_stream_that_is_too_long_is_refused_before_it_begins(path: str) -> Non
     assert not engine.asks
 
 
+def test_what_is_far_too_long_is_not_counted_to_its_end(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[object] = []
+    monkeypatch.setattr("tests.serve.running.count_words", counted.append)
+    with running(engine, context=50) as address:
+        body = {"prompt": "word " * 4_000, "stream": True, "max_tokens": 5}
+        reply = post(address, "/v1/completions", body)
+    assert reply.status_code == 400
+    assert "about 5,000 tokens" in reply.json()["error"]["message"]
+    assert (counted, engine.asks) == ([], [])
+
+
 def test_documents_that_do_not_all_fit_are_not_too_long(engine: FakeEngine) -> None:
     body = chat(f"{LONG_TEXT}\n\nWhat is due?", stream=True)
     with running(engine, context=50) as address:
