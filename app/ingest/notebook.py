@@ -10,7 +10,10 @@ from typing import Any
 from app.ingest.web_page import page_text
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
-_EMBEDDED = re.compile(r"(data:[\w/+.-]{1,60});base64,[A-Za-z0-9+/=\s]{40,}")
+_EMBEDDED = re.compile(  # on one line, or on several long ones and a last one
+    r"(data:[\w/+.-]{1,60});base64,[A-Za-z0-9+/]{40,}+"
+    r"(?:=|(?:\r?\n[A-Za-z0-9+/]{60,}+)++(?:\r?\n[A-Za-z0-9+/]++=)?)?=?"
+)
 _TEXTS = ("text/plain", "text/markdown", "text", "text/latex")
 _KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
 
