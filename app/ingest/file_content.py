@@ -93,7 +93,8 @@ def _decoded_mail(mail: Mail) -> Decoded:
         missing = (Rejected(Reason.ATTACHED, detail),)
     lossy = any(each.lossy for each in mail.doubts)
     guess = next((each.encoding for each in mail.doubts if each.guessed), None)
-    return Decoded(mail.text, guess or "mail", lossy, guess is not None, missing)
+    encoding = guess or next((each.encoding for each in mail.doubts), "mail")
+    return Decoded(mail.text, encoding, lossy, guess is not None, missing)
 
 
 def file_read(path: str, content: FileContent) -> FileRead:
