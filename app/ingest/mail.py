@@ -15,7 +15,9 @@ from app.ingest.text import Decoded, declared_encoding, decode
 from app.ingest.web_page import page_text
 
 _HEAD = ("From", "To", "Cc", "Date", "Subject")
-_NEXT_IN_MBOX = re.compile(rb"^From .*\r?\n", re.MULTILINE)
+_NEXT_IN_MBOX = re.compile(
+    rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]*+\r?\n(?=>?[!-9;-~]{1,100}+:)"
+)
 _BYTE_COUNT = re.compile(rb"\s*[0-9]{1,12}\s*\n")
 _CONTENT_HEADER = re.compile(rb"^content-[a-z-]{1,40}:[^\n]*(?:\n[ \t][^\n]*)*", re.I | re.M)
 _MAX_HEADER = 8_192
@@ -40,16 +42,17 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
     """None if it cannot be parsed. Raises what `check` raises."""
     if any(len(hit[0]) > _MAX_HEADER for hit in _CONTENT_HEADER.finditer(data)):
         return None  # Python's parser of parameters takes time with the square of their length
-    mail, starts = Mail(), [0]
-    if data.startswith(b"From "):
-        starts = [hit.end() for hit in _NEXT_IN_MBOX.finditer(data)]
+    mail, starts, ends = Mail(), [0], [len(data)]
+    if data.startswith(b"From ") and (marks := [*_NEXT_IN_MBOX.finditer(data)]):
+        starts = [mark.end() for mark in marks]
+        ends = [*(mark.start() for mark in marks[1:]), len(data)]
     elif (count := _BYTE_COUNT.match(data)) is not None:  # as Apple's Mail keeps it
         starts = [count.end()]
     texts = []
-    for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
+    for start, end in zip(starts, ends, strict=True):
         check()
         try:
-            message = _parsed(data, start, following, check)
+            message = _parsed(data, start, end, check)
             texts.append("".join(_mail(message, mail, 0)).strip("\n") + "\n")
         except (RecursionError, AssertionError, LookupError, ValueError, TypeError, AttributeError):
             return None

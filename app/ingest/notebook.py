@@ -24,7 +24,8 @@ def notebook_text(source: str) -> str | None:
         notebook = json.loads(source)
         sheets = notebook.get("worksheets") or [notebook]  # before version 4, cells are in sheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
-        language = str(notebook.get("metadata", {}).get("language_info", {}).get("name", ""))
+        metadata = notebook.get("metadata") or {}
+        language = str((metadata.get("language_info") or {}).get("name", ""))
         parts = [_cell(number, cell, language) for number, cell in enumerate(cells, 1)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -36,7 +37,7 @@ def _cell(number: int, cell: dict[str, Any], language: str) -> str:
     shown = _KINDS.get(kind, f"{cell.get('language', language)} {kind}".strip())
     source = _joined(cell.get("source", cell.get("input", "")))
     lines = [f"[Cell {number}: {shown}]", _EMBEDDED.sub(r"\1", source).strip("\n"), ""]
-    for output in cell.get("outputs", ()):
+    for output in cell.get("outputs") or ():
         if text := "\n".join(_output(output)).strip("\n"):
             lines += [f"[Output of cell {number}]", text, ""]
     return "\n".join(lines)

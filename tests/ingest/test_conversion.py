@@ -74,6 +74,12 @@ def test_text_after_embedded_data_of_a_notebook_stays(tmp_path: Path, end: str) 
     assert "data:image/png\nThe result is five" in text_of(written(tmp_path / "a.ipynb", notebook))
 
 
+def test_a_notebook_with_nulls(tmp_path: Path) -> None:
+    null: dict[str, object] = {"cell_type": "code", "source": "1 + 1", "outputs": None}
+    notebook = json.dumps({"cells": [null], "metadata": {"language_info": None}})
+    assert text_of(written(tmp_path / "a.ipynb", notebook)) == "[Cell 1: code]\n1 + 1\n"
+
+
 def test_half_a_character_of_a_notebook_is_replaced(tmp_path: Path) -> None:
     notebook = json.dumps({"cells": [cell("code", "half \ud83d, whole \U0001f600")]})
     assert "half \ufffd, whole \U0001f600" in text_of(written(tmp_path / "a.ipynb", notebook))
@@ -222,6 +228,12 @@ MAILS = {
         "grüße\n",
     ),
     "several": ("a.mbox", b"From x\nSubject: A\n\nOne\n\nFrom y\nSubject: B\n\nTwo\n", "Two\n"),
+    "several in base64": (
+        "a.mbox",
+        b"From x\nSubject: A\nContent-Transfer-Encoding: base64\n\nT25l\n\n"
+        b"From carl Tue\nSubject: B\n\nFrom here\n\nFrom there on",
+        "Subject: A\n\nOne\n\nSubject: B\n\nFrom here\n\nFrom there on\n",
+    ),
     "of Apple": ("a.emlx", b"20\nSubject: A\n\nOne\n", "Subject: A\n\nOne\n"),
     "an archive of a page": (
         "a.mht",
