@@ -72,7 +72,7 @@ def _run(model: Any, vocabulary: int, text: str) -> Run:
     encoder = TextEncoder(assets_path() / "encoder")
 
     def meaning() -> None:
-        encoder.encode_question(QUESTION)
+        encoder.encode_questions([QUESTION], lambda done, total: None)
         encoder.encode_texts([text], lambda done, pieces: None)
 
     chunk = DEFAULT_TUNING.chunk

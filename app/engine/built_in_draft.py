@@ -43,13 +43,15 @@ def built_in_scores(
     weight = trust(encoder.known_share(question))
     if not weight or pinned.all():
         return words
+    questions = encoder.encode_questions(questions_in(question), on_pieces)
     found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
     borders = [token_borders(text.starts) for text in prompt.texts]
     importance = np.zeros(len(prompt.ids), np.float32)
-    for each in questions_in(question):
-        meaning, question_vector = np.zeros(len(prompt.ids)), encoder.encode_question(each)
+    for vector in questions:
+        on_pieces(1, 1)
+        meaning = np.zeros(len(prompt.ids))
         for text, own, pieces in zip(prompt.texts, borders, found, strict=True):
-            scores = pieces.vectors @ question_vector
+            scores = pieces.vectors @ vector
             tokens = means_between(own, pieces.borders.astype(np.float64), scores)
             meaning[text.first : text.first + len(tokens)] = tokens
         importance = np.maximum(importance, join(words, meaning, weight, pinned, chunk))

@@ -274,15 +274,15 @@ class Decoder:
         if sampling.ignore_eos:
             bias |= dict.fromkeys(self._tokenizer.eos_token_ids, -math.inf)
         found: list[Processor] = make_logits_processors(
-            bias,
-            None if repetition == 1 else repetition,
-            sampling.penalty_tokens,
-            sampling.presence_penalty,
-            NO_ANSWER_LIMIT,
-            sampling.frequency_penalty,
-            NO_ANSWER_LIMIT,
+            bias, None if repetition == 1 else repetition, sampling.penalty_tokens
         )
-        return found
+        of_answer: list[Processor] = make_logits_processors(
+            presence_penalty=sampling.presence_penalty,
+            presence_context_size=NO_ANSWER_LIMIT,
+            frequency_penalty=sampling.frequency_penalty,
+            frequency_context_size=NO_ANSWER_LIMIT,
+        )
+        return [*found, *map(_without_first, of_answer)]
 
     def _only(self, text: str) -> Callable[[mx.array, mx.array], mx.array]:
         """A processor of logits that leaves nothing but this text, and then the end."""
@@ -346,6 +346,11 @@ class Decoder:
             self.flush()
 
 
+def _without_first(processor: Processor) -> Processor:
+    """The first token that was fed is the prompt's last one, not the answer's."""
+    return lambda fed, logits: processor(fed[1:], logits)
+
+
 def _answered(segments: list[tuple[str, str]]) -> str:
     return "".join(text for name, text in segments if name != "reasoning")
 
@@ -361,18 +366,16 @@ def _detokenizer(tokenizer: Any, trim_space: bool) -> Any:
 
 def _sampler(sampling: Sampling, ends: Iterable[int] = ()) -> Sampler | None:
     """None for the likeliest token. XTC never excludes the `ends`."""
-    if sampling.temperature < NEARLY_ZERO:
+    if min(sampling.temperature, sampling.top_p) < NEARLY_ZERO:
         return None
-
-    likeliest = sampling.top_p < NEARLY_ZERO
 
     def sample(log_probabilities: mx.array) -> mx.array:
         most = log_probabilities.shape[-1] - 1  # mlx-lm takes no more
         sampler: Sampler = make_sampler(
             sampling.temperature,
-            0.0 if likeliest else sampling.top_p,
+            sampling.top_p,
             sampling.min_p,
-            top_k=min(1 if likeliest else sampling.top_k, most),
+            top_k=min(sampling.top_k, most),
             xtc_probability=sampling.xtc_probability,
             xtc_threshold=sampling.xtc_threshold,
             xtc_special_tokens=list(ends),

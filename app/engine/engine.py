@@ -206,9 +206,7 @@ class MlxEngine:
                 self._cancelled.discard(event.turn)
         try:
             self._listener(event)
-        except (
-            BaseException
-        ) as error:  # the thread must outlive it, or nothing is answered any more
+        except BaseException as error:  # the thread must outlive it
             _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:

@@ -210,9 +210,8 @@ class FileIndex:
         def on_pieces(done: int, total: int) -> None:
             progress(files * done // total, files)
 
-        progress(0, files)
+        asked = encoder.encode_questions(questions_in(question), on_pieces)
         found = encoder.encode_texts(texts, on_pieces, remember=False)
-        asked = [encoder.encode_question(each) for each in questions_in(question)]
         best = {
             text: max(float((pieces.vectors @ vector).max()) for vector in asked)
             for text, pieces in zip(texts, found, strict=True)

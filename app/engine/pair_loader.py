@@ -89,7 +89,10 @@ def _load_pair(
         refusal = loaded.dense_only
     prompts = PromptBuilder(loaded.tokenizer, texts)
     prompts.set_vocab_limit(loaded.vocab_size)
-    loaded.tokenizer.eos_token_ids = loaded.tokenizer.eos_token_ids | prompts.turn_ends()
+    ends = loaded.tokenizer.eos_token_ids | prompts.turn_ends()
+    # What the model does not know would be written beyond the logits where ends are ignored.
+    known = range(loaded.vocab_size or 1 << 31)
+    loaded.tokenizer.eos_token_ids = {token for token in ends if token in known}
     quotes = command.only_quotes
     if command.draft is None or draft_name is None:
         return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)

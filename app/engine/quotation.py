@@ -132,7 +132,7 @@ def best_quote(
     ]
     parts = questions_in(question)
     asked = [part for part in parts if asks(part)] or parts
-    vectors = np.array([encoder.encode_question(part) for part in asked])
+    vectors = encoder.encode_questions(asked, on_pieces)
     scores = (encoder.encode(found, on_pieces) @ vectors.T).max(axis=1)
     scores += _shared_words(question, found)
     scores += PHRASE_BONUS * _with_phrase(question, documents, cut)

@@ -26,8 +26,8 @@ from app.util.assets import assets_path
 PIECE, STRIDE = 48, 32
 """Tokens of a piece, and from one piece to the next: what they share is at both ends."""
 UNKNOWN = "[UNK]"
-BATCH = 64
-"""Pieces that are encoded together."""
+BATCH, QUESTIONS = 64, 4
+"""Pieces that are encoded together, and questions, which may be longer."""
 ENCODER_BYTES = 120 << 20
 """The most that it takes: its weights, and a batch."""
 ENCODER_OPERATIONS = 7.4e6
@@ -85,10 +85,17 @@ class TextEncoder:
         layers = (w.size for name, w in self._weights.items() if name[0].isdigit() and w.ndim == 2)
         return 2 * sum(layers) * (PIECE + 2) / STRIDE
 
-    def encode_question(self, text: str) -> NDArray[np.float32]:
-        """The vector (width,) of a question: of its end, if it is long."""
-        ids = [token for _, encoded in self._tokenise(text) for token in encoded.ids]
-        return np.asarray(self._encode([ids[-(self._shape.max_tokens - 2) :]])[0])
+    def encode_questions(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
+        """The vectors (n, width) of at least one question, each of its end if it is long. It comes
+        before other texts are encoded: `on_pieces` is told that nothing of those is done."""
+        longest = self._shape.max_tokens - 2
+        vectors = []
+        for at in range(0, len(texts), QUESTIONS):
+            on_pieces(0, 1)
+            parts = map(self._tokenise, texts[at : at + QUESTIONS])
+            ids = [[token for _, encoded in each for token in encoded.ids] for each in parts]
+            vectors.append(self._encode([each[-longest:] for each in ids]))
+        return np.concatenate(vectors)
 
     def encode(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
         """The vectors (n, width) of texts, each of its beginning if it is long."""

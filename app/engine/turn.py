@@ -193,6 +193,7 @@ class Turn:
             sampling.template_values,
         )
         typed = [Document("", each.text) for each in ask.messages]
+        typed += [part for each in ask.messages if each.plain for part in each.in_prompt]
         if retriever.is_far_too_long(typed):
             raise self._too_long(retriever.estimate(typed), "about ")
         reports: dict[int, Callable[[int], None]] = {}

@@ -24,7 +24,7 @@ from typing import Any
 from app.engine.loader import LoadError, LoadStopped
 from app.engine.sharded_model import Operation, ShardsLost
 from app.hosts.control import Check, HostControl, start_check
-from app.hosts.ranks import Rank
+from app.hosts.ranks import Rank, RingWatch
 from app.hosts.shard import ALIVE_SECONDS
 from app.hosts.shard_process import ShardProcess, free_port
 from app.hosts.versions import content_fingerprint
@@ -33,9 +33,10 @@ from app.protocol.commands import Load
 from app.protocol.hosts import Hosts, Link
 
 THIS_MACHINE = "this machine"
-CLOSED_SECONDS, STALLED_SECONDS = 2.0, 10.0
+CLOSED_SECONDS, STALLED_SECONDS, SPLIT_SECONDS = 2.0, 10.0, 60.0
 """For which the ring is closed, or nothing is exchanged while the layers run, until it counts as
-broken. A machine that is gone closes it, too, and is named before that."""
+broken; the last where machines have whole layers: they exchange nothing while they compute them. A
+machine that is gone closes the ring, too, and is named before that."""
 _EXCHANGING = ("fill", "forward")
 """Operations for which the layers exchange their results."""
 FilesOf = Callable[[int, dict[str, str]], dict[str, str]]
@@ -66,8 +67,7 @@ class Cluster:
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
         self._exchanging = False
-        self._closed_since = self._still_since = math.inf
-        self._bytes: int | None = None
+        self._ring = RingWatch(CLOSED_SECONDS, stalled_seconds(command.hosts))
         threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
         try:
             self._start(command, command.hosts, start_check(stopped))
@@ -207,22 +207,12 @@ class Cluster:
 
     def _watch_ring(self, now: float) -> None:
         """All processes may live and wait for each other for ever."""
-        states = [rank.ring for rank in self.ranks]
-        closed = any(state.closed for state in states)
-        self._closed_since = min(self._closed_since, now) if closed else math.inf
-        counts = [state.bytes for state in states if state.bytes is not None]
-        if not self._exchanging or len(counts) < len(states) or sum(counts) != self._bytes:
-            self._bytes, self._still_since = sum(counts), now
-        if now - self._closed_since >= CLOSED_SECONDS:
-            self._lose_ring("it was closed")
-        elif now - self._still_since >= STALLED_SECONDS:
-            self._lose_ring(f"nothing came for {STALLED_SECONDS:.0f} seconds")
-
-    def _lose_ring(self, reason: str) -> None:
-        self._end(
-            f"The machines no longer reach each other over MLX's ring ({reason})",
-            "look at the cable or the network between them, and load the model again",
-        )
+        reason = self._ring.problem([rank.ring for rank in self.ranks], self._exchanging, now)
+        if reason:
+            self._end(
+                f"The machines no longer reach each other over MLX's ring ({reason})",
+                "look at the cable or the network between them, and load the model again",
+            )
 
     def _lose(self, name: str, reason: str) -> None:
         """On any thread; only the first one counts: the others follow from it."""
@@ -236,6 +226,14 @@ class Cluster:
                 return
             self.lost = ShardsLost(problem, advice)
         self.on_lost()
+
+
+def stalled_seconds(hosts: Hosts) -> float:
+    """Without an exchange, after which the ring counts as broken. What goes over Thunderbolt by
+    RDMA is not counted."""
+    if hosts.link is not Link.RING:
+        return math.inf
+    return SPLIT_SECONDS if hosts.split else STALLED_SECONDS
 
 
 def connect_hosts(command: Load, stopped: Callable[[], bool]) -> Cluster:

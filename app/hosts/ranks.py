@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from app.hosts.shard import JOIN_SECONDS, LOST_SECONDS
@@ -30,6 +31,29 @@ class RingState(NamedTuple):
 
     closed: bool = False
     bytes: int | None = None
+
+
+class RingWatch:
+    """Tells when the ring counts as broken: closed for `closed` seconds, or without an exchange for
+    `stalled` seconds although the layers run."""
+
+    def __init__(self, closed: float, stalled: float) -> None:
+        self._closed, self._stalled = closed, stalled
+        self._closed_since = self._still_since = math.inf
+        self._bytes: int | None = None
+
+    def problem(self, states: Sequence[RingState], exchanging: bool, now: float) -> str:
+        """By the states of all ranks; part of a sentence, or nothing."""
+        closed = any(state.closed for state in states)
+        self._closed_since = min(self._closed_since, now) if closed else math.inf
+        counts = [state.bytes for state in states if state.bytes is not None]
+        if not exchanging or len(counts) < len(states) or sum(counts) != self._bytes:
+            self._bytes, self._still_since = sum(counts), now
+        if now - self._closed_since >= self._closed:
+            return "it was closed"
+        if now - self._still_since >= self._stalled:
+            return f"nothing came for {self._stalled:.0f} seconds"
+        return ""
 
 
 class Rank:

@@ -233,8 +233,11 @@ class Encoders:
         if special and after == "text" and self._same[Prefix.NONE] is not Prefix.OWN:
             # After the first special token in it, the tokenizer's own rule holds.
             number = next((n for n, token in enumerate(ids) if token in self._added), len(ids))
-            rest = text[bounds[2 * number] :] if number < len(ids) else ""
-            ids = ids[:number] + self._whole.encode(rest, add_special_tokens=False).ids
+            start = bounds[2 * number] if number < len(ids) else len(text)
+            rest = self._whole.encode(text[start:], add_special_tokens=False)
+            ids = ids[:number] + rest.ids
+            of_rest = array("q", [start + at for pair in rest.offsets for at in pair])
+            bounds = bounds[: 2 * number] + of_rest
         found = array("i", ids).tobytes()
         return found, bounds.tobytes() if offsets else b"", count_uncovered(text, bounds)
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from app.sessions.database import (
     connect_for_writing,
     transaction,
 )
+from app.sessions.errors import DamagedError, StoreError
 from app.util.atomic_files import make_folder, replace_durably, temp_file, write_durably
 from app.util.durable import sync, sync_path
 from app.util.private_file import create_private
@@ -86,11 +87,21 @@ def note_purge(folder: Path, gone: Expired) -> None:
 
 
 def purge(folder: Path) -> None:
-    """Delete from all backups what was noted. Raises OSError or sqlite3.Error."""
+    """Delete from all backups what was noted. The note stays until that is possible. Raises
+    OSError, sqlite3.Error or StoreError."""
     gone = _noted(folder)
+    failed: Exception | None = None
     for path in list_backups(folder) if gone else ():
-        with suppress(sqlite3.Error):  # a damaged one is never restored
+        try:
             _purge(path, gone)
+        except DamagedError:  # it is never restored
+            continue
+        except (StoreError, sqlite3.OperationalError) as error:  # such as a full disk
+            failed = error
+        except sqlite3.Error:  # damaged, too
+            continue
+    if failed is not None:
+        raise failed
     (folder / _NOTE).unlink(missing_ok=True)
 
 

@@ -449,7 +449,7 @@ class Store:
     def _purge_backups(self, _: sqlite3.Connection) -> None:
         try:
             backup.purge(self._paths.backups)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, StoreError) as error:
             self.notices.append(f"What was deleted is still in backups ({error}).")
 
     def _start_indexer(self, writer: Writer) -> None:

@@ -12,6 +12,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path
 
+PIECE = 1 << 20
 MAX_BYTES = 256 << 20
 """Of a file that is read whole: the largest are tokenizers."""
 # Without O_NONBLOCK, opening a pipe waits for a writer.
@@ -51,11 +52,13 @@ def open_file(path: Path) -> BufferedReader:
 
 def read_file(path: Path, limit: int = MAX_BYTES) -> bytes:
     """The whole file. Raises OSError, also for one of more than `limit` bytes."""
-    with open_file(path) as file:
-        data = file.read(limit + 1)
+    data = bytearray()
+    with open_file(path) as file:  # in pieces: memory for a whole `read` is taken before it
+        while len(data) <= limit and (piece := file.read(PIECE)):
+            data += piece
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
-    return data
+    return bytes(data)
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:

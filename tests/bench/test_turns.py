@@ -18,6 +18,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.slow
 def test_ratios_are_of_one_run_and_later_turns_reuse() -> None:
     rows = measured(turns.BENCH, Options(1)).rows
     assert [row["turn"] for row in rows] == [f"{m}, {t}" for m in turns.MODES for t in turns.TURNS]

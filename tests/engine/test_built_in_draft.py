@@ -56,7 +56,8 @@ def nothing(done: int, total: int) -> None:
 
 def test_what_means_the_same_is_near() -> None:
     encoder = built_in_encoder()
-    one, other = (np.array([encoder.encode_question(p[i]) for p in SIMILAR]) for i in (0, 1))
+    sides = zip(*SIMILAR, strict=True)
+    one, other = (encoder.encode_questions(side, nothing) for side in sides)
     assert np.linalg.norm(one, axis=1) == pytest.approx(np.ones(len(SIMILAR)), rel=1e-4)
     assert (np.argmax(one @ other.T, axis=1) == np.arange(len(SIMILAR))).mean() >= 0.75
 
@@ -166,6 +167,27 @@ def test_it_knows_what_it_does_not_know(text: str, low: float, high: float) -> N
 
 def test_trust() -> None:
     assert [trust(share) for share in (0, 0.5, 0.7, 0.9, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
+
+
+def test_the_search_for_a_long_message_can_be_cancelled() -> None:
+    pair = load_pair(Load(str(target_path())))
+    text = "The ships in the harbour are old. " * 1000
+    prompt = pair.prompts.build((Message(Role.USER, text, (Document("l", LICENCE[:3000]),)),))
+    encoder = built_in_encoder()
+    encoder.encode_texts([each.text for each in prompt.texts], nothing)
+
+    class Cancelled(Exception):
+        pass
+
+    for asked, looked_for in ((3, 0), (10_000, 3)):  # so often, before and after the reading
+
+        def check(done: int, total: int, left: list[int] = [asked, looked_for]) -> None:  # noqa: B006
+            left[done == total] -= 1
+            if min(left) < 0:
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            built_in_scores(pair.target, encoder, prompt, text, 32, check)
 
 
 def test_words_alone_decide_in_other_languages() -> None:

@@ -181,8 +181,9 @@ def test_an_answer_that_fills_the_context_is_not_continued(
     assert "takes at most 500" in getattr(event, "message", "")
 
 
-def test_a_question_that_is_far_too_long_is_not_tokenised_to_its_end(
-    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("plain", [False, True], ids=["question", "plain text"])
+def test_what_is_far_too_long_is_not_tokenised_to_its_end(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
     driver.load(folders["short"], folders["draft"])
     text, encoded, encode = "The harbour is closed. " * 40_000, list[int](), TextProcess.encode
@@ -195,8 +196,10 @@ def test_a_question_that_is_far_too_long_is_not_tokenised_to_its_end(
 
     monkeypatch.setattr(TextProcess, "encode", counting)
     question = ask(1, text, mode=Mode.FULL)
-    question = replace(question, messages=(replace(question.messages[0], documents=()),))
-    event = driver.run(question)
+    message = replace(question.messages[0], documents=())
+    if plain:  # as the server sends it: its end as the question
+        message = Message(Role.USER, text[-100:], (Document("", text[:-100]),), plain=True)
+    event = driver.run(replace(question, messages=(message,)))
     assert "are about " in getattr(event, "message", "")
     assert "takes at most 500" in getattr(event, "message", "")
     assert sum(encoded) < len(text) / 2

@@ -85,6 +85,7 @@ def test_what_is_dared_stops_before_it_is_too_late(
     assert sparse["event"] == "Finished", "the process lives"
 
 
+@pytest.mark.slow
 def test_two_models_that_do_not_fit_together_take_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -334,6 +334,15 @@ def test_answers_end_where_the_template_ends_them(tmp_path: Path, name: str) -> 
     assert tokenizer.eos_token_ids == ids
 
 
+def test_ends_that_the_model_does_not_know_are_none(tmp_path: Path) -> None:
+    folder = tiny.save(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [257, -1, 10**6]}))
+    tokenizer = load_pair(Load(str(folder), None, ("model", None))).target.tokenizer
+    assert 257 in tokenizer.eos_token_ids
+    assert not tokenizer.eos_token_ids & {-1, 10**6}
+
+
 # ---------------------------------------------------------------------------- reasoning
 
 MARKED: dict[str, tuple[tuple[str, ...], str, str, str, str]] = {

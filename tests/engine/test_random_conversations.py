@@ -241,7 +241,7 @@ def converse(seed: int, folder: Path) -> list[str]:
     return conversation.done
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_answer_of_a_random_conversation_equals_the_oracle(seed: int, tmp_path: Path) -> None:
     converse(seed, tmp_path)
 

@@ -127,7 +127,7 @@ def test_a_later_question_brings_other_files_and_keeps_the_earlier_ones(
 
 def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
     messages: tuple[Message, ...] = ()
-    for number in range(12):
+    for number in range(7):
         topic = TOPICS[number % len(TOPICS)]
         documents = () if messages else library()
         found = fit(builder, *messages, asks(f"When are the {topic} settled?", *documents))

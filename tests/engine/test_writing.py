@@ -58,6 +58,7 @@ def write(
     text: str = "",
     liked: dict[int, float] | None = None,
     prefix: tuple[int, ...] = (),
+    asked: str = "?",
     **options: Any,
 ) -> tuple[Decoder, FinishReason, str]:
     """The decoder, why it ended, and the text of its events."""
@@ -65,7 +66,7 @@ def write(
     model = Scripted(len(tokenizer), script[len(prefix) :], liked or {})
     events: list[Token] = []
     decoder = Decoder(1, tokenizer, sampling, events.append, **options)
-    prompt = np.array([*ids_of(tokenizer, "?"), *prefix], np.int32)
+    prompt = np.array([*ids_of(tokenizer, asked), *prefix], np.int32)
     ended = decoder.run(model, [], prompt, sampling.max_tokens, lambda: None, len(prefix))
     return decoder, ended, "".join(event.text for event in events)
 
@@ -89,6 +90,7 @@ def like(tokenizer: Any, **more: float) -> dict[int, float]:
         ({"temperature": 1.0, "min_p": 1.0}, "aaaaaa"),
         ({"temperature": 0.01, "top_k": 1}, "aaaaaa"),
         ({"temperature": 0.01, "xtc_probability": 1.0}, "cccccc"),
+        ({"temperature": 0.01, "top_p": 0.0, "xtc_probability": 1.0}, "aaaaaa"),
     ],
 )
 def test_each_field_of_sampling_changes_what_is_written(
@@ -97,6 +99,15 @@ def test_each_field_of_sampling_changes_what_is_written(
     sampling = Sampling(max_tokens=LENGTH, seed=1, **options)
     decoder, ended, shown = write(tokenizer, sampling, liked=like(tokenizer))
     assert (decoder.text, shown, ended) == (written, written, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+def test_a_penalty_counts_no_token_of_the_prompt(tokenizer: Any, penalty: str) -> None:
+    (a,) = ids_of(tokenizer, "a")
+    sampling = Sampling(max_tokens=2, **{penalty: 1.0})
+    for prefix, written in (((), "ab"), ((a,), "abc")):
+        decoder, _, _ = write(tokenizer, sampling, liked=like(tokenizer), prefix=prefix, asked="a")
+        assert decoder.text == written
 
 
 def test_single_tokens_are_made_likely_or_impossible(tokenizer: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,10 +16,11 @@ import pytest
 from app.bench.relay import Relay
 from app.cli.bench_machines import through
 from app.hosts import cluster
-from app.hosts.cluster import connect_hosts
+from app.hosts.cluster import connect_hosts, stalled_seconds
+from app.hosts.ranks import RingState, RingWatch
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
-from app.protocol.hosts import Hosts
+from app.protocol.hosts import Hosts, Link
 from app.protocol.options import BackgroundPolicy, Mode
 from tests import tiny
 from tests.engine.driver import Driver, question
@@ -216,6 +218,24 @@ def test_a_ring_that_breaks_while_all_live_ends_the_waiting_soon(
         driver.engine.send(Close())
         driver.until(Closed)
     assert not shards()
+
+
+@pytest.mark.parametrize(
+    ("link", "split", "seconds"),
+    [(Link.RING, (), 10.0), (Link.RING, (1, 2), 60.0), (Link.JACCL, (), math.inf)],
+)
+def test_a_ring_may_be_still_while_a_machine_computes_its_layers(
+    link: Link, split: tuple[int, ...], seconds: float
+) -> None:
+    watch = RingWatch(2.0, stalled_seconds(Hosts((), link=link, split=split)))
+    states, told = (RingState(False, 7), RingState(False, 9)), list[float]()
+    for now in map(float, range(100)):
+        if watch.problem(states, True, now):
+            told.append(now)
+    assert min(told, default=math.inf) == seconds
+    assert not watch.problem((RingState(False, 8), RingState(False, 9)), True, 100.0)
+    assert not watch.problem((RingState(True, 8), RingState(False, 9)), True, 101.0)
+    assert watch.problem((RingState(True, 9), RingState(False, 9)), True, 103.0) == "it was closed"
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlx_lm.utils import load_tokenizer
+from tokenizers import Tokenizer, models, normalizers
 
 from app.engine.chat_template import PromptError
 from app.engine.prompt import PromptBuilder
@@ -93,3 +95,17 @@ def test_dropout_does_not_act() -> None:
     spec = json.loads(tiny.byte_tokenizer((("a", "b"),)).to_str())
     spec["model"]["dropout"] = 0.99
     assert Encoders(json.dumps(spec)).count("ab" * 100) == 100
+
+
+@pytest.mark.parametrize("text", ["a</s>ab", "a</s>b", "</s>", "ab", "ab</s>a</s>b"])
+def test_each_token_has_its_place_in_a_text_with_special_tokens(text: str) -> None:
+    vocabulary = {"<unk>": 0, "▁": 1, "a": 2, "b": 3, "ab": 4, "▁ab": 5}
+    model = models.BPE(vocabulary, [("a", "b"), ("▁", "ab")], unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Prepend("▁")
+    tokenizer.add_special_tokens(["</s>"])
+    ids, bounds, uncovered = Encoders(tokenizer.to_str()).encode(text, True, "text", True)
+    places = array("q", bounds)
+    assert len(places) == 2 * len(array("i", ids))
+    assert (places[0], places[-1], uncovered) == (0, len(text), 0)
+    assert list(places[::2]) == sorted(places[::2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import sqlite3
 import stat
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
-from app.sessions import backup
+from app.sessions import backup, conversations
 from app.sessions.store import Store
 from tests.sessions.faults import DAY
 from tests.sessions.samples import attach
@@ -99,6 +100,47 @@ def test_a_purge_that_was_interrupted_is_finished_at_the_next_start(
     assert SECRET.encode() in everything(tmp_path / "backups")
     Store(tmp_path, clock=clock).close()
     assert SECRET.encode() not in everything(tmp_path)
+
+
+def test_a_purge_that_the_disk_refuses_is_told_and_repeated(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, clock)
+    purge = conversations.purge
+
+    def refuse(connection: sqlite3.Connection, gone: conversations.Expired) -> None:
+        purge(connection, gone)
+        if "unfinished" in connection.execute("PRAGMA database_list").fetchone()[2]:
+            raise sqlite3.OperationalError("database or disk is full")
+
+    with Store(tmp_path, clock=clock) as store, monkeypatch.context() as patch:
+        patch.setattr(conversations, "purge", refuse)
+        store.empty_trash()
+        store.add_message(store.create("later").id, Role.USER, "one more task")
+        assert "disk is full" in store.notices[-1].lower()
+    assert SECRET.encode() in everything(tmp_path / "backups")
+    Store(tmp_path, clock=clock).close()
+    assert SECRET.encode() not in everything(tmp_path)
+
+
+def test_a_damaged_backup_does_not_keep_the_others_from_being_purged(
+    tmp_path: Path, clock: Clock
+) -> None:
+    filled(tmp_path, clock)
+    first, other = backup.list_backups(tmp_path / "backups")
+    assert SECRET.encode() in other.read_bytes().lower()
+    pages = first.read_bytes()
+    damaged = sqlite3.connect(first)
+    (page,) = damaged.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'messages'"
+    ).fetchone()
+    damaged.close()
+    size = int.from_bytes(pages[16:18], "big")
+    first.write_bytes(pages[: (page - 1) * size] + b"\xff" * size + pages[page * size :])
+    with Store(tmp_path, clock=clock) as store:
+        store.empty_trash()
+        store.create("later")
+    assert SECRET.encode() not in other.read_bytes().lower()
 
 
 def test_only_this_user_can_read_what_is_stored(tmp_path: Path, clock: Clock) -> None:
