@@ -14,7 +14,7 @@ from app.ingest.notebook import notebook_text
 from app.ingest.pdf import is_pdf, pdf_text
 from app.ingest.records import FileRead, Reason, Rejected
 from app.ingest.safe_open import read_file
-from app.ingest.text import Decoded, decode, is_binary
+from app.ingest.text import Decoded, decode, is_binary, whole_characters
 from app.ingest.web_page import is_page, page_text
 from app.util import formatting
 
@@ -64,7 +64,7 @@ def text_of(name: str, data: bytes, limits: Limits, budget: ReadBudget) -> Decod
     decoded = _decoded(name, data, limits, budget)
     if not decoded.text.strip():
         raise Rejected(Reason.EMPTY)
-    return decoded
+    return replace(decoded, text=whole_characters(decoded.text))
 
 
 def _decoded(name: str, data: bytes, limits: Limits, budget: ReadBudget) -> Decoded:
@@ -93,7 +93,8 @@ def _decoded_mail(mail: Mail) -> Decoded:
         missing = (Rejected(Reason.ATTACHED, detail),)
     lossy = any(each.lossy for each in mail.doubts)
     guess = next((each.encoding for each in mail.doubts if each.guessed), None)
-    return Decoded(mail.text, guess or "mail", lossy, guess is not None, missing)
+    encoding = guess or next((each.encoding for each in mail.doubts), "mail")
+    return Decoded(mail.text, encoding, lossy, guess is not None, missing)
 
 
 def file_read(path: str, content: FileContent) -> FileRead:

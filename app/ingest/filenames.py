@@ -29,7 +29,15 @@ _PRIVATE_FILES = _any(
     *("*.agekey", "*.gpg", "*.ovpn", "*.mobileprovision", "*.tfstate", "*.tfstate.*", "*.tfvars"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     *("credentials", "credentials.*", "client_secret*.json", "service[-_]account*.json"),
-    *("secrets", "secret.*", "secrets.*", "kubeconfig", ".*_history"),
+    *(
+        "secrets",
+        "secret.*",
+        "secrets.*",
+        "*[-_]secret.*",
+        "*[-_]secrets.*",
+        "kubeconfig",
+        ".*_history",
+    ),
     *(
         "token",
         "token.*",

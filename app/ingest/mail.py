@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import email
+import email.feedparser
 import email.header
 import email.message
 import re
@@ -11,14 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.ingest.text import Decoded, decode
+from app.ingest.text import Decoded, declared_encoding, decode
 from app.ingest.web_page import page_text
 
 _HEAD = ("From", "To", "Cc", "Date", "Subject")
-_NEXT_IN_MBOX = re.compile(rb"^From .*\r?\n", re.MULTILINE)
+_NEXT_IN_MBOX = re.compile(
+    rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\r\n]*+\r?\n(?=>?[!-9;-~]{1,100}+:)"
+)
 _BYTE_COUNT = re.compile(rb"\s*[0-9]{1,12}\s*\n")
 _CONTENT_HEADER = re.compile(rb"^content-[a-z-]{1,40}:[^\n]*(?:\n[ \t][^\n]*)*", re.I | re.M)
 _MAX_HEADER = 8_192
+_PIECE = 1 << 14
+"""Bytes that are parsed before the next check."""
 MAX_DEPTH = 20
 """Of mails and parts within each other."""
 
@@ -38,16 +42,17 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
     """None if it cannot be parsed. Raises what `check` raises."""
     if any(len(hit[0]) > _MAX_HEADER for hit in _CONTENT_HEADER.finditer(data)):
         return None  # Python's parser of parameters takes time with the square of their length
-    mail, starts = Mail(), [0]
-    if data.startswith(b"From "):
-        starts = [hit.end() for hit in _NEXT_IN_MBOX.finditer(data)]
+    mail, starts, ends = Mail(), [0], [len(data)]
+    if data.startswith(b"From ") and (marks := [*_NEXT_IN_MBOX.finditer(data)]):
+        starts = [mark.end() for mark in marks]
+        ends = [*(mark.start() for mark in marks[1:]), len(data)]
     elif (count := _BYTE_COUNT.match(data)) is not None:  # as Apple's Mail keeps it
         starts = [count.end()]
     texts = []
-    for start, following in zip(starts, [*starts[1:], len(data)], strict=True):
+    for start, end in zip(starts, ends, strict=True):
         check()
         try:
-            message = email.message_from_bytes(data[start:following])
+            message = _parsed(data, start, end, check)
             texts.append("".join(_mail(message, mail, 0)).strip("\n") + "\n")
         except (RecursionError, AssertionError, LookupError, ValueError, TypeError, AttributeError):
             return None
@@ -55,10 +60,23 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
     return mail
 
 
+def _parsed(data: bytes, start: int, end: int, check: Callable[[], None]) -> email.message.Message:
+    """The mail from `start` to `end`. In parts within parts, each line takes time with their
+    number, so `check` is called meanwhile."""
+    parser = email.feedparser.BytesFeedParser()
+    for at in range(start, end, _PIECE):
+        check()
+        parser.feed(data[at : min(at + _PIECE, end)])
+    return parser.close()
+
+
 def _mail(message: email.message.Message, mail: Mail, depth: int) -> Iterator[str]:
+    head: dict[str, str] = {}
+    for name, value in message.raw_items():
+        head.setdefault(name.lower(), str(value))
     for name in _HEAD:
-        if value := _header(message[name]):
-            yield f"{name}: {value}\n"
+        if text := _header(head.get(name.lower())):
+            yield f"{name}: {text}\n"
     yield "\n"
     yield from _part(message, mail, depth)
 
@@ -110,9 +128,8 @@ def _decoded(part: email.message.Message) -> Decoded:
         return Decoded("", "")
     charset = part.get_content_charset()
     with suppress(LookupError, UnicodeDecodeError):
-        if charset is not None:
-            charset = "cp1252" if charset in ("iso-8859-1", "latin1") else charset
-            return Decoded(data.decode(charset), charset)
+        if charset is not None and (encoding := declared_encoding(charset)) is not None:
+            return Decoded(data.decode(encoding), encoding)
     with suppress(Exception):
         return decode(data)
     return Decoded(data.decode("utf-8", "backslashreplace"), "utf-8", lossy=True)
@@ -121,6 +138,8 @@ def _decoded(part: email.message.Message) -> Decoded:
 def _header(value: object) -> str:
     """A header on one line, with its words decoded; empty if there is none."""
     text = "" if value is None else str(value)[:_MAX_HEADER]
+    with suppress(Exception):  # bytes beyond ASCII, as newer mails have them, come as surrogates
+        text = text if text.isascii() else decode(text.encode("ascii", "surrogateescape")).text
     with suppress(Exception):  # whatever a malformed word raises
         text = str(email.header.make_header(email.header.decode_header(text)))
     return " ".join(text.split())

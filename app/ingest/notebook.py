@@ -10,7 +10,10 @@ from typing import Any
 from app.ingest.web_page import page_text
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
-_EMBEDDED = re.compile(r"(data:[\w/+.-]{1,60});base64,[A-Za-z0-9+/=\s]{40,}")
+_EMBEDDED = re.compile(  # on one line, or on several long ones and a last one
+    r"(data:[\w/+.-]{1,60});base64,[A-Za-z0-9+/]{40,}+"
+    r"(?:=|(?:\r?\n[A-Za-z0-9+/]{60,}+)++(?:\r?\n[A-Za-z0-9+/]++=)?)?=?"
+)
 _TEXTS = ("text/plain", "text/markdown", "text", "text/latex")
 _KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
 
@@ -21,7 +24,8 @@ def notebook_text(source: str) -> str | None:
         notebook = json.loads(source)
         sheets = notebook.get("worksheets") or [notebook]  # before version 4, cells are in sheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
-        language = str(notebook.get("metadata", {}).get("language_info", {}).get("name", ""))
+        metadata = notebook.get("metadata") or {}
+        language = str((metadata.get("language_info") or {}).get("name", ""))
         parts = [_cell(number, cell, language) for number, cell in enumerate(cells, 1)]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -33,7 +37,7 @@ def _cell(number: int, cell: dict[str, Any], language: str) -> str:
     shown = _KINDS.get(kind, f"{cell.get('language', language)} {kind}".strip())
     source = _joined(cell.get("source", cell.get("input", "")))
     lines = [f"[Cell {number}: {shown}]", _EMBEDDED.sub(r"\1", source).strip("\n"), ""]
-    for output in cell.get("outputs", ()):
+    for output in cell.get("outputs") or ():
         if text := "\n".join(_output(output)).strip("\n"):
             lines += [f"[Output of cell {number}]", text, ""]
     return "\n".join(lines)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from app.ingest.text import whole_characters
+
 MARK = b"{\\rtf"
 _TOKEN = re.compile(
     rb"\\([a-zA-Z]{1,32})(-?[0-9]{1,9})? ?|\\'([0-9a-fA-F]{2})|\\(.)"
@@ -88,8 +90,7 @@ class _Reader:
                 self._escape(symbol)
         self._decode()
         text = "".join(self._pieces).replace(" | \n", "\n")
-        # Characters beyond the first 65,536 are written as two halves.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return whole_characters(text)  # those beyond the first 65,536 are written as two halves
 
     def _brace(self, brace: bytes) -> None:
         self._decode()

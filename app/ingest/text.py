@@ -21,7 +21,8 @@ _MARKS = (
 )
 _DECLARED = re.compile(rb"(?:charset|coding)\s{0,3}[=:]\s{0,3}[\"']?([\w.-]{2,40})", re.I)
 _DECLARED_WITHIN = 1024
-_LEGACY = re.compile(r"(cp|iso8859_|koi8_|mac_|shift_jis|euc_|gb|big5)\w*")
+_LEGACY = re.compile(r"(cp|iso8859_|koi8_|mac_|shift_jis|euc_|gb|big5|hz|johab|tis_620)\w*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _SAMPLE = 1 << 15
 # All control characters but those that text files use: tab, line ends, form feed, backspace,
@@ -118,15 +119,32 @@ def _decode_bytes(data: bytes) -> Decoded:
         return Decoded(text, encoding, lossy=True, guessed=True)
 
 
+def whole_characters(text: str) -> str:
+    """With a character in place of each two halves (surrogates), and U+FFFD for each half alone,
+    which can neither be encoded nor stored."""
+    if _SURROGATE.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def declared_encoding(name: str) -> str | None:
+    """What Python calls an encoding of texts that a file names; None for those that are none, such
+    as `punycode`, whose decoder takes time with the square of the length, or `unicode_escape`."""
+    with suppress(LookupError, ValueError):
+        found = codecs.lookup(name).name.replace("-", "_")
+        if found in ("iso8859_1", "latin_1"):  # what browsers take it for
+            return "cp1252"
+        if _LEGACY.fullmatch(found) or found.startswith(("ascii", "utf_", "iso2022")):
+            return found
+    return None
+
+
 def _as_declared(data: bytes) -> Decoded | None:
     """A text that names its encoding in its first lines, as pages and source files do."""
     for hit in _DECLARED.finditer(data[:_DECLARED_WITHIN]):
-        with suppress(LookupError, UnicodeDecodeError):
-            named = hit[1].decode("ascii").lower().replace("latin-", "latin")
-            encoding = codecs.lookup(named).name.replace("-", "_")
-            if encoding in ("iso8859_1", "latin_1"):  # what browsers take it for
-                encoding = "cp1252"
-            if _LEGACY.fullmatch(encoding):
+        with suppress(UnicodeDecodeError):
+            encoding = declared_encoding(hit[1].decode("ascii").lower().replace("latin-", "latin"))
+            if encoding is not None and _LEGACY.fullmatch(encoding):
                 return Decoded(data.decode(encoding), encoding)
     return None
 

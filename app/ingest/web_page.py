@@ -18,6 +18,7 @@ _NAME = re.compile(r"</?([a-zA-Z][^\s/>]{0,50})")
 _TO_QUOTE = re.compile("[^\"'>]*")
 _ATTRIBUTE = re.compile(r"""([^\s"'=/>]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 _SPACE = re.compile(r"[ \t\r\n\f]+")
+_HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
 _LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -63,7 +64,7 @@ def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _Re
         if tag:
             reader.tag(tag, content)
         else:
-            reader.text(html.unescape(content))
+            reader.text(_unescaped(content))
     return reader
 
 
@@ -75,7 +76,7 @@ def _parts(source: str) -> Iterator[tuple[str, str]]:
             yield "", source[at:start]
         name = _NAME.match(source, start)
         if source.startswith("<!--", start):
-            at = source.find("-->", start + 4) + 3
+            at = source.find("-->", start + 2) + 3  # `<!-->` is whole
             if at < 3:
                 return
         elif name is not None:
@@ -110,11 +111,21 @@ def _tag_end(source: str, at: int, unclosed: set[str]) -> int:
         character = source[at : at + 1]
         if character in (">", ""):
             return at if character else source.find(">", first)
-        if character in unclosed or (closing := source.find(character, at + 1)) < 0:
+        if not _begins_value(source, at):
+            at += 1
+        elif character in unclosed or (closing := source.find(character, at + 1)) < 0:
             unclosed.add(character)
             at += 1
         else:
             at = closing + 1
+
+
+def _begins_value(source: str, at: int) -> bool:
+    """Whether a quote is the beginning of a value; others, as in `width="9"">` and `title=Bob's`,
+    quote nothing."""
+    while source[at - 1].isspace():
+        at -= 1
+    return source[at - 1] == "="
 
 
 @dataclass
@@ -253,6 +264,14 @@ class _Reader:
 
 def _attributes(text: str) -> dict[str, str]:
     return {
-        hit[1].lower(): html.unescape(hit[2] or hit[3] or hit[4] or "")
+        hit[1].lower(): _unescaped(hit[2] or hit[3] or hit[4] or "")
         for hit in _ATTRIBUTE.finditer(text)
     }
+
+
+def _unescaped(text: str) -> str:
+    """With characters in place of references such as `&amp;`."""
+    try:
+        return html.unescape(text)
+    except ValueError:  # a number with more digits than Python converts
+        return html.unescape(_HUGE_NUMBER.sub("\ufffd", text))

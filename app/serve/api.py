@@ -207,7 +207,8 @@ def _max_tokens(message: Message) -> int:
     """At least as many as a message has: a token is a byte or more."""
     if message.plain and message.token_ids is not None:
         return len(message.token_ids)
-    texts = (message.text, *(document.text for document in message.documents))
+    documents = (document.text for document in message.documents)
+    texts = (message.text, message.thinking, *documents)
     return sum(len(text.encode()) for text in texts)
 
 

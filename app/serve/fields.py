@@ -24,7 +24,8 @@ _CHOICE = """logits_processors sampler_priority samplers sampler_order sampler_s
     extra_body"""
 _MORE_OUTPUT = """logprobs prompt_logprobs post_sampling_probs return_token_ids return_tokens
     return_tokens_as_token_ids return_progress background details"""
-_OTHER_ROUTES = """stop stop_sequences max_completion_tokens max_new_tokens max_length num_predict
+_OTHER_ROUTES = """system instructions conversation stop stop_sequences max_tokens
+    max_completion_tokens max_output_tokens n_predict max_new_tokens max_length num_predict
     max_tokens_to_sample reasoning reasoning_effort thinking enable_thinking think output_config
     thinking_budget thinking_token_budget reasoning_budget chat_template_kwargs"""
 _OFF_AT_ZERO = """min_tokens min_length min_keep mirostat dynatemp_range dry_multiplier top_a

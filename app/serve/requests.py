@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from app.protocol.commands import Ask
 from app.protocol.options import (
@@ -54,6 +61,12 @@ def _at_least_one(limit: int) -> int:
     return limit
 
 
+def _not_too_many(given: Any) -> Any:
+    if isinstance(given, dict) and len(given) > MAX_BIASES:
+        raise ValueError(f"Dictionary should have at most {MAX_BIASES} items")
+    return given
+
+
 class _Fields(BaseModel):
     """Null is as good as absent: clients send many."""
 
@@ -71,6 +84,8 @@ Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
+"""By token. Their number is known before each is looked at."""
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
@@ -93,8 +108,7 @@ class _Common(_Fields):
     repeat_penalty: Repetition | None = None
     repetition_context_size: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
     repeat_last_n: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
-    logit_bias: dict[TokenId, Bias] | None = Field(None, max_length=MAX_BIASES)
-    """By token."""
+    logit_bias: Biases | None = None
     xtc_probability: float | None = Field(None, ge=0, le=1)
     xtc_threshold: float | None = Field(None, ge=0, le=0.5)
     stop_token_ids: StopIds | None = None
@@ -319,7 +333,7 @@ class ResponsesRequest(Thoughts, _Tools, _Common):
         if (self.text or {}).get("verbosity", "medium") not in ("medium", None):
             raise BadRequest("`text.verbosity` is not supported: leave it out.")
         if self.top_logprobs or any("logprobs" in each for each in self.include or []):
-            raise BadRequest("Log probabilities are not supported: leave them out.")
+            raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if self.background:
             raise BadRequest("Answers are not written in the background: leave `background` out.")
         if self.conversation is not None or self.prompt is not None:

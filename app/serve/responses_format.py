@@ -13,8 +13,9 @@ from typing import Any
 from app.serve.answers import Answer, Piece
 from app.serve.requests import BadRequest, ChatMessage, Item, Part, ResponsesRequest
 
-MAX_REMEMBERED = 20_000_000
-"""Characters of the requests and answers that later requests may name."""
+MAX_REMEMBERED, OVERHEAD = 20_000_000, 1_000
+"""Characters of the requests and answers that later requests may name, and what is counted for each
+answer besides."""
 
 
 class UnknownResponse(BadRequest):
@@ -35,7 +36,7 @@ class Turn:
 
     @property
     def size(self) -> int:
-        return sum(len(text) for item in self.items for text in _texts(item))
+        return OVERHEAD + sum(len(item.model_dump_json()) for item in self.items)
 
 
 class Remembered:

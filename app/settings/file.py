@@ -153,6 +153,8 @@ def _quoted(value: object) -> str:
         return repr(value)[:MAX_QUOTE_LENGTH]
     except ValueError:
         return "a number with too many digits"
+    except RecursionError:
+        return "nested too deeply"
 
 
 def _unknown_key(path: Path, key: str, known: list[str]) -> str:

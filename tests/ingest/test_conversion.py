@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.ingest import web_page
+from app.ingest.mail import read_mail
 from app.ingest.reader import read
 from app.ingest.rtf import rtf_text
 from app.ingest.text import decode
@@ -66,6 +67,24 @@ def test_a_notebook_is_its_cells_and_their_outputs(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("end", ["\n", f"\n{PICTURE[:76]}\n{PICTURE[:76]}\nAAAAA==\n"])
+def test_text_after_embedded_data_of_a_notebook_stays(tmp_path: Path, end: str) -> None:
+    source = f"data:image/png;base64,{PICTURE[:76]}{end}The result is five hundred and twelve"
+    notebook = json.dumps({"cells": [cell("code", source)]})
+    assert "data:image/png\nThe result is five" in text_of(written(tmp_path / "a.ipynb", notebook))
+
+
+def test_a_notebook_with_nulls(tmp_path: Path) -> None:
+    null: dict[str, object] = {"cell_type": "code", "source": "1 + 1", "outputs": None}
+    notebook = json.dumps({"cells": [null], "metadata": {"language_info": None}})
+    assert text_of(written(tmp_path / "a.ipynb", notebook)) == "[Cell 1: code]\n1 + 1\n"
+
+
+def test_half_a_character_of_a_notebook_is_replaced(tmp_path: Path) -> None:
+    notebook = json.dumps({"cells": [cell("code", "half \ud83d, whole \U0001f600")]})
+    assert "half \ufffd, whole \U0001f600" in text_of(written(tmp_path / "a.ipynb", notebook))
+
+
 @pytest.mark.parametrize(
     "source", ["", "no JSON", "7", "{}", '{"cells": 7}', '{"cells": [7]}', "[" * 100_000]
 )
@@ -102,6 +121,13 @@ PAGES = {
         "<svg><text>no</text></svg><template>no</template>Yes",
         "Yes",
     ),
+    "a comment without content": ("<p>One<!--><p>Two", "One\n\nTwo"),
+    "a stray quote": ('<p class="x"">One<p title="y">Two', "One\n\nTwo"),
+    "an apostrophe in a value": ("<p title=Bob's>One isn't<p>Two", "One isn't\n\nTwo"),
+    "a number of many digits": (
+        f"<p>&#{'9' * 5_000};<img alt='&#{'9' * 5_000};'>Yes",
+        "\ufffd[\ufffd]Yes",
+    ),
     "a script that closes itself": ("<script src=a.js /><p>Yes", "Yes"),
     "hidden without an end": ("<svg><p>Yes", "Yes"),
 }
@@ -136,7 +162,19 @@ def test_a_page_that_is_called_a_text_is_read_as_it_is(tmp_path: Path) -> None:
     assert text_of(written(tmp_path / "a.txt", source)) == source
 
 
-HOSTILE_PIECES = ("<", "<!--", "<a ", '<a "', "<a '\" ", "</", "<!", "<script>", "<svg>", "<a b=")
+HOSTILE_PIECES = (
+    "<",
+    "<a ='",
+    "<!--",
+    "<a ",
+    '<a "',
+    "<a '\" ",
+    "</",
+    "<!",
+    "<script>",
+    "<svg>",
+    "<a b=",
+)
 
 
 @pytest.mark.parametrize("piece", [*HOSTILE_PIECES, "&", "<ul>", "<pre>", "<table><tr><td>"])
@@ -190,12 +228,29 @@ MAILS = {
         "grüße\n",
     ),
     "several": ("a.mbox", b"From x\nSubject: A\n\nOne\n\nFrom y\nSubject: B\n\nTwo\n", "Two\n"),
+    "several in base64": (
+        "a.mbox",
+        b"From x\nSubject: A\nContent-Transfer-Encoding: base64\n\nT25l\n\n"
+        b"From carl Tue\nSubject: B\n\nFrom here\n\nFrom there on",
+        "Subject: A\n\nOne\n\nSubject: B\n\nFrom here\n\nFrom there on\n",
+    ),
     "of Apple": ("a.emlx", b"20\nSubject: A\n\nOne\n", "Subject: A\n\nOne\n"),
     "an archive of a page": (
         "a.mht",
         b"MIME-Version: 1.0\nContent-Type: multipart/related; boundary=b\n\n--b\n"
         b"Content-Type: text/html\n\n<p>Yes\n--b\nContent-Type: image/png\n\nx\n--b--",
         "Yes\n",
+    ),
+    "UTF-8 in a header": ("a.eml", "Subject: Gehälter\n\nx".encode(), "Subject: Gehälter\n\nx\n"),
+    "half a character": (
+        "a.eml",
+        b"Content-Type: text/plain; charset=utf-7\n\na +2D0- b",
+        "a \ufffd b\n",
+    ),
+    "an encoding of no text": (
+        "a.eml",
+        b"Content-Type: text/plain; charset=unicode_escape\n\nC:\\new\\table",
+        "C:\\new\\table\n",
     ),
     "parameters without end": ("a.eml", b"Content-Type: a" + b";x" * 200_000 + b"\n\nOne", "One"),
 }
@@ -205,6 +260,24 @@ MAILS = {
 def test_forms_of_mail(tmp_path: Path, case: str) -> None:
     name, data, text = MAILS[case]
     assert text_of(written(tmp_path / name, data)).endswith(text.lstrip("\n"))
+
+
+def test_a_mail_with_bad_bytes_says_of_what_encoding(tmp_path: Path) -> None:
+    head = b"Subject: a\nContent-Type: text/plain; charset=utf-8\n\n"
+    (file,) = intake(written(tmp_path / "a.eml", head + "ä ö ü ".encode() + b"\xff")).files
+    assert "is not valid UTF-8 throughout" in file.sentence
+
+
+def test_reading_a_mail_of_nested_parts_can_be_cancelled() -> None:
+    head = "".join(f"Content-Type: multipart/mixed; boundary=b{i}\n\n--b{i}\n" for i in range(50))
+    checks = 0
+
+    def check() -> None:
+        nonlocal checks
+        checks += 1
+
+    read_mail(head.encode() + b"\nx" * 100_000, check)
+    assert checks > 10
 
 
 # ------------------------------------------------------------------------------ Rich Text

@@ -103,7 +103,16 @@ PRIVATE = [
     *("secrets.yaml", "terraform.tfstate", "prod.tfvars", ".git-credentials", ".bash_history"),
     *("service-account.json", "service_account_prod.json", "passwords.kdbx", ".htpasswd"),
     *("token", "token.txt", "hf_token", "github-token.json", "passwords.csv", "my-passwords.xlsx"),
-    *("wallet.dat", "old-wallet.json", "logins.json", "key4.db", "auth.json", "cookies.sqlite"),
+    *(
+        "my-secrets.yaml",
+        "client_secret.txt",
+        "wallet.dat",
+        "old-wallet.json",
+        "logins.json",
+        "key4.db",
+        "auth.json",
+        "cookies.sqlite",
+    ),
     *("serve-token", "worker-key", "host-keys.json", "api_key.txt", "seed-phrase.txt"),
 ]
 NOT_PRIVATE = [

@@ -77,6 +77,12 @@ BODIES = {
     "wrong items": (b'{"messages": [' + b"{}," * 5000 + b"{}]}", "messages.0.role: Field required"),
     "many lists": (b'{"x": [' + b"[]," * MAX_CONTAINERS + b"1]}", TOO_MUCH),
     "many numbers": (b'{"x": [' + b"1," * (MAX_VALUES + 1) + b"1]}", TOO_MUCH),
+    "many biases": (
+        b'{"messages": [{"role": "user"}], "logit_bias": {'
+        + b",".join(b'"a%d": 1' % i for i in range(2_000))
+        + b"}}",
+        "logit_bias: Dictionary should have at most",
+    ),
     "depth": (b'{"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested too deeply"),
     "no end of a text": (b'{"x": "' + rb"\"" * 200_000, "not JSON"),
     "no object": (b"[]", "not JSON in UTF-8: send one object"),

@@ -14,6 +14,7 @@ from app.serve.requests import (
     CompletionRequest,
     Defaults,
     MessagesRequest,
+    ResponsesRequest,
     to_ask,
     to_messages,
 )
@@ -123,6 +124,7 @@ BODIES: dict[Any, dict[str, Any]] = {
     ChatRequest: {"messages": MESSAGES},
     MessagesRequest: {"messages": MESSAGES, "max_tokens": 8},
     CompletionRequest: {"prompt": "x"},
+    ResponsesRequest: {"input": "x"},
 }
 UNSUPPORTED: list[tuple[str, Any]] = [
     ("grammar", "root ::= x"),
@@ -183,6 +185,9 @@ def test_fields_that_nobody_knows_are_named() -> None:
         (CompletionRequest, {"max_completion_tokens": 5}),
         (MessagesRequest, {"stop": ["x"]}),
         (ChatRequest, {"stop_sequences": ["x"]}),
+        (ChatRequest, {"system": "Be brief."}),
+        (ChatRequest, {"max_output_tokens": 5}),
+        (ResponsesRequest, {"max_tokens": 5}),
     ],
 )
 def test_a_field_of_another_route_is_refused(kind: Any, fields: dict[str, Any]) -> None:

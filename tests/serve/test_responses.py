@@ -196,8 +196,8 @@ def test_what_is_not_stored_or_long_ago_is_not_known(
 ) -> None:
     unstored = post(address, input="One?", store=False).json()
     first = post(address, input="Two?").json()
-    monkeypatch.setattr(responses_format, "MAX_REMEMBERED", 100)
-    last = post(address, input="x" * 50).json()
+    monkeypatch.setattr(responses_format, "MAX_REMEMBERED", 4_000)
+    last = post(address, input="x" * 2_000).json()
     for unknown in (unstored, first):
         reply = post(address, input="Three?", previous_response_id=unknown["id"])
         assert (reply.status_code, reply.json()["error"]["code"]) == (

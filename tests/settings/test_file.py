@@ -42,6 +42,7 @@ HOSTILE = {
     "lists in lists": f"[reading]\nkeep = {'[' * 5000}{']' * 5000}",
     "tables in tables": f"[reading]\nkeep = {'{a = ' * 3000}1{'}' * 3000}",
     "keys of many parts": f"[reading]\n{'.'.join('a' * 2_000)} = 1",
+    "keys below a setting": f"[reading]\nkeep.{'.'.join('a' * 2_000)} = 1",
     "a huge number": f"[reading]\nkeep = 0x{'f' * 10_000}",
     "many digits": f"[reading]\nkeep = {'9' * 10_000}",
     "no number": "[reading]\nkeep = nan",

@@ -239,10 +239,12 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             self._leave(None)
 
     def _leave(self, chosen: ChosenConversation | None) -> None:
-        """Close the list once the changes before are stored."""
+        """Close the list once the changes before are stored; only once, however often that is asked
+        meanwhile."""
 
         async def leave() -> None:
-            self.dismiss(chosen)
+            if self.is_current:
+                self.dismiss(chosen)
 
         self.run_in_turn(leave)
 

@@ -18,6 +18,8 @@ from markdown_it.token import Token
 
 MAX_FORMULA = 2_000
 MAX_FORMULA_LINES = 100
+MAX_CELLS = 5_000
+"""Of a table that is wider than its headers; what a row has beyond them is one cell."""
 _DOLLARS = re.compile(r"\$(?=\S)[^$`\n]{1,500}(?<=\S)\$(?!\d)")
 _LONG_FORMULAS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _DOUBLE_UNDERSCORES = re.compile(r"__[A-Za-z0-9](?:\w{0,100}[A-Za-z0-9])?__(?!\w)")
@@ -139,7 +141,7 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     columns = sum(token.type == "th_open" for token in tokens)
     lines = [token.map[0] for token in tokens if token.type == "tr_open" and token.map]
     rows = {line: _cells(getLine(state, line)) for line in lines}
-    width = max(map(len, rows.values()))
+    width = min(max(map(len, rows.values())), max(columns + 1, MAX_CELLS // len(rows)))
     line = start
     for token in tokens:
         if token.type == "tr_open" and token.map:
@@ -149,7 +151,8 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
             for column in range(columns, width):
                 state.push(f"{kind}_open", kind, 1)
                 inline = state.push("inline", "", 0)
-                inline.content = rows[line][column] if column < len(rows[line]) else ""
+                end_column = column + 1 if column < width - 1 else None
+                inline.content = " | ".join(rows[line][column:end_column])
                 inline.map, inline.children = [line, line + 1], []
                 state.push(f"{kind}_close", kind, -1)
         state.tokens.append(token)

@@ -251,10 +251,13 @@ async def test_a_rename_is_stored_if_the_list_is_left_right_away(tmp_path: Path)
         waiting = asyncio.create_task(repository.write(lambda store: busy.wait(30)))
         try:
             await pilot.press("down", "down", "ctrl+r", "ctrl+u", *"Flat", "enter", "escape")
+            await pilot.press("escape", "escape")  # it seems not to react
         finally:
             busy.set()
         await waiting
         await until_gone(pilot, "3 conversations")
+        await pilot.pause(0.1)
+        assert app.screen is app.chat
     with Store(tmp_path) as store:
         assert {each.title for each in store.conversations()} == {"Flat", "Repo tour", "Log triage"}
 

@@ -108,6 +108,14 @@ async def test_cells_without_a_header_are_shown(streamed: bool) -> None:
     assert "│ 3 │   │      │          │" in on_screen
 
 
+def test_a_wide_row_of_a_long_table_is_complete_and_takes_no_time() -> None:
+    wide = "|".join(f"c{i}" for i in range(1_000))
+    tokens = answer_parser().parse(f"|a|\n|-|\n|{wide}|\n" + "|d|\n" * 1_000)
+    assert len(tokens) < 50_000
+    texts = " | ".join(token.content for token in tokens if token.content)
+    assert " | ".join(f"c{i}" for i in range(1_000)) in texts
+
+
 EMPHASIS = {
     "**bold** and *it*, (*x*)": "[bold] and (it), ((x))",
     "这是**重点**内容": "这是[重点]内容",
