@@ -24,10 +24,11 @@ _CHOICE = """logits_processors sampler_priority samplers sampler_order sampler_s
     extra_body"""
 _MORE_OUTPUT = """logprobs prompt_logprobs post_sampling_probs return_token_ids return_tokens
     return_tokens_as_token_ids return_progress background details"""
-_OTHER_ROUTES = """system instructions conversation stop stop_sequences max_tokens
-    max_completion_tokens max_output_tokens n_predict max_new_tokens max_length num_predict
-    max_tokens_to_sample reasoning reasoning_effort thinking enable_thinking think output_config
+_OTHER_ROUTES = """system instructions conversation stop stop_sequences
+    reasoning reasoning_effort thinking enable_thinking think output_config
     thinking_budget thinking_token_budget reasoning_budget chat_template_kwargs"""
+_LENGTHS = """max_tokens max_completion_tokens max_output_tokens n_predict max_new_tokens
+    max_length num_predict max_tokens_to_sample"""
 _OFF_AT_ZERO = """min_tokens min_length min_keep mirostat dynatemp_range dry_multiplier top_a
     penalty_alpha smoothing_factor epsilon_cutoff eta_cutoff diversity_penalty adaptive_target
     no_repeat_ngram_size top_logprobs n_probs"""
@@ -36,6 +37,7 @@ _OFF_AT_ONE = """n best_of length_penalty typical_p typ_p tfs tfs_z guidance_sca
 _ON = "skip_special_tokens add_generation_prompt do_sample include_reasoning"
 _UNLESS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     (" ".join((_OUTPUT, _PROMPT, _CHOICE, _MORE_OUTPUT, _OTHER_ROUTES)), _NOTHING),
+    (_LENGTHS, (-1, *_NOTHING)),
     (_OFF_AT_ZERO, (0, *_NOTHING)),
     (_OFF_AT_ONE, (0, 1)),
     (_ON, (True,)),
