@@ -18,7 +18,7 @@ from app.ui.attach.chips import Item
 from app.ui.attach.file_job import FileJob, ReadFile
 from app.ui.background import in_background, start_task
 from app.ui.chat.context import ChatContext
-from app.ui.completion.paths import words_like_paths
+from app.ui.completion.paths import typed_path
 from app.ui.state.repository import OpenChat
 
 DISK_SECONDS = 1.0
@@ -148,9 +148,10 @@ class Attachments:
     # -------------------------------------------------------------------------- asking
 
     async def ask(self, typed: str) -> None:
-        """Ask the question, once all its attachments are read."""
-        if await self._names_missing_file(typed):
+        """Ask the question, once the files that it names, and all other attachments, are read."""
+        if (question := await self._attach_named(typed)) is None:
             return
+        typed = question
         jobs = self.jobs(self._open_chats.shown)
         if not jobs or not typed.strip():
             await self._ask(typed)
@@ -159,29 +160,29 @@ class Attachments:
         name = jobs[-1].name
         self._context.notice.show(f"The question is sent when '{name}' is read. Esc cancels that.")
 
-    async def _names_missing_file(self, typed: str) -> bool:
-        """Whether an `@` stands before a file that does not exist, which a notice says. Asked once
-        more, it is no file."""
+    async def _attach_named(self, typed: str) -> str | None:
+        """Attach the files after an `@`; returns the question without them. None if there is no
+        such file, which a notice says; asked once more, it is no file."""
         refused, self._refused = self._refused, ""
-        words = words_like_paths(typed)
-        if not words or typed == refused:
-            return False
-        paths = self._context.composer.box.choices.paths
-
-        def check() -> None:
-            for word in words:
-                paths.check_exists(word)
-
+        if "@" not in typed:
+            return typed
+        composer = self._context.composer
+        take = partial(composer.box.choices.paths.take_named, typed, typed != refused)
         try:
-            await asyncio.wait_for(in_background(check), DISK_SECONDS)
+            question, paths = await asyncio.wait_for(in_background(take), DISK_SECONDS)
         except TimeoutError:
-            return False
+            return typed
         except UserError as error:
             self._refused = typed
             hint = "Press Enter again to send it as it is."
             self._context.notice.show(f"{error} {hint}")
-            return True
-        return False
+            return None
+        if not paths:
+            return typed
+        composer.replace_typed(typed, question)
+        for path in paths:
+            self.attach(path, typed_path(path))
+        return question or None
 
     def cancel_deferred(self) -> bool:
         """Do not send the question that waits for files; returns whether there was one."""

@@ -76,6 +76,10 @@ class Composer(Vertical):
         self.notice.show("")
         self._update_suggestion()
 
+    def replace_typed(self, typed: str, text: str) -> None:
+        """What was typed after it stays."""
+        self._write(text + self.box.text.removeprefix(typed))
+
     def insert_paste(self, event: PasteEvent) -> None:
         """Insert a paste that arrived while another widget had the focus."""
         self.box.focus()

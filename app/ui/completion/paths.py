@@ -21,6 +21,7 @@ _AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
 _WORDS = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])+)")
 _LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}$", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)")
+_AFTER_A_PATH = ".,;:!?)"
 _TO_ESCAPE = re.compile(r"([\s\\])")
 
 
@@ -42,13 +43,6 @@ def word_before(line: str) -> str | None:
     return None if found is None else found[1]
 
 
-def words_like_paths(text: str) -> list[str]:
-    """What follows an `@` at the start of a word and can hardly be anything but a path: it has a
-    slash or an ending."""
-    words = (_ESCAPED.sub(r"\1", word).rstrip(".,;:!?)") for word in _WORDS.findall(text))
-    return [word for word in words if _LIKE_A_PATH.match(word)]
-
-
 def start_folder() -> str:
     """The working directory."""
     try:
@@ -67,12 +61,30 @@ class PathCompleter:
         """The folder whose names can complete `word`."""
         return self._absolute(_split(word)[0])
 
-    def check_exists(self, path: str) -> None:
-        """Waits for the disk. Raises IngestError if there is no such file or folder."""
+    def take_named(self, text: str, strict: bool) -> tuple[str, list[str]]:
+        """Paths of the files and folders whose names stand after an `@` in a question, and the
+        question without these words; within a sentence the names stay. Waits for the disk. Where it is
+        `strict`, raises IngestError for what can hardly be anything but a path (it has a slash or
+        an ending) and does not exist."""
         from app.ingest.reader import file_mode  # slow to import
 
-        if not os.path.lexists(self._absolute(path)):
-            file_mode(path)
+        found: list[str] = []
+        rest, at = "", 0
+        for match in _WORDS.finditer(text):
+            word = match[1].rstrip(_AFTER_A_PATH)
+            path = _ESCAPED.sub(r"\1", word)
+            absolute = self._absolute(path)
+            if not os.path.lexists(absolute):
+                if strict and _LIKE_A_PATH.match(path):
+                    file_mode(path)
+                continue
+            found.append(absolute)
+            rest += text[at : match.start()]
+            at = match.start() + 1 + len(word)
+            is_last = not text[at:].strip(_AFTER_A_PATH).strip()
+            if rest.strip() and not (is_last and rest.rstrip().endswith((".", "?", "!", ":"))):
+                rest += os.path.basename(absolute)
+        return (rest + text[at:]).strip(), found
 
     def completions(self, word: str, listing: DirListing) -> list[PathCompletion]:
         """Best first: names that start with the typed text, contain it, or have its letters in this

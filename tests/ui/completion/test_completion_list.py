@@ -150,10 +150,49 @@ async def test_a_missing_file_is_said_like_other_bad_input_and_can_be_sent(
         assert (box_text(pilot), engine.asks) == (text, [])
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
-        assert engine.asks[0].messages[0].text == text
+        assert engine.asks[0].messages[0].text == text.replace("@contract", "contract")
 
 
-@pytest.mark.parametrize("text", ["@zzz", "me@home.org", "of @contract.txt, @src/ or @all?"])
+@pytest.mark.parametrize(
+    ("text", "asked", "files"),
+    [
+        ("@contract.txt Which clause?", "Which clause?", ["contract.txt"]),
+        ("Which clause? @My\\ notes.txt", "Which clause?", ["My notes.txt"]),
+        (
+            "@src what runs, and @contract.txt?",
+            "what runs, and contract.txt?",
+            ["a.py", "contract.txt"],
+        ),
+        ("of @contract.txt, @src/ or @all?", "of contract.txt, src or @all?", ["contract.txt"]),
+    ],
+)
+async def test_files_that_a_question_names_are_attached_before_it_is_sent(
+    start: Path, text: str, asked: str, files: list[str]
+) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, text)
+        await pilot.press("enter")
+        await until(pilot, lambda: engine.asks)
+        (message,) = engine.asks[0].messages
+        assert message.text == asked
+        names = " ".join(each.name for each in message.documents)
+        assert all(name in names for name in files)
+        assert box_text(pilot) == ""
+
+
+async def test_a_file_alone_is_attached_and_nothing_is_asked(start: Path) -> None:
+    engine = FakeEngine()
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await paste(pilot, "@contract.txt")
+        await pilot.press("enter")
+        await until_shown(pilot, "contract.txt", "20 lines")
+        assert (box_text(pilot), engine.asks) == ("", [])
+
+
+@pytest.mark.parametrize("text", ["@zzz", "me@home.org"])
 async def test_what_names_no_missing_file_is_sent_at_once(start: Path, text: str) -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=SMALL) as pilot:
