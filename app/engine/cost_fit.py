@@ -27,8 +27,9 @@ _RATIO_PRIOR = 0.15
 """Weight, relative to one timing, of the attention cost that the number of operations predicts."""
 _FIXED_PRIOR = 0.05
 """Weight of there being no fixed cost."""
-_FIRST_AGE = 3 * HALF_LIFE
-"""The first estimate counts as a timing like the oldest one, this many timings before it."""
+_FIRST_AGE, _FIRST_TOKENS = 3 * HALF_LIFE, (512, 4_096)
+"""The first estimate counts as timings like the oldest one and of so many tokens, this many timings
+before it: what a few tokens took says nothing about thousands."""
 
 
 def fit_costs(
@@ -58,9 +59,12 @@ def _fit_line(
     if not seen:
         return first
     ages = [0.5 ** ((len(seen) - 1 - index) / HALF_LIFE) for index in range(len(seen))]
-    if first is not None and (expected := first.seconds(seen[0].work)) > 0:
-        seen.insert(0, Timing(part, seen[0].work, expected))
-        ages.insert(0, ages[0] * 0.5 ** (_FIRST_AGE / HALF_LIFE))
+    if first is not None:
+        works = seen[0].work, *map(AttentionWork, _FIRST_TOKENS)
+        believed = [Timing(part, work, first.seconds(work)) for work in works]
+        believed = [each for each in believed if each.seconds > 0]
+        ages = [ages[0] * 0.5 ** (_FIRST_AGE / HALF_LIFE)] * len(believed) + ages
+        seen = believed + seen
     rows = [_features(each.work, ratio is not None) for each in seen]
     seconds = [each.seconds for each in seen]
     found, weights = seconds, ages

@@ -79,6 +79,22 @@ def test_what_is_new_counts_more() -> None:
     )
 
 
+@pytest.mark.parametrize("short", [[0.295, 0.288], [0.2, 0.4], [0.3] * 20])
+def test_short_turns_say_nothing_about_long_ones(short: list[float]) -> None:
+    """Two questions without a document, of 40 to 60 tokens, before the first one with some."""
+    first = Costs(*[LinearCost(0.05, 5e-3, 5e-7)] * 4)
+    rows = [
+        Timing(CostTerm.TARGET, AttentionWork(40 + 10 * (i % 3)), seconds)
+        for i, seconds in enumerate(short)
+    ]
+    fitted = fit_costs(rows, (1e-4, 0.0), first).target
+    assert fitted is not None
+    assert first.target is not None
+    for tokens in (1_000, 3_650, 20_000):
+        work = AttentionWork(tokens)
+        assert 0.3 < fitted.seconds(work) / first.target.seconds(work) < 3
+
+
 def test_one_real_turn_outweighs_the_first_estimate() -> None:
     first = Costs(*[LinearCost(0.0, 5e-4)] * 4)
     rows = clocked([4_000])
