@@ -62,10 +62,10 @@ class PathCompleter:
         return self._absolute(_split(word)[0])
 
     def take_named(self, text: str, strict: bool) -> tuple[str, list[str]]:
-        """Paths of the files and folders whose names stand after an `@` in a question, and the
-        question without these words; within a sentence the names stay. Waits for the disk. Where it is
-        `strict`, raises IngestError for what can hardly be anything but a path (it has a slash or
-        an ending) and does not exist."""
+        """A question without the files and folders that stand after an `@` (within a sentence
+        their names stay), and the paths of these. Waits for the disk. If `strict`, raises
+        IngestError for what does not exist and can hardly be anything but a path: it has a slash
+        or an ending."""
         from app.ingest.reader import file_mode  # slow to import
 
         found: list[str] = []
