@@ -28,8 +28,8 @@ _RATIO_PRIOR = 0.15
 _FIXED_PRIOR = 0.05
 """Weight of there being no fixed cost."""
 _FIRST_AGE, _FIRST_TOKENS = 3 * HALF_LIFE, (512, 4_096)
-"""The first estimate counts as timings like the oldest one and of so many tokens, this many timings
-before it: what a few tokens took says nothing about thousands."""
+"""The first estimate counts as timings of these lengths and of the oldest one's, this many timings
+before that: what a few tokens took says nothing about thousands."""
 
 
 def fit_costs(

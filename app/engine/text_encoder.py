@@ -87,7 +87,7 @@ class TextEncoder:
 
     def encode_questions(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
         """The vectors (n, width) of at least one question, each of its end if it is long. It comes
-        before other texts are encoded: `on_pieces` is told that nothing of those is done."""
+        before other texts are encoded: `on_pieces` gets 0 of those."""
         longest = self._shape.max_tokens - 2
         vectors = []
         for at in range(0, len(texts), QUESTIONS):

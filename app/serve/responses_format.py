@@ -14,8 +14,8 @@ from app.serve.answers import Answer, Piece
 from app.serve.requests import BadRequest, ChatMessage, Item, Part, ResponsesRequest
 
 MAX_REMEMBERED, OVERHEAD = 20_000_000, 1_000
-"""Characters of the requests and answers that later requests may name, and what is counted for each
-answer besides."""
+"""Characters of the requests and answers that later requests may name, and what is added for each
+answer."""
 
 
 class UnknownResponse(BadRequest):

@@ -162,7 +162,7 @@ class Attachments:
 
     async def _attach_named(self, typed: str) -> str | None:
         """Attach the files after an `@`; returns the question without them. None if there is no
-        such file, which a notice says; asked once more, it is no file."""
+        such file, which a notice says; asked again, it is no file."""
         refused, self._refused = self._refused, ""
         if "@" not in typed:
             return typed
