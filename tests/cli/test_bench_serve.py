@@ -8,6 +8,7 @@ from app.bench.harness import Options, Progress, Result, Row
 from app.cli import bench_serve
 
 
+@pytest.mark.slow
 def test_both_ways_read_the_same_and_go_on_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_serve, "MODES", {"sparse": True})
     rows = list(bench_serve.measure(Options(1), Progress(1)))

@@ -65,6 +65,7 @@ def test_a_fifth_is_enough_for_what_stands_in_one_place(
         check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.1)
 
 
+@pytest.mark.slow
 def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
     settings = Settings(("count", "cwe-3"), (512,), (0.2,), (Scoring.BOTH,), n=10)
     count, words = measure(session, settings, tmp_path)

@@ -49,11 +49,8 @@ def converse(
     return done
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
-def test_random_conversations_over_two_processes_equal_the_oracle(
-    name: str, tmp_path: Path
-) -> None:
-    done = converse(tmp_path, name, 2, range(2), 5)
+def test_random_conversations_over_two_processes_equal_the_oracle(tmp_path: Path) -> None:
+    done = converse(tmp_path, "gpt_oss", 2, range(2), 5)
     assert {"recall", "restart"} <= set(done)
 
 
