@@ -17,6 +17,7 @@ from app.serve.access import Access
 from app.serve.api import Server, make_app
 from app.serve.requests import Defaults
 
+ANSWER = "The tenant pays the rent on the first."
 TOKEN = "specchat-test"
 LONG_TEXT = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(300))
 LIMIT = 30.0

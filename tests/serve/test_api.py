@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -21,22 +20,7 @@ from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
 from app.serve import connections, limits
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import LONG_TEXT, TOKEN, chat, client, events, running, until
-
-ANSWER = "The tenant pays the rent on the first."
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    engine = FakeEngine(Story(answer=ANSWER))
-    engine.start_thread(lambda event: 0.0)
-    return engine
-
-
-@pytest.fixture
-def address(engine: FakeEngine) -> Iterator[str]:
-    with running(engine) as address:
-        yield address
+from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, chat, client, events, running, until
 
 
 def post(address: str, path: str, body: Any, **headers: str) -> Any:

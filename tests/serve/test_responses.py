@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -15,24 +14,11 @@ from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
 from app.serve import responses_format
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import LONG_TEXT, TOKEN, client, events, running
+from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
 
-ANSWER, THOUGHT = "The tenant pays the rent on the first.", "Let me see."
+THOUGHT = "Let me see."
 PATH = "/v1/responses"
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    engine = FakeEngine(Story(answer=ANSWER))
-    engine.start_thread(lambda event: 0.0)
-    return engine
-
-
-@pytest.fixture
-def address(engine: FakeEngine) -> Iterator[str]:
-    with running(engine) as address:
-        yield address
 
 
 def post(address: str, **body: Any) -> Any:
