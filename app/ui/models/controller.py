@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from textual.app import App
@@ -113,8 +113,8 @@ class ModelsController:
                 self._show_message(f"'{choice.target}' cannot be saved in the settings.")
                 return
         hosts = self._machines.hosts if self._machines is not None and choice.across else None
-        load = self._load_pair(choice.target, choice.draft, self.cache, hosts)
-        start_task(self._app, lambda: load)
+        load = partial(self._load_pair, choice.target, choice.draft, self.cache, hosts)
+        start_task(self._app, load)
 
     def _measure(self) -> str:
         """Have the engine measure the loaded pair. Returns a message."""
