@@ -54,7 +54,7 @@ class Relay:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The number of its process."""
         return self._process.pid
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Renders a model's chat template around sentinels for the messages, so that it can be split there.
+"""Renders a model's chat template with a marker in the place of each message, and splits it there.
 
 Many templates refuse what clients send: roles that do not alternate, or system prompts where the
 model knows none. Such messages are arranged as the template needs it, and no further.
@@ -57,11 +57,12 @@ class Rendered:
     places: tuple[Place, ...]
     generation: str
     rules: frozenset[TemplateRule] = frozenset()
-    """Of the template, for which messages had to be arranged differently."""
+    """Rules of the template that messages broke, so that they were rearranged."""
 
 
 class ChatTemplate:
-    """Of one tokenizer (an mlx-lm `TokenizerWrapper`), rendered by its process."""
+    """The template of one tokenizer (an mlx-lm `TokenizerWrapper`). The tokenizer's process renders
+    it."""
 
     def __init__(self, tokenizer: Any, texts: TextProcess, reasoning: Reasoning) -> None:
         self._tokenizer, self._texts, self._reasoning = tokenizer, texts, reasoning

@@ -129,7 +129,7 @@ class _PromptPart:
     """Whether special tokens in `text` count as such."""
     thinking: bool = False
     spaces: str = ""
-    """Of the template, before `text`: a tokenizer joins them with the first word."""
+    """What the template writes before `text`: a tokenizer joins them with the first word."""
     after: str = "text"
     """What it follows, as in `TextPiece`."""
     begins: bool = False

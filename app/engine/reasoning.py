@@ -89,8 +89,8 @@ _AROUND_ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
 
 
 class Reasoning:
-    """Of one model, by its tokenizer (an mlx-lm `TokenizerWrapper`). `format` is None where it is
-    not known to reason."""
+    """How a model marks its reasoning, by its tokenizer (an mlx-lm `TokenizerWrapper`). `format` is
+    None for a model that is not known to reason."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

@@ -72,12 +72,12 @@ NOTHING = Choice(MARGIN, 0)
 
 @dataclass(slots=True)
 class Gate:
-    """Of one loaded model: what its steps cost, and how often proposals were right."""
+    """What the steps of a loaded model cost, and how often proposals were right."""
 
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Seconds of this answer's last steps of one token: after a longer prompt they take longer."""
     _costs: dict[int, deque[float]] = field(default_factory=dict)
-    """Of the last steps of some SIZES but the first, in plain steps."""
+    """What the last steps of each size took, in plain steps. Not of the first of SIZES."""
     _measured_at: dict[int, int] = field(default_factory=dict)
     """By size, in the order of steps."""
     _steps: int = 0

@@ -58,7 +58,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Seals:
-    """Of what is sent and of what is received."""
+    """One seal for messages that are sent, and one for those that are received."""
 
     sent: Seal
     received: Seal
@@ -235,7 +235,8 @@ def _prove_worker(sock: socket.socket, key: str) -> Connection:
 
 
 def _session_seals(key: str, workers: bytes, firsts: bytes) -> tuple[Seal, Seal]:
-    """Of what the first machine sends, and of what the worker sends, by the numbers of both."""
+    """The seals of the first machine's messages and of the worker's, from the random numbers that
+    both sent."""
     ends = (b"messages of first", b"messages of worker")
     of_first, of_worker = (Seal(_proof(key, end, workers, firsts)) for end in ends)
     return of_first, of_worker

@@ -24,7 +24,7 @@ _MAX_HEADER = 8_192
 _PIECE = 1 << 14
 """Bytes that are parsed before the next check."""
 MAX_DEPTH = 20
-"""Of mails and parts within each other."""
+"""How deeply mails and their parts may be nested."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def _messages(parts: list[Any]) -> list[email.message.Message]:
 
 
 def _chosen(parts: list[email.message.Message]) -> list[email.message.Message]:
-    """Of the same text in several forms, the plain one, or that with the most text."""
+    """The plain form of a text that is sent in several, or else the form with the most text."""
     for wanted in ("text/plain", "text/html"):
         for part in parts:
             if part.get_content_type() == wanted and _decoded(part).text.strip():

@@ -82,7 +82,8 @@ class Architecture:
 
 
 _MAX_SIZE = 1 << 56
-"""Of anything in a model: a thousand times the parameters of the largest one."""
+"""The largest number that a configuration may have: a thousand times the parameters of the largest
+model."""
 
 
 def _numbers(part: Architecture | Layer) -> Iterator[float]:
