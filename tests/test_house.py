@@ -145,3 +145,14 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
 def test_rooms_that_know_no_mlx_do_not_load_it(module: str) -> None:
     code = f"import sys, {module}; sys.exit('mlx' in sys.modules or 'mlx.core' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_no_command_imports_mlx_before_openblas_is_loaded() -> None:
+    """OpenBLAS has no effect on an MLX that is there already: models would be many times slower."""
+    code = (
+        "import importlib, pkgutil, sys, app.cli, app.engine.engine\n"
+        "for each in pkgutil.walk_packages(app.cli.__path__, 'app.cli.'):\n"
+        "    importlib.import_module(each.name)\n"
+        "    assert 'mlx.core' not in sys.modules, each.name\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mlx_lm.generate import TextStateMachine, make_text_state_machine
+if TYPE_CHECKING:
+    from mlx_lm.generate import TextStateMachine
 
 ANSWER, REASONING = "normal", "reasoning"
 """The states of a `TextStateMachine`, as mlx-lm names them."""
@@ -117,6 +118,8 @@ class Reasoning:
 
     def machine(self) -> TextStateMachine:
         """Splits text into answer and reasoning."""
+        from mlx_lm.generate import make_text_state_machine  # it imports MLX, after OpenBLAS
+
         tokenizer, found = self._tokenizer, self.format
         return make_text_state_machine(tokenizer if found is None else _Marked(tokenizer, found))
 
