@@ -1,6 +1,7 @@
-"""A script that runs a model's tokenizer and chat template in a separate process.
+"""A script that runs a model's tokenizer and chat template in a separate process, and measures what
+its configuration describes (`shapes.py`).
 
-Both come with the model. A template is a program, and a tokenizer may contain patterns and
+All come with the model. A template is a program, and a tokenizer may contain patterns and
 replacements that never end or fill the memory. So each request has limits of seconds and bytes, and
 the process is killed by a signal when it exceeds them. It reads requests from standard input, which
 `process.py` sends, and answers on standard output until the input ends. It imports nothing of ours,
@@ -25,6 +26,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
+from importlib import import_module
 from itertools import takewhile
 from operator import itemgetter, sub
 from pathlib import Path
@@ -319,6 +321,17 @@ def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
     return {each: next(p for p in Prefix if steps(p) == steps(each)) for each in Prefix}
 
 
+# --------------------------------------------------------------------------------------- models
+
+
+def _measure(config: str, bits: str) -> Any:
+    """Imports MLX, without a statement for it: who imports this module must not."""
+    shapes: Any = import_module("app.sandbox.shapes")
+    shapes.skip_transformers()
+    import_module("mlx.core").set_default_device(import_module("mlx.core").cpu)
+    return shapes.measure(json.loads(config), json.loads(bits))
+
+
 # ------------------------------------------------------------------------------------- requests
 
 
@@ -344,6 +357,8 @@ class Worker:
             case "render":
                 text = self._templates.render(*parts)
                 return {}, [text.encode(errors="replace")]
+            case "measure":
+                return {"shape": _measure(*parts)}, []
         assert self._encoders is not None
         if header["do"] == "count":
             return {"count": sum(map(self._encoders.count, parts))}, []
