@@ -1,5 +1,4 @@
-"""Measures the models of the catalogue and the embedded pair, so that the app need not do it when it
-is first started.
+"""Measures the models of the catalogue and the embedded pair, so that the app need not.
 
     python packaging/shapes.py
 
@@ -17,8 +16,8 @@ import lock
 
 sys.path.append(str(lock.ROOT))
 
-from app.models.architecture import digest, measure  # noqa: E402
-from app.models.embedded import draft_path, target_path  # noqa: E402
+from app.models.architecture import digest, measure
+from app.models.embedded import draft_path, target_path
 
 MODELS = lock.ROOT / "app" / "models"
 

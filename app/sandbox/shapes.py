@@ -93,10 +93,16 @@ def _parameters(module: Any) -> int:
     return sum(array.size for array in own.values())
 
 
+def _scales(model: Any) -> list[mx.array]:
+    return [module["scales"] for _, module in model.named_modules() if "scales" in module]
+
+
 def _cast(model: Any, text: Config) -> None:
     """To the dtype of the configuration, and as it is once weights are loaded."""
     named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16")
     dtype = getattr(mx, named.removeprefix("torch."), mx.bfloat16)
+    if packed := _scales(model):  # a model that is made of packed modules has their dtype
+        dtype = packed[0].dtype
     is_cast = getattr(model, "cast_predicate", lambda path: True)
 
     def cast(path: str, array: mx.array) -> mx.array:
@@ -118,7 +124,7 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
     stored = config.get("quantization") or _packed(config.get("quantization_config"))
     if stored is None and bits is not None:
         stored = {"group_size": 64, "bits": bits}
-    if stored is None or any("scales" in module for _, module in model.named_modules()):
+    if stored is None or _scales(model):
         return
     own = getattr(model, "quant_predicate", None) or (lambda path, module: True)
     skipped = stored.get("skipped", ())
