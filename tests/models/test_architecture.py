@@ -4,6 +4,7 @@ builds and runs, and against sums by hand."""
 from __future__ import annotations
 
 import copy
+import json
 import math
 import tomllib
 from dataclasses import replace
@@ -19,10 +20,12 @@ from mlx_lm.utils import _get_classes, quantize_model
 
 from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
-from app.models.architecture import parse_architecture
+from app.models.architecture import MAX_KEPT, parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import bytes_per_token, cache_bytes
-from app.sandbox import shapes
+from app.paths import cache_path
+from app.sandbox import process, shapes
+from app.sandbox.process import Limits
 from tests import tiny
 
 TABLE = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
@@ -375,6 +378,55 @@ def test_mlx_is_as_it_was() -> None:
     assert nn.Linear.__call__ is linear
 
 
+# ------------------------------------------------------------------------------- kept, and limited
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what was measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_path() / "shapes"
+
+
+def test_a_model_is_measured_once(kept: Path) -> None:
+    first = parse_architecture(CONFIGS["llama"])
+    (file,) = kept.iterdir()
+    changed = json.loads(file.read_text("utf-8")) | {"hidden_size": 65}
+    file.write_text(json.dumps(changed))
+    assert parse_architecture(CONFIGS["llama"]) == replace(first, hidden_size=65)
+    assert parse_architecture({**CONFIGS["llama"], "vocab_size": 300}).vocab_size == 300
+    assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"layers": [7], "kinds": []}'])
+def test_what_was_kept_and_is_damaged_is_measured_again(kept: Path, content: str) -> None:
+    first = parse_architecture(CONFIGS["llama"])
+    (file,) = kept.iterdir()
+    file.write_text(content)
+    assert parse_architecture(CONFIGS["llama"]) == first
+    assert json.loads(file.read_text("utf-8"))["hidden_size"] == first.hidden_size
+
+
+def test_no_more_is_kept_than_is_useful(kept: Path) -> None:
+    kept.mkdir(parents=True)
+    for number in range(MAX_KEPT + 5):
+        (kept / f"{number}.json").write_text("{}")
+    parse_architecture(CONFIGS["llama"])
+    assert len(list(kept.iterdir())) == MAX_KEPT
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(kept: Path) -> None:
+    kept.parent.mkdir(parents=True)
+    kept.write_text("a file")
+    assert parse_architecture(CONFIGS["llama"]).vocab_size == 256
+
+
+def test_a_configuration_has_limits(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MEASURE_LIMITS", Limits(0.05, 1 << 31))
+    with pytest.raises(ModelError, match="too long"):
+        parse_architecture({**CONFIGS["llama"], "num_hidden_layers": 1000})
+
+
 # ------------------------------------------------------------------------- real configurations
 
 
@@ -420,6 +472,18 @@ def test_a_configuration_around_the_text_models() -> None:
         {},
         {"model_type": "gpt2", "n_embd": 48},
         {"model_type": None},
+        {"model_type": {}},
+        {"model_type": "../utils"},
+        {"model_type": "unheard"},
+        {**CONFIGS["llama"], "model_file": "model.py"},
+        {**CONFIGS["llama"], "intermediate_size": -5},
+        {**CONFIGS["llama"], "vocab_size": 1 << 31},
+        {**CONFIGS["llama"], "hidden_size": 1 << 30, "intermediate_size": 1 << 30},
+        {**CONFIGS["llama"], "quantization": {"group_size": 0, "bits": 4}},
+        {**CONFIGS["llama"], "quantization": {"group_size": 64, "bits": "4"}},
+        {**CONFIGS["llama"], "quantization_config": "gptq"},
+        {**CONFIGS["llama"], "dtype": "array"},
+        {**CONFIGS["llama"], "max_position_embeddings": -3},
         {"model_type": "qwen3"},
         {"model_type": "qwen3", "text_config": "none"},
         {**TABLE[0]["numbers"], "num_hidden_layers": None},
