@@ -128,10 +128,14 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
         return
     own = getattr(model, "quant_predicate", None) or (lambda path, module: True)
     skipped = stored.get("skipped", ())
+    patterns = [name for name in stored if "*" in name]
 
     def chosen(path: str, module: Any) -> Any:
         if path in stored:
             return stored[path]
+        for pattern in patterns:
+            if fnmatch(path, pattern):
+                return stored[pattern]
         if not hasattr(module, "to_quantized") or module.weight.shape[-1] % stored["group_size"]:
             return False
         return not any(fnmatch(path, f"*{name}*") for name in skipped) and own(path, module)

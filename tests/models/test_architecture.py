@@ -320,6 +320,8 @@ def test_a_quantised_model_is_as_large_as_mlx_lms_conversion(name: str) -> None:
     stored = {"group_size": 64, "bits": 4, **by_path}
     shape = parse_architecture({**CONFIGS[name], "quantization": stored})
     assert shape.weight_bytes == sum(array.nbytes for array in weights(model))
+    by_pattern = {"group_size": 64, "bits": 4, **{f"*{end}": rule for end, rule in RULES.items()}}
+    assert parse_architecture({**CONFIGS[name], "quantization": by_pattern}) == shape
     plain = parse_architecture(CONFIGS[name])
     assert shape.parameters == plain.parameters
     assert shape.weight_bytes < plain.weight_bytes
