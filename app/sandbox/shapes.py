@@ -128,12 +128,10 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
         return
     own = getattr(model, "quant_predicate", None) or (lambda path, module: True)
     skipped = stored.get("skipped", ())
-    patterns = [name for name in stored if "*" in name]
+    own_terms = [name for name, terms in stored.items() if isinstance(terms, dict | bool)]
 
     def chosen(path: str, module: Any) -> Any:
-        if path in stored:
-            return stored[path]
-        for pattern in patterns:
+        for pattern in own_terms:
             if fnmatch(path, pattern):
                 return stored[pattern]
         if not hasattr(module, "to_quantized") or module.weight.shape[-1] % stored["group_size"]:

@@ -22,7 +22,7 @@ from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
 from app.models.architecture import MAX_KEPT, parse_architecture
 from app.models.errors import ModelError
-from app.models.fit import bytes_per_token, cache_bytes
+from app.models.fit import bytes_per_token, cache_bytes, step_bytes
 from app.paths import cache_path
 from app.sandbox import process, shapes
 from app.sandbox.process import Limits
@@ -378,6 +378,43 @@ def test_mlx_is_as_it_was() -> None:
         shapes.measure({"model_type": "gemma3_text", **SIZES, "sliding_window_pattern": 6})
     assert mx.fast.scaled_dot_product_attention is attention
     assert nn.Linear.__call__ is linear
+
+
+# ------------------------------------------------------------------------------------ activations
+
+
+LARGER = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "sliding_window": 256,
+    "block_dim": 128,
+    "block_ff_dim": 256,
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["lfm2", "lfm2_moe", "smollm3", "granite", "granitemoehybrid", "olmo3", "deepseek_v3"]
+)
+def test_the_peak_of_reading_follows_from_what_was_traced(name: str) -> None:
+    """Of a model large enough that what it reads shows beside its weights, in steps of 128."""
+    tokens, step = 1024, 128
+    config = copy.deepcopy({**CONFIGS[name], "dtype": "float32"})
+    config |= {key: value for key, value in LARGER.items() if key in config}
+    model = build(config, mx.float32)
+    stored = sum(array.nbytes for array in weights(model))
+    cache = make_stock_cache(model)
+    ids = np.arange(tokens, dtype=np.int32) % 256
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    for start in range(0, tokens, step):
+        mx.eval(forward(model, cache, ids[start : start + step]))
+    peak = mx.get_peak_memory() - before
+    shape = parse_architecture(config)
+    # On a CPU, scores are never fused.
+    found = cache_bytes(shape, tokens, step) + step_bytes(shape, tokens, step, frozenset())
+    assert stored + found == pytest.approx(stored + peak, rel=0.1)
 
 
 # ------------------------------------------------------------------------------- kept, and limited
