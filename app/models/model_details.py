@@ -87,7 +87,9 @@ def listed_size(entry: Entry) -> ModelSize | None:
     if entry.architecture is None or not entry.download:
         return None
     bits = conversion_bits() if find_packaged(entry.name) is not None else None
-    weights = entry.architecture.parameters * bits // 8 if bits else entry.download
+    weights = min(entry.download, entry.architecture.weight_bytes)
+    if bits is not None:
+        weights = entry.architecture.parameters * bits // 8
     return ModelSize(entry.name, entry.architecture, weights)
 
 
