@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_lm.utils import _get_classes, quantize_model
+from mlx_lm.utils import _decode_tagged_floats, _get_classes, quantize_model
 
 from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
@@ -219,7 +219,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "index_n_heads": 4,
         "index_topk": 16,
     },
-    "mamba2": {"model_type": "mamba2", **tiny.EXTRA["mamba2"]},
+    "mamba2": {
+        "model_type": "mamba2",
+        **tiny.EXTRA["mamba2"],
+        "time_step_limit": [0.0, {"__float__": "Infinity"}],  # as transformers writes it
+    },
     "gpt2": {"model_type": "gpt2", **tiny.EXTRA["gpt2"]},
     "bonsai": {
         **around(
@@ -244,7 +248,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def build(config: dict[str, Any], dtype: mx.Dtype) -> Any:
     """The model as `mlx_lm.convert` makes it."""
-    config = copy.deepcopy(config)
+    config = _decode_tagged_floats(copy.deepcopy(config))
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
     is_cast = getattr(model, "cast_predicate", lambda path: True)
