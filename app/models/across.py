@@ -23,14 +23,6 @@ from app.protocol.hosts import Machine
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
-DIVISIBLE = frozenset(
-    {
-        *("llama", "mistral", "ministral3", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "glm4_moe"),
-        *("deepseek_v3", "deepseek_v32", "kimi_k2", "glm4_moe_lite"),
-        *("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
-    }
-)
-"""Architectures that mlx-lm 0.32 can divide, of those whose memory can be estimated."""
 SUMS_PER_LAYER = 2
 ONE_WAY_FROM = 1 << 18
 """Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
@@ -49,13 +41,11 @@ class Connection:
 # ------------------------------------------------------------------------- what fits
 
 
-def indivisible(config: Config, ranks: int) -> str:
+def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
     """Why a model cannot be divided by this number of machines, a clause, or nothing."""
-    text = config.get("text_config") or {}
-    values = {**config, **text}
-    kind = str(text.get("model_type") or config.get("model_type"))
-    if ranks > 1 and kind not in DIVISIBLE:
-        return f"mlx-lm cannot divide the architecture {kind!r}"
+    values = {**config, **(config.get("text_config") or {})}
+    if ranks > 1 and not shape.divisible:
+        return f"mlx-lm cannot divide the architecture {shape.model_type!r}"
     groups = (config.get("quantization") or {}).get("group_size", 1)
     for name, least in (
         ("intermediate_size", groups),
@@ -92,8 +82,7 @@ def _shard_layer(layer: Layer, hidden: int, ranks: int) -> Layer:
         layer,
         kv_elements=kv,
         heads=math.ceil(layer.heads * padded / ranks),
-        conv_elements=layer.conv_elements // ranks,
-        state_elements=layer.state_elements // ranks,
+        state_bytes=layer.state_bytes // ranks,
         expanded_kv=layer.expanded_kv // ranks,
         ssm_heads=math.ceil(layer.ssm_heads / ranks),
         macs=(layer.macs + added) // ranks,
@@ -129,7 +118,7 @@ def fit_across(
     """Estimate a pair over all `machines`, the first of which runs the app."""
     ranks = len(machines)
     shard = shard_size(target, ranks)
-    problem = indivisible(config, ranks) if ranks > 1 else ""
+    problem = indivisible(target.architecture, config, ranks) if ranks > 1 else ""
     if unusable := next((each for each in machines if each.problem), None):
         problem = f"{unusable.name} cannot be used: {unusable.problem}"
     if problem:

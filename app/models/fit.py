@@ -86,11 +86,7 @@ def cache_bytes(
     size = 0.0
     for layer in shape.layers:
         seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
-        size += (
-            layer_bytes_per_token(shape, layer) * seen
-            + shape.element_bytes * layer.conv_elements
-            + 4 * layer.state_elements
-        )
+        size += layer_bytes_per_token(shape, layer) * seen + layer.state_bytes
     return round(size)
 
 

@@ -77,7 +77,8 @@ def find_model(
             f"`specchat models fit {name}` asks the hub, `specchat models search` lists others",
         )
     remote = look_up(name)
-    sized = ModelSize(name, parse_architecture(remote.config), listed_bytes(remote.files))
+    shape = parse_architecture(remote.config)
+    sized = ModelSize(name, shape, min(listed_bytes(remote.files), shape.weight_bytes))
     return ModelDetails(sized, None, entry, _quantised(remote.config))
 
 
@@ -86,7 +87,9 @@ def listed_size(entry: Entry) -> ModelSize | None:
     if entry.architecture is None or not entry.download:
         return None
     bits = conversion_bits() if find_packaged(entry.name) is not None else None
-    weights = entry.architecture.parameters * bits // 8 if bits else entry.download
+    weights = min(entry.download, entry.architecture.weight_bytes)
+    if bits is not None:
+        weights = entry.architecture.parameters * bits // 8
     return ModelSize(entry.name, entry.architecture, weights)
 
 

@@ -68,9 +68,9 @@ def operations_per_token(shape: Architecture, tokens: int = REFERENCE_TOKENS) ->
 
 def _attention(layer: Layer, tokens: int) -> float:
     """Each query attends to half the prompt on average. A recurrent state is decayed, written and
-    read once per token."""
+    read once per token, in float32."""
     seen = min(layer.window, tokens / 2) if layer.window else tokens / 2
-    return 4 * layer.heads * layer.head_dim * seen + 6 * layer.state_elements
+    return 4 * layer.heads * layer.head_dim * seen + 1.5 * layer.state_bytes
 
 
 def bytes_per_token(shape: Architecture, element: float) -> float:
@@ -94,7 +94,7 @@ def _ssm_bytes(layer: Layer) -> float:
     tokens by tokens in a chunk, several times. Other states stay in registers."""
     if not layer.ssm_heads:
         return 0.0
-    return 4 * (layer.state_elements + SSM_PASSES * layer.ssm_heads * SSM_CHUNK)
+    return layer.state_bytes + 4 * SSM_PASSES * layer.ssm_heads * SSM_CHUNK
 
 
 def measured_ratio(answers: Iterable[AnswerStats], target: str, draft: str) -> float | None:

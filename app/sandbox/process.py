@@ -1,5 +1,5 @@
-"""Runs a model's tokenizer and chat template in a process (`worker.py`) that can be limited and
-stopped: both come with the model."""
+"""Runs a model's tokenizer and chat template, and measures its configuration, in a process
+(`worker.py`) that can be limited and stopped: all come with the model."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _RESTART_AFTER = 1_000_000
 """Characters in a request: their memory is only freed by a restart."""
 _MAX_ANSWER = 4 * _MB
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
+_PACKAGES = ("tokenizers", "jinja2", "markupsafe", "mlx", "mlx_lm", "numpy", "app")
 _TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
 
 
@@ -55,6 +56,9 @@ class Limits:
 
 RENDER_LIMITS = Limits(1.0, 256 * _MB)
 """The first one imports jinja2, for 0.2 seconds, and for more where memory is slow."""
+
+MEASURE_LIMITS = Limits(10.0, 2048 * _MB)
+"""MLX reserves more addresses than it uses. A model of 64 layers takes half a second."""
 
 
 def open_limits(size: int) -> Limits:
@@ -144,6 +148,13 @@ class TextProcess:
         """Tokens of a text in which nothing is a special token."""
         answer, _ = self._ask({"do": "count"}, [_to_utf8(text)], encode_limits(len(text)), check)
         return int(answer["count"])
+
+    def measure(self, config: dict[str, Any], bits: int | None) -> dict[str, Any] | None:
+        """What mlx-lm makes of a model's configuration: `app.sandbox.shapes.measure`."""
+        parts = [json.dumps(each, default=str).encode() for each in (config, bits)]
+        answer, _ = self._ask({"do": "measure"}, parts, MEASURE_LIMITS)
+        found: dict[str, Any] | None = answer["shape"]
+        return found
 
     def close(self) -> None:
         self._end()
@@ -259,8 +270,12 @@ def _to_utf8(text: str) -> bytes:
 
 def _start_worker() -> subprocess.Popen[bytes]:
     """Without the user's variables, module folders, or signals from the terminal."""
-    specs = [importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "markupsafe")]
-    paths = {str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}
+    specs = [importlib.util.find_spec(name) for name in _PACKAGES]
+    paths = {
+        str(Path(folder).parent)
+        for spec in specs
+        for folder in (spec and spec.submodule_search_locations) or ()
+    }
     command = [sys.executable, "-I", "-S", str(Path(worker.__file__)), *sorted(paths)]
     try:
         return subprocess.Popen(

@@ -1,6 +1,7 @@
-"""A script that runs a model's tokenizer and chat template in a separate process.
+"""A script that runs a model's tokenizer and chat template in a separate process, and measures what
+its configuration describes (`shapes.py`).
 
-Both come with the model. A template is a program, and a tokenizer may contain patterns and
+All come with the model. A template is a program, and a tokenizer may contain patterns and
 replacements that never end or fill the memory. So each request has limits of seconds and bytes, and
 the process is killed by a signal when it exceeds them. It reads requests from standard input, which
 `process.py` sends, and answers on standard output until the input ends. It imports nothing of ours,
@@ -25,9 +26,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import takewhile
 from operator import itemgetter, sub
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 MAX_UNCOVERED = 32
@@ -319,6 +323,26 @@ def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
     return {each: next(p for p in Prefix if steps(p) == steps(each)) for each in Prefix}
 
 
+# --------------------------------------------------------------------------------------- models
+
+
+def _measure(config: str, bits: str) -> Any:
+    """What `shapes.py` makes of a configuration. It is imported by its name, since whoever imports
+    this module must not import MLX."""
+    # mlx-lm's package would import transformers first, for two seconds.
+    found = find_spec("mlx_lm")
+    for name, values in (
+        ("mlx_lm", {"__path__": found and found.submodule_search_locations}),
+        ("mlx_lm.tokenizer_utils", {"TokenizerWrapper": None, "load": None}),
+        ("huggingface_hub", {"snapshot_download": None}),
+    ):
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(values)
+    mx = import_module("mlx.core")
+    mx.set_default_device(mx.cpu)
+    return import_module("app.sandbox.shapes").measure(json.loads(config), json.loads(bits))
+
+
 # ------------------------------------------------------------------------------------- requests
 
 
@@ -344,6 +368,8 @@ class Worker:
             case "render":
                 text = self._templates.render(*parts)
                 return {}, [text.encode(errors="replace")]
+            case "measure":
+                return {"shape": _measure(*parts)}, []
         assert self._encoders is not None
         if header["do"] == "count":
             return {"count": sum(map(self._encoders.count, parts))}, []
