@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
+from app.cli.exit_codes import RESTART
 from app.cli.hosts import chosen_hosts, connect
 from app.cli.settings import requested_pair, user_settings
 from app.engine.chat_template import PromptError
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 TOKEN_FILE = "serve-token"
 CONNECTIONS = BACKLOG = 256
+GPU_LOST = (
+    "The system stopped specchat's work on the GPU, which only a new process can use again: start"
+    " `specchat serve` again.\n"
+)
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -75,6 +80,9 @@ def serve(options: argparse.Namespace) -> int:
         _announce(options, loaded.target.name, token, is_new)
         _log_to_stderr()
         uvicorn_server(app, server.queue).run(sockets=[listening])
+    if server.queue.gpu_lost:
+        sys.stderr.write(GPU_LOST)
+        return RESTART
     return 0
 
 
