@@ -67,7 +67,7 @@ def current_supervisor(environment: Mapping[str, str] = os.environ) -> Superviso
 
 
 def supervise() -> int:
-    """Run the same command in a child process, once more whenever it exits with RESTART, and wait
+    """Run the same command in a child process, again whenever it exits with RESTART, and wait
     for it; returns its exit status, or 128 + n after signal n."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)

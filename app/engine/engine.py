@@ -261,7 +261,7 @@ class MlxEngine:
             self._emit(failure)
 
     def _lose_gpu(self, command: _Queued | None = None) -> None:
-        """Give up the pair without saving its caches, which needs the GPU, and refuse this command
+        """Drop the pair without saving its caches, which needs the GPU, and refuse this command
         and all that follow."""
         from app.engine.failures import GPU_LOST
 

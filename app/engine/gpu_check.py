@@ -1,8 +1,8 @@
 """Whether MLX computes rightly on this GPU, and as fast as this GPU can.
 
-Builds of MLX differ. One that a broken compiler made multiplies wrongly, and raises no error (MLX's
-issue 3586: Xcode 26.5 on M5). One without kernels for the neural accelerators took 3.8 times as long
-(published, of a build of Homebrew's). The macOS calls were never run on a Mac.
+Builds of MLX differ. One that a broken compiler made multiplies wrongly, without an error (MLX's
+issue 3586: Xcode 26.5 on M5). One without kernels for the neural accelerators took 3.8 times as
+long (published, of a build of Homebrew's). The macOS calls were never run on a Mac.
 """
 
 from __future__ import annotations
