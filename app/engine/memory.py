@@ -276,8 +276,15 @@ def _with_causes(error: BaseException) -> list[BaseException]:
 
 
 def _any_says(errors: Iterable[BaseException], wordings: Iterable[str]) -> bool:
-    texts = [str(error).lower() for error in errors]
+    texts = [_text(error).lower() for error in errors]
     return any(wording in text for wording in wordings for text in texts)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a model's own code may raise anything
+        return ""
 
 
 def describe_error(error: BaseException) -> str:
