@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 TOKEN_FILE = "serve-token"
 CONNECTIONS = BACKLOG = 256
-GPU_LOST = (
-    "The system stopped specchat's work on the GPU, which only a new process can use again: start"
-    " `specchat serve` again.\n"
-)
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -80,8 +76,8 @@ def serve(options: argparse.Namespace) -> int:
         _announce(options, loaded.target.name, token, is_new)
         _log_to_stderr()
         uvicorn_server(app, server.queue).run(sockets=[listening])
-    if server.queue.gpu_lost:
-        sys.stderr.write(GPU_LOST)
+    if (lost := server.queue.gpu_lost) is not None:
+        sys.stderr.write(f"{sanitize_line(lost.problem)}: start `specchat serve` again.\n")
         return RESTART
     return 0
 

@@ -178,8 +178,11 @@ class MlxEngine:
         try:
             return self._loaded is not None and self._loaded.idle_step()
         except Exception as error:  # only when the GPU is lost
+            from app.engine.failures import to_failed
+
             _log.error("the GPU is lost", exc_info=error)
-        self._lose_gpu()
+            failure = to_failed(None, error)
+        self._lose_gpu(failure)
         return False
 
     def _start(self) -> None:
@@ -256,22 +259,20 @@ class MlxEngine:
             with suppress(Exception):  # out of memory is reported in any case
                 self._loaded.drop_everything()
         if failure.gpu_lost:
-            self._lose_gpu(command)
+            self._lose_gpu(failure, command)
         else:
             self._emit(failure)
 
-    def _lose_gpu(self, command: _Queued | None = None) -> None:
+    def _lose_gpu(self, failure: Failed, command: _Queued | None = None) -> None:
         """Drop the pair without saving its caches, which needs the GPU, and refuse this command
         and all that follow."""
-        from app.engine.failures import GPU_LOST
-
-        self._refusal = Failed(None, *GPU_LOST, gpu_lost=True)
+        self._refusal = failure
         if self._loaded is not None:
             self._loaded.abandon()
         self._forget_pair()
         if command is not None:
-            self._refuse(command, self._refusal)
-        self._emit(GpuLost(*GPU_LOST))
+            self._refuse(command, failure)
+        self._emit(GpuLost(failure.problem, failure.advice))
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import LoadStopped

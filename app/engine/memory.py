@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -268,6 +269,14 @@ def is_gpu_lost(error: BaseException) -> bool:
     return _any_says(_with_causes(error), GPU_LOST_MESSAGES)
 
 
+def gpu_lost_reason(error: BaseException) -> str:
+    """The system's words for it, without what MLX puts around them."""
+    texts = map(_text, _with_causes(error))
+    text = next((each for each in texts if _says(each, GPU_LOST_MESSAGES)), "")
+    what = text.rpartition("execution failed: ")[2]
+    return " ".join(re.sub(r"\s*\(\w*:\s?\w*\)", "", what).split())[:100].rstrip(".")
+
+
 def _with_causes(error: BaseException) -> list[BaseException]:
     found = [error]
     while len(found) < MAX_CAUSES and (cause := found[-1].__cause__) is not None:
@@ -275,9 +284,12 @@ def _with_causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _any_says(errors: Iterable[BaseException], wordings: Iterable[str]) -> bool:
-    texts = [_text(error).lower() for error in errors]
-    return any(wording in text for wording in wordings for text in texts)
+def _any_says(errors: Iterable[BaseException], wordings: tuple[str, ...]) -> bool:
+    return any(_says(_text(error), wordings) for error in errors)
+
+
+def _says(text: str, wordings: Iterable[str]) -> bool:
+    return any(wording in text.lower() for wording in wordings)
 
 
 def _text(error: BaseException) -> str:

