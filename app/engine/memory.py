@@ -273,8 +273,8 @@ def gpu_lost_reason(error: BaseException) -> str:
     """The system's words for it, without what MLX puts around them."""
     texts = map(_text, _with_causes(error))
     text = next((each for each in texts if _says(each, GPU_LOST_MESSAGES)), "")
-    what = text.rpartition("execution failed: ")[2]
-    return " ".join(re.sub(r"\s*\(\w*:\s?\w*\)", "", what).split())[:100].rstrip(".")
+    what = " ".join(text.rpartition("execution failed: ")[2].split())
+    return re.sub(r" \(\w+: ?\w+\)", "", what)[:100].rstrip(".")
 
 
 def _with_causes(error: BaseException) -> list[BaseException]:
