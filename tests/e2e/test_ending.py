@@ -105,14 +105,16 @@ def test_an_app_that_loses_the_gpu_starts_again_with_the_question_that_was_not_a
         before = processes(terminal)
         terminal.type("When does the tenant pay the rent?")
         terminal.press("Enter")
-        terminal.wait_for(
+        screen = terminal.wait_for(
             "specchat has started again", "When does the tenant", "^A asks the last", "✓ ready"
         )
+        assert screen.count("rent.txt") == 1, "the file is not attached a second time"
         after = processes(terminal)
         assert after[0] == before[0]
         assert after[1] != before[1]
         terminal.press("C-a")
         terminal.wait_for("pays the rent on the first", "▸ Read")
+        assert Path(home["XDG_DATA_HOME"], "step").read_text() == "256"
         terminal.press("C-q")
         terminal.wait_for("exited with 0")
         assert not modes(terminal)
