@@ -34,6 +34,7 @@ from app.protocol.events import (
     Failed,
     FellBackToDense,
     Finished,
+    GpuLost,
     ImportanceMap,
     Listener,
     Loaded,
@@ -96,6 +97,8 @@ class Story:
     predicted: bool = False
     excess: int = 0
     """With either of them it fails before anything is read."""
+    gpu_lost: bool = False
+    """It fails because the GPU is lost, and so does every other turn."""
     ended: FinishReason = FinishReason.STOP
     cached: bool = False
     """Everything is read already: what keep would choose is shown, and everything answers."""
@@ -282,6 +285,10 @@ class FakeEngine:
                 yield self._cancelled_turn(ask, total, shown)
                 return
             shown.append(event)
+            if isinstance(event, Failed) and story.gpu_lost:
+                yield replace(event, gpu_lost=True)
+                yield GpuLost(event.problem, event.advice)
+                return
             yield event
 
     def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:

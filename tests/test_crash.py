@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import supervisor
+from app.cli.exit_codes import RESTART
 from app.crash import LOG, NOTE, Crash, last_stderr_line, pop
 
 METAL = """\
@@ -70,12 +71,36 @@ def test_the_sentence_says_why() -> None:
     assert "memory" in Crash("SIGKILL").sentence
 
 
+def test_an_app_that_loses_the_gpu_is_started_again_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A real child, which finds out from its parent whether it replaces another one."""
+    code = (
+        "import sys; from app.cli.supervisor import current_supervisor as parent;"
+        "again = parent().restarted; print('again' if again else 'first', flush=True);"
+        f"sys.exit({RESTART} if not again or 'twice' in sys.argv else 0)"
+    )
+    master, slave = pty.openpty()
+    with open(master, "rb"), open(slave) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        for word, status in (("once", 0), ("twice", 1)):
+            monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-c", code, word])
+            assert supervisor.supervise() == status
+            told = capfd.readouterr()
+            assert told.out.split() == ["first", "again"]
+            assert ("again, right after a restart" in told.err) == (word == "twice")
+        monkeypatch.setattr(supervisor, "MIN_SECONDS", 0.0)
+        statuses = iter([RESTART, RESTART, RESTART, 3])
+        monkeypatch.setattr(supervisor, "_run", lambda *_, restarted: next(statuses) << 8)
+        assert supervisor.supervise() == 3
+
+
 def test_what_a_library_said_last_is_shown_harmless(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The parent of the app writes it to the terminal."""
 
-    def killed(log: int, restore: object) -> int:
+    def killed(log: int, restore: object, restarted: bool) -> int:
         os.write(log, b"terminating: \x1b]52;c;aGk=\x07\n")
         return int(signal.SIGABRT)
 

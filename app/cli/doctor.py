@@ -11,9 +11,9 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from packaging.requirements import Requirement
 
@@ -27,6 +27,9 @@ from app.models import embedded
 from app.models.weights import loaded_bytes
 from app.protocol.memory import format_bytes
 from app.util.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from app.engine.gpu_check import Build, Device, GpuProbe, Product
 
 Row = tuple[str, str]
 """One line of the report: a label and a value."""
@@ -45,13 +48,18 @@ def only_for_stress(options: Namespace) -> None:
             raise UserError(f"--{name} is only for the stress test", "add --stress, or remove it")
 
 
-def doctor(out: TextIO, target: str | None = None) -> int:
+def doctor(out: TextIO, target: str | None = None, gpu: GpuProbe | None = None) -> int:
     """Write the report and one sentence for each fault. Returns the exit status: 1 for faults.
-    Raises ModelError if there is no such `target`."""
+    Without a `gpu` the system's own is checked. Raises ModelError if there is no such `target`."""
     folder = None if target is None else located(target).target
     rows: list[Row] = []
     faults: list[str] = []
-    examinations: tuple[Callable[[], Finding], ...] = (_versions, _mlx, _folders, _pair)
+    examinations: tuple[Callable[[], Finding], ...] = (
+        _versions,
+        partial(_mlx, gpu),
+        _folders,
+        _pair,
+    )
     if folder is not None:
         examinations += (partial(_model, target or "", Path(folder)),)
     for examine in examinations:
@@ -110,18 +118,18 @@ def _version_faults(requirements: Iterable[Requirement]) -> Iterable[str]:
 # --------------------------------------------------------------------------- MLX
 
 
-def _mlx() -> Finding:
-    """Device, BLAS and memory. OpenBLAS must be loaded before MLX."""
+def _mlx(gpu: GpuProbe | None) -> Finding:
+    """Device, build, BLAS and memory. OpenBLAS must be loaded before MLX."""
     library = blas.load_openblas()
     try:
-        import mlx.core as mx
+        import_module("mlx.core")
     except (ImportError, OSError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         return [("device", "none")], [f"MLX cannot be loaded ({what}): {_REINSTALL}."]
-    device = mx.default_device()
-    info = mx.device_info()
-    on_cpu = device == mx.Device(mx.cpu)
-    rows = [("device", f"{'CPU' if on_cpu else 'GPU'}, {info.get('device_name', 'unknown')}")]
+    from app.engine import gpu_check
+
+    gpu_check.exact_float32()
+    rows, faults = _gpu(gpu or gpu_check.system_gpu())
     from app.engine.memory import memory_stats
 
     rate = f"{blas.matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
@@ -134,7 +142,78 @@ def _mlx() -> Finding:
         ("memory", f"{models}; {machine}"),
         ("this process", format_bytes(now.process)),
     ]
-    return rows, []
+    return rows, faults
+
+
+def _gpu(probe: GpuProbe) -> Finding:
+    """Whether MLX multiplies rightly on its device, and with all that the chip has."""
+    from app.engine.memory import describe_error
+
+    device, build = probe.device(), probe.build()
+    kind = "CPU" if device.on_cpu else "GPU"
+    macos = "" if device.macos is None else f", macOS {'.'.join(map(str, device.macos))}"
+    tag = f" ({build.tag})" if build.tag else ""
+    rows = [
+        ("device", f"{kind}, {device.name} ({device.architecture}){macos}"),
+        ("MLX build", f"{build.version}, {build.origin}{tag}"),
+    ]
+    try:
+        product = probe.multiply()
+    except RuntimeError as error:
+        fault = f"MLX fails on this GPU ({describe_error(error)}): {_install(build)}."
+        return [*rows, ("bfloat16 product", "failed")], [fault]
+    examined = [_product(product, build)]
+    if device.macos is not None and not device.on_cpu:
+        examined.append(_accelerators(device, build, product))
+    return rows + [row for row, _ in examined], [fault for _, fault in examined if fault]
+
+
+def _product(product: Product | None, build: Build) -> tuple[Row, str]:
+    from app.engine.gpu_check import MAX_ERROR
+
+    label = "bfloat16 product"
+    if product is None:
+        return (label, "not compared, since MLX computes on the CPU here"), ""
+    speed = f"{product.rate / 1e12:,.1f} TFLOP/s, {product.speedup:.1f} times as fast as float32"
+    if product.error <= MAX_ERROR:
+        return (label, f"as on the CPU (within {product.error:.1%}), {speed}"), ""
+    return (label, f"wrong (differs by {product.error:.0%} from the CPU's), {speed}"), (
+        "MLX multiplies matrices wrongly on this GPU, so answers are wrong, and nothing else shows"
+        f" it: {_install(build)}."
+    )
+
+
+def _accelerators(device: Device, build: Build, product: Product | None) -> tuple[Row, str]:
+    """Whether the chip's neural accelerators are used."""
+    from app.engine.gpu_check import MIN_SPEEDUP, NAX_SYSTEM
+
+    label = "neural accelerators"
+    if not device.has_accelerators:
+        return (label, "this chip has none"), ""
+    if not device.can_use_accelerators:
+        return (label, f"not used: they need macOS {'.'.join(map(str, NAX_SYSTEM))} or later"), ""
+    used = build.has_nax is not False if product is None else product.speedup >= MIN_SPEEDUP
+    if used:
+        return (label, "used"), ""
+    why = "has no kernels for them" if build.has_nax is False else "is too slow to use them"
+    return (label, f"not used: this MLX {why}"), (
+        f"MLX {build.version} ({build.origin}) does not use this chip's neural accelerators, so"
+        f" reading takes several times as long: {_install(build)}."
+    )
+
+
+def _install(build: Build) -> str:
+    from app.engine.gpu_check import Origin
+
+    if build.origin is Origin.WHEEL:
+        return (
+            "run `pip install --upgrade pip` and `pip install --force-reinstall mlx` where specchat"
+            " is installed, and if that does not help, report it to MLX"
+        )
+    return (
+        "install MLX's wheel from PyPI: `pip install --force-reinstall mlx` where specchat is"
+        " installed"
+    )
 
 
 def _blas(library: str | None) -> str:

@@ -8,8 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from app.cli.exit_codes import RESTART
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
+
+AFTER_RESTART = (
+    "specchat has started again, because the system stopped its work on the GPU. Until you quit, it"
+    " reads in smaller steps."
+)
+RESTART_STEP = 256
+"""Tokens that are read at once then: a command that runs too long is a reason to stop it."""
 
 if TYPE_CHECKING:
     from app.models.library import Library
@@ -68,7 +76,10 @@ def _open(
     log_to(logs_path())
     last_time = crash.pop(logs_path())
     news = [] if last_time is None else [last_time.sentence]
-    engine = SharedEngine(MlxEngine(connect=connect))
+    step = None
+    if watched_by.restarted:  # in the conversation that was open
+        news, attached, step = [AFTER_RESTART], (), RESTART_STEP
+    engine = SharedEngine(MlxEngine(step, connect=connect))
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
             engine,
@@ -80,6 +91,7 @@ def _open(
             startup_message=" ".join([*news, *problem]),
             attached=attached,
             supervised=lambda: watched_by.alive,
+            restart_status=RESTART,
             clipboard=system_clipboard(),
             show_welcome=models.names[0] == EMBEDDED,
             library=_library,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
+from app.cli.exit_codes import RESTART
 from app.cli.hosts import chosen_hosts, connect
 from app.cli.settings import requested_pair, user_settings
 from app.engine.chat_template import PromptError
@@ -75,6 +76,9 @@ def serve(options: argparse.Namespace) -> int:
         _announce(options, loaded.target.name, token, is_new)
         _log_to_stderr()
         uvicorn_server(app, server.queue).run(sockets=[listening])
+    if (lost := server.queue.gpu_lost) is not None:
+        sys.stderr.write(f"{sanitize_line(lost.problem)}: start `specchat serve` again.\n")
+        return RESTART
     return 0
 
 

@@ -1,4 +1,5 @@
-"""The parent process of the app, which restores the terminal when the app is killed.
+"""The parent process of the app, which restores the terminal when the app is killed, and starts the
+app again when it has lost the GPU.
 
 Metal aborts a process whose commands fail, and the system kills the largest one when memory runs
 out. Neither leaves the app time to restore the terminal. The app's first frame waits for this
@@ -17,10 +18,19 @@ from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
 
+from app.cli.exit_codes import FAILED, RESTART
+
 MARK = "SPECCHAT_PARENT"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 REQUESTED = (*FORWARDED, signal.SIGINT)
 """Signals by which the user or the system ends the app; they are not crashes."""
+MIN_SECONDS = 60.0
+"""An app that loses the GPU sooner after a restart is not started again."""
+LOST_AGAIN = (
+    "The system stopped specchat's work on the GPU again, right after a restart. Close other"
+    " programs that use the GPU, or restart this machine, then start `specchat` again. Nothing you"
+    " wrote is lost.\n"
+)
 # Undoes what Textual's driver switches on, in its order.
 RESTORE = "".join(
     (
@@ -39,6 +49,8 @@ class Supervisor(NamedTuple):
     pid: int
     log: int
     """The descriptor of a file for the libraries' standard error."""
+    restarted: bool = False
+    """Whether this process replaces one that had lost the GPU."""
 
     @property
     def alive(self) -> bool:
@@ -47,13 +59,16 @@ class Supervisor(NamedTuple):
 
 def current_supervisor(environment: Mapping[str, str] = os.environ) -> Supervisor | None:
     """The parent, or None in a process without one."""
-    pid, _, log = environment.get(MARK, "").partition(":")
-    return Supervisor(int(pid), int(log)) if pid == str(os.getppid()) else None
+    pid, *numbers = environment.get(MARK, "").split(":")
+    if pid != str(os.getppid()):
+        return None
+    log, restarted = map(int, numbers)
+    return Supervisor(int(pid), log, bool(restarted))
 
 
 def supervise() -> int:
-    """Run the same command in a child process and wait for it; returns its exit status, or 128 + n
-    after signal n."""
+    """Run the same command in a child process, again whenever it exits with RESTART, and wait
+    for it; returns its exit status, or 128 + n after signal n."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
@@ -63,7 +78,16 @@ def supervise() -> int:
         _write(RESTORE)
 
     with open(_unnamed_file(), "r+b", buffering=0) as log:
-        status = _run(log.fileno(), restore)
+        restarted_at: float | None = None
+        while True:
+            status = _run(log.fileno(), restore, restarted=restarted_at is not None)
+            if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != RESTART:
+                break
+            now = time.monotonic()
+            if restarted_at is not None and now - restarted_at < MIN_SECONDS:
+                _write(LOST_AGAIN)
+                return FAILED
+            restarted_at = now
         if os.WIFEXITED(status):
             return os.WEXITSTATUS(status)
         log.seek(0)
@@ -99,7 +123,7 @@ def _write(text: str) -> None:
         sys.stderr.flush()
 
 
-def _run(log: int, restore: Callable[[], None]) -> int:
+def _run(log: int, restore: Callable[[], None], restarted: bool) -> int:
     """Run the child; returns its status from `os.waitpid`. `restore` restores the terminal."""
     child = 0
     early: list[int] = []
@@ -116,7 +140,7 @@ def _run(log: int, restore: Callable[[], None]) -> int:
     for number in REQUESTED:
         signal.signal(number, forward)
     os.set_inheritable(log, True)
-    mark = {MARK: f"{os.getpid()}:{log}"}
+    mark = {MARK: f"{os.getpid()}:{log}:{int(restarted)}"}
     child = os.posix_spawn(
         sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **mark}
     )

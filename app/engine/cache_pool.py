@@ -222,6 +222,12 @@ class CachePool:
         self._stop_saving()
         self._caches.clear()
 
+    def abandon(self) -> None:
+        """Forget everything and save nothing: the GPU is lost."""
+        self._background = self._saving = None
+        self._unsaved.clear()
+        self._caches.clear()
+
     # ------------------------------------------------------------------------- restoring
 
     def _restored(
@@ -295,6 +301,7 @@ class CachePool:
         except memory.NotEnoughMemory:
             return False
         except Exception as error:  # no one requested it: only its progress is lost
+            memory.reraise_gpu_lost(error)
             _log.warning("reading in the background failed", exc_info=error)
             self._background = None
             self._failed_background.add(conversation)
@@ -340,6 +347,7 @@ class CachePool:
         try:
             done, total = next(saving)
         except Exception as error:  # MLX raises any type; only the snapshot is lost
+            memory.reraise_gpu_lost(error)
             self._saving = None
             self._on_save_failed(self._snapshots, conversation, error)
             return True
@@ -356,6 +364,7 @@ class CachePool:
             self._complete(conversation)
             self._drop_damaged(conversation)
         except Exception as error:
+            memory.reraise_gpu_lost(error)
             self._on_save_failed(snapshots, conversation, error)
             return
         cache = self._caches[conversation]
@@ -390,6 +399,7 @@ class CachePool:
         try:
             (self._sharing.leave_to if is_last else self._sharing.leave_to_others)(cache)
         except Exception as error:  # no memory to compute what stays: that is done at its next use
+            memory.reraise_gpu_lost(error)
             _log.warning("sharing what was saved failed", exc_info=error)
 
     def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:

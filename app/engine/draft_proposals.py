@@ -9,6 +9,7 @@ import numpy as np
 from mlx_lm.generate import generation_stream
 from numpy.typing import NDArray
 
+from app.engine import memory
 from app.engine.caches import can_drop_last
 from app.engine.loader import LoadedModel
 from app.engine.prefix_cache import PrefixCache
@@ -51,7 +52,8 @@ class DraftProposals:
             return ()
         try:
             return self._write(answer, count)
-        except Exception:  # such as too little memory: the target goes on without it
+        except Exception as error:  # such as too little memory: the target goes on without it
+            memory.reraise_gpu_lost(error)
             self._prefix.clear()
             self.failed = True
             return ()

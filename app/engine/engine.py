@@ -38,6 +38,7 @@ from app.protocol.events import (
     Event,
     Failed,
     Finished,
+    GpuLost,
     HostsLost,
     Listener,
     LoadingAlone,
@@ -110,7 +111,8 @@ class MlxEngine:
         self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
-        self._import_error = ""
+        self._refusal: Failed | None = None
+        """Why no command that needs MLX or the GPU succeeds any more, if it is so."""
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
@@ -140,14 +142,18 @@ class MlxEngine:
     # ---------------------------------------------------------------------- on the thread
 
     def _work(self) -> None:
-        dispatch = self._dispatch if self._start() else self._fail_without_mlx
+        self._start()
         while not isinstance(command := self._next(), Close):
-            dispatch(command)
+            if self._refusal is None:
+                self._dispatch(command)
+            else:
+                self._refuse(command, self._refusal)
         if self._monitor is not None:
             self._monitor.close()
-        self._unload_pair()
-        if (mx := sys.modules.get("mlx.core")) is not None:
-            mx.clear_streams()  # MLX asks this of every thread before it ends
+        with suppress(Exception):  # a lost GPU's errors, which a new process does not have
+            self._unload_pair()
+            if (mx := sys.modules.get("mlx.core")) is not None:
+                mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())
 
     def _next(self) -> _Queued:
@@ -169,16 +175,25 @@ class MlxEngine:
 
     def _idle_step(self) -> bool:
         """One step of idle work; False if there is none."""
-        return self._loaded is not None and self._loaded.idle_step()
+        try:
+            return self._loaded is not None and self._loaded.idle_step()
+        except Exception as error:  # only when the GPU is lost
+            from app.engine.failures import to_failed
 
-    def _start(self) -> bool:
-        """Import MLX; False if that fails."""
+            _log.error("the GPU is lost", exc_info=error)
+            failure = to_failed(None, error)
+        self._lose_gpu(failure)
+        return False
+
+    def _start(self) -> None:
+        """Import MLX, or refuse all that needs it."""
         blas.load_openblas()
         try:
             from app.engine import mlx_patches
         except (ImportError, OSError) as error:
-            self._import_error = " ".join(str(error).split())[:200]
-            return False
+            problem = f"MLX cannot be loaded ({' '.join(str(error).split())[:200]})"
+            self._refusal = Failed(None, problem, "run `specchat doctor` to see what is missing")
+            return
         from app.engine import memory
         from app.engine.memory_monitor import MemoryMonitor
         from app.engine.memory_probes import system_probe
@@ -188,15 +203,12 @@ class MlxEngine:
         changed = partial(self._commands.put, _CheckMemory())
         self._monitor = MemoryMonitor(self._probe or system_probe(), changed)
         self._monitor.start()
-        return True
 
-    def _fail_without_mlx(self, command: _Queued) -> None:
+    def _refuse(self, command: _Queued, refusal: Failed) -> None:
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
-            return
-        turn = command.turn if isinstance(command, Ask) else None
-        problem = f"MLX cannot be loaded ({self._import_error})"
-        self._emit(Failed(turn, problem, "run `specchat doctor` to see what is missing"))
+        elif isinstance(command, Load | Ask | CalibrateCosts):
+            self._emit(replace(refusal, turn=command.turn if isinstance(command, Ask) else None))
 
     def _emit(self, event: Event) -> None:
         if isinstance(event, Finished | Failed) and event.turn is not None:
@@ -236,6 +248,8 @@ class MlxEngine:
                 self._loaded.check_memory()
         except BaseException as error:  # the thread must outlive it; no signal is raised here
             failure = to_failed(turn, error)
+            if failure.gpu_lost:
+                _log.error("the GPU is lost", exc_info=error)
         else:
             return
         finally:
@@ -244,7 +258,21 @@ class MlxEngine:
         if failure.problem == OUT_OF_MEMORY and self._loaded is not None:
             with suppress(Exception):  # out of memory is reported in any case
                 self._loaded.drop_everything()
-        self._emit(failure)
+        if failure.gpu_lost:
+            self._lose_gpu(failure, command)
+        else:
+            self._emit(failure)
+
+    def _lose_gpu(self, failure: Failed, command: _Queued | None = None) -> None:
+        """Drop the pair without saving its caches, which needs the GPU, and refuse this command
+        and all that follow."""
+        self._refusal = failure
+        if self._loaded is not None:
+            self._loaded.abandon()
+        self._forget_pair()
+        if command is not None:
+            self._refuse(command, failure)
+        self._emit(GpuLost(failure.problem, failure.advice))
 
     def _load(self, command: Load) -> None:
         from app.engine.loader import LoadStopped
@@ -346,6 +374,7 @@ class MlxEngine:
         """Load the target here that was spread over machines. Raises TurnError if it does not load;
         there is no pair any more then. Raises LoadStopped if the turn is cancelled or, without one,
         another pair requested."""
+        from app.engine import memory
         from app.engine.failures import why_not_alone
         from app.engine.loader import LoadStopped
         from app.engine.pair_loader import load_pair
@@ -370,6 +399,7 @@ class MlxEngine:
         except LoadStopped:
             raise
         except Exception as error:  # MLX raises any type
+            memory.reraise_gpu_lost(error)
             self._lost, advice = None, why_not_alone(name, error)
             self._emit(PairLost(str(lost), advice))
             raise TurnError(str(lost), advice) from None
@@ -403,12 +433,17 @@ class MlxEngine:
             self._emit(scored.select(command.keep_ratio)[1])
 
     def _unload_pair(self) -> None:
-        loaded, self._loaded = self._loaded, None
-        if loaded is not None:
+        if self._loaded is not None:
+            from app.engine import memory
+
             try:
-                loaded.close()
+                self._loaded.close()
             except Exception as error:  # what it holds is freed in any case
+                memory.reraise_gpu_lost(error)
                 _log.warning("closing a pair failed", exc_info=error)
-            del loaded
+        self._forget_pair()
+
+    def _forget_pair(self) -> None:
+        self._loaded = None
         self._scored.clear()
         gc.collect()

@@ -6,12 +6,22 @@ import traceback
 
 from app.engine.chat_template import PromptError
 from app.engine.loader import LoadError
-from app.engine.memory import NotEnoughMemory, describe_error, is_oom
+from app.engine.memory import (
+    NotEnoughMemory,
+    describe_error,
+    gpu_lost_reason,
+    is_gpu_lost,
+    is_oom,
+)
 from app.engine.sharded_model import ShardsLost
 from app.engine.turn import TurnError
 from app.protocol.events import Failed
 
 OUT_OF_MEMORY = "The machine ran out of memory"
+_GPU_LOST = (
+    "The system stopped specchat's work on the GPU ({}), which only a new process can use again"
+)
+_GPU_LOST_ADVICE = "ask again once specchat has started again"
 _LOAD_ADVICE = "close other programs, or choose a smaller model"
 _TURN_ADVICE = "close other programs, lower keep, or choose a smaller model"
 
@@ -29,6 +39,9 @@ def _describe(turn: int | None, error: BaseException) -> Failed:
     problem = str(error).rstrip(".")
     if is_oom(error):  # also as the cause of one of those below
         return Failed(turn, OUT_OF_MEMORY, _LOAD_ADVICE if turn is None else _TURN_ADVICE)
+    if is_gpu_lost(error):
+        problem = _GPU_LOST.format(gpu_lost_reason(error))
+        return Failed(turn, problem, _GPU_LOST_ADVICE, gpu_lost=True)
     match error:
         case TurnError():
             return Failed(turn, problem, error.advice, excess_tokens=error.excess_tokens)

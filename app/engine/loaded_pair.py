@@ -78,8 +78,16 @@ class LoadedPair:
         try:
             self.caches.close()
         finally:
-            if self.pair.target.shards is not None:
-                self.pair.target.shards.close()
+            self._close_shards()
+
+    def abandon(self) -> None:
+        """As `close`, without saving anything: the GPU is lost."""
+        self.caches.abandon()
+        self._close_shards()
+
+    def _close_shards(self) -> None:
+        if self.pair.target.shards is not None:
+            self.pair.target.shards.close()
 
     # ------------------------------------------------------------------ a turn
 
@@ -104,8 +112,11 @@ class LoadedPair:
         except ShardsLost:
             clock.interrupted = turn.interrupted()
             raise
-        except BaseException:
-            self.caches.drop(command.conversation)
+        except BaseException as error:
+            if memory.is_gpu_lost(error):
+                self.caches.abandon()
+            else:
+                self.caches.drop(command.conversation)
             raise
         finally:
             scored.set(command.conversation, cache.scored)
@@ -123,6 +134,7 @@ class LoadedPair:
             self.pressure.poll()
             return self.caches.step(background=self.pressure.is_normal)
         except BaseException as error:  # not requested; the engine's thread must outlive it
+            memory.reraise_gpu_lost(error)
             self._warn("Work between two answers failed", error, "Nothing is lost.")
             return False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -234,30 +236,85 @@ OOM_MESSAGES = (
     "cublasltcreate(&storage.handle) failed with code: 3",  # CUBLAS_STATUS_ALLOC_FAILED
 )
 """What MLX 0.32 and the libraries below it say when memory runs out, in lower case."""
+GPU_LOST_MESSAGES = (
+    # Metal's codes are never translated; older systems only have the words.
+    "callbackerrorsubmissionsignored",  # every later command of this process fails
+    "excessive gpu errors",
+    "callbackerrorimpactinginteractivity",  # a command kept the screen waiting
+    "impacting interactivity",
+    "callbackerrortimeout",
+    "caused gpu timeout",
+    "callbackerrorhang",
+    "caused gpu hang",
+    "callbackerrorinnocentvictim",  # another command's error ended this one, too
+    "victim of gpu error",
+    "illegal memory access",  # CUDA: these errors stay until the process ends
+    "unspecified launch failure",
+    "misaligned address",
+)
+"""What MLX says when the system has stopped this process's work on the GPU, in lower case. Only a
+new process can rely on the GPU again."""
 
 
 def is_oom(error: BaseException) -> bool:
     """Whether this error, or its cause, is MLX, the system or Python running out of memory. A
     fallback that reads more would only need more."""
-    found: BaseException | None = error
-    for _ in range(MAX_CAUSES):
-        if found is None:
-            break
-        text = str(found).lower()
-        if isinstance(found, MemoryError) or any(wording in text for wording in OOM_MESSAGES):
-            return True
-        found = found.__cause__
-    return False
+    causes = _with_causes(error)
+    return _any_says(causes, OOM_MESSAGES) or any(isinstance(e, MemoryError) for e in causes)
+
+
+def is_gpu_lost(error: BaseException) -> bool:
+    """Whether this error, or its cause, is the system stopping this process's work on the GPU. What
+    runs there next fails as well, or causes the next error."""
+    return _any_says(_with_causes(error), GPU_LOST_MESSAGES)
+
+
+def gpu_lost_reason(error: BaseException) -> str:
+    """The system's words for it, without what MLX puts around them."""
+    texts = map(_text, _with_causes(error))
+    text = next((each for each in texts if _says(each, GPU_LOST_MESSAGES)), "")
+    what = " ".join(text.rpartition("execution failed: ")[2].split())
+    return re.sub(r" \(\w+: ?\w+\)", "", what)[:100].rstrip(".")
+
+
+def _with_causes(error: BaseException) -> list[BaseException]:
+    found = [error]
+    while len(found) < MAX_CAUSES and (cause := found[-1].__cause__) is not None:
+        found.append(cause)
+    return found
+
+
+def _any_says(errors: Iterable[BaseException], wordings: tuple[str, ...]) -> bool:
+    return any(_says(_text(error), wordings) for error in errors)
+
+
+def _says(text: str, wordings: Iterable[str]) -> bool:
+    return any(wording in text.lower() for wording in wordings)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a model's own code may raise anything
+        return ""
 
 
 def describe_error(error: BaseException) -> str:
     """An error's message as a clause of one line."""
     if is_oom(error):
         return "memory ran out"
+    if is_gpu_lost(error):
+        return "the system stopped its work on the GPU"
     return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
 
 
-def reraise_oom(error: BaseException) -> None:
-    """Raise `error` again if memory ran out: then nothing else is to blame."""
-    if is_oom(error):
+def reraise_device_failure(error: BaseException) -> None:
+    """Raise `error` again if memory ran out or the GPU is lost: then nothing else is to blame."""
+    if is_oom(error) or is_gpu_lost(error):
+        raise error
+
+
+def reraise_gpu_lost(error: BaseException) -> None:
+    """Raise `error` again if the GPU is lost: then there is no other way to go on."""
+    if is_gpu_lost(error):
         raise error

@@ -90,7 +90,7 @@ class PrefixSharing:
         try:
             self.complete(prefix)
         except Exception as error:  # MLX raises any type
-            memory.reraise_oom(error)
+            memory.reraise_device_failure(error)
             _log.warning("a cache was dropped", exc_info=error)
             prefix.clear()
 
@@ -105,6 +105,7 @@ class PrefixSharing:
         except RowsLost as error:
             problem = str(error)
         except Exception as error:  # memory has run out
+            memory.reraise_gpu_lost(error)
             _log.warning("a conversation cannot start from another one", exc_info=error)
             return None
         _log.warning("a cache was dropped: %s", problem)
@@ -136,6 +137,7 @@ class PrefixSharing:
             try:
                 fetch(prefix, [dropping], needed)
             except Exception as error:  # memory has run out
+                memory.reraise_gpu_lost(error)
                 _log.warning("copying what only a dropped cache held failed", exc_info=error)
                 if (prefix.absent & needed).any():
                     prefix.clear()  # its tokens are read again

@@ -176,6 +176,7 @@ class ShardRunner:
         try:
             done, total = (1, 1) if self._saving is None else next(self._saving)
         except Exception as error:  # MLX raises any type
+            memory.reraise_gpu_lost(error)
             _log.warning("a part of a snapshot was not saved", exc_info=error)
             done = total = 1
         return {"done": done == total}

@@ -156,7 +156,7 @@ class Snapshots:
         except Cancelled:
             raise
         except Exception as error:
-            memory.reraise_oom(error)  # then nothing is wrong with the snapshot
+            memory.reraise_device_failure(error)  # then nothing is wrong with the snapshot
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, SnapshotError):
                 raise

@@ -53,7 +53,7 @@ def probe(model: Any, context: int, caches: Any = None) -> str | None:
     ) as error:
         return f"This model is read in full: reading with gaps failed ({one_line(error)})."
     except RuntimeError as error:
-        memory.reraise_oom(error)  # which says nothing about the model
+        memory.reraise_device_failure(error)  # which says nothing about the model
         return f"This model is read in full: reading several tokens failed ({one_line(error)})."
     finally:
         gc.collect()

@@ -375,7 +375,7 @@ class Turn:
             except (Cancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
-                memory.reraise_oom(error)
+                memory.reraise_device_failure(error)
                 self._fall_back(error)
         elif plan.show_selection:
             self._show_selection(prompt)
@@ -388,6 +388,7 @@ class Turn:
         except (Cancelled, ShardsLost):
             raise
         except Exception as error:
+            memory.reraise_gpu_lost(error)
             if self._cache.draft is not None:
                 self._cache.draft.clear()
             mx.clear_cache()

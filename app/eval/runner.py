@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
-from app.chat.engine_session import EngineSession
+from app.chat.engine_session import EngineError, EngineSession
 from app.eval.judge import judge, normalised_entropy, share_selected
 from app.eval.real_documents import Corpus
 from app.eval.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
@@ -301,6 +301,8 @@ class Runner:
             passage=passage,
         )
         if isinstance(event, Failed):
+            if event.gpu_lost:  # every other item would fail, too; the next start continues here
+                raise EngineError(event.problem, event.advice)
             return None if self._stopped else replace(empty, failed=event.message), None
         assert isinstance(event, Finished), "a turn ends with one of the two"
         if event.finish_reason is FinishReason.MEMORY:

@@ -245,17 +245,28 @@ class Failed:
     `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
     case, without a full stop); `message` is both. A `predicted` failure was not tried: with
     `skip_memory_check` it is. `excess_tokens` is by how much the prompt is too long, if that is the
-    problem."""
+    problem. With `gpu_lost` nothing succeeds in this process any more: see `GpuLost`."""
 
     turn: int | None
     problem: str
     advice: str
     predicted: bool = False
     excess_tokens: int = 0
+    gpu_lost: bool = False
 
     @property
     def message(self) -> str:
         return f"{self.problem}: {self.advice}."
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLost:
+    """The system has stopped this process's work on the GPU, for good: no pair is loaded any more,
+    and the engine fails every later command that needs one. Sent once, after the `Failed` of what
+    was running, if anything was. The texts are as there."""
+
+    problem: str
+    advice: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +344,7 @@ Event = (
     | Token
     | Finished
     | Failed
+    | GpuLost
     | MemoryReport
     | PressureChanged
     | MemoryFreed

@@ -54,15 +54,18 @@ class TimedConnection(Protocol):  # type: ignore[misc]
 
 class HttpServer(uvicorn.Server):
     """Starts and stops the queue itself: ASGI's own events for that come only once no request runs,
-    or not at all."""
+    or not at all. Ends when the engine has lost the GPU."""
 
     def __init__(self, config: uvicorn.Config, queue: EngineQueue) -> None:
         super().__init__(config)
         self._queue = queue
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._queue.start()
+        self._queue.start(self._exit)
         await super().startup(sockets)
+
+    def _exit(self) -> None:
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._queue.stop()

@@ -29,7 +29,7 @@ class AnswerFailed(Exception):
         super().__init__(beginning + failed.message)
         if self.code is not None:
             self.status = 400
-        elif failed.predicted or failed.problem.startswith(TRY_LATER):
+        elif failed.predicted or failed.gpu_lost or failed.problem.startswith(TRY_LATER):
             self.status = 503
         else:
             self.status = 500 if failed.problem.startswith(OURS) else 400

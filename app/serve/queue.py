@@ -14,7 +14,7 @@ from types import TracebackType
 
 from app.protocol.commands import Ask, Cancel
 from app.protocol.engine import Engine
-from app.protocol.events import Event, Failed, Finished, HostsLost, PairLost
+from app.protocol.events import Event, Failed, Finished, GpuLost, HostsLost, PairLost
 from app.util.sanitize import sanitize_line
 
 STOPPED = "The server is being stopped", "ask again once it runs"
@@ -74,11 +74,14 @@ class EngineQueue:
         self._waiting: deque[Request] = deque()
         self._running: Request | None = None
         self._stopped = False
+        self.gpu_lost: GpuLost | None = None
+        """Why only a new process can answer again, if it is so."""
         self.sending = threading.RLock()
         """Held while an `Ask` is made and sent: what it is made of does not change between."""
 
-    def start(self) -> None:
-        """On the running event loop, which must be the one that requests use."""
+    def start(self, on_gpu_lost: Callable[[], None] = lambda: None) -> None:
+        """On the running event loop, which must be the one that requests use, and on which
+        `on_gpu_lost` is called."""
         loop = asyncio.get_running_loop()
 
         def deliver(event: Event) -> None:
@@ -86,6 +89,9 @@ class EngineQueue:
                 log.warning("%s", sanitize_line(event.message))
             elif isinstance(event, PairLost):
                 log.error("%s: %s.", sanitize_line(event.problem), sanitize_line(event.advice))
+            elif isinstance(event, GpuLost):
+                self.gpu_lost = event
+                loop.call_soon_threadsafe(on_gpu_lost)
             elif getattr(event, "turn", None) is not None:
                 with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
                     loop.call_soon_threadsafe(self._deliver, event)

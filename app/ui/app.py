@@ -35,7 +35,7 @@ from app.sessions.records import Conversation
 from app.settings.file import SettingsFile
 from app.settings.introspection import Setting
 from app.ui.background import TaskFailed, start_task
-from app.ui.chat.engine_events import CostsMeasured
+from app.ui.chat.engine_events import CostsMeasured, EngineLost
 from app.ui.chat.screen import ChatScreen
 from app.ui.chat.submission import TurnFinished
 from app.ui.framed_screen import FramedScreen
@@ -58,6 +58,8 @@ QUIT_CONFIRM_SECONDS = 10.0
 """Time to read why a second ^Q is needed."""
 JOIN_SECONDS = 2.0
 SUPERVISOR_CHECK_SECONDS = 1.0
+RESTART_DELAY = 0.25
+"""Seconds to wait for the store, whose drafts are saved before a restart."""
 LONG_TURN_SECONDS = 10.0
 """A user who has switched to another window is notified of turns that took longer."""
 SIGNAL_EXIT_BASE = 128  # and the signal's number: the exit status that shells expect
@@ -134,6 +136,7 @@ class SpecchatApp(App[None]):
         startup_message: str = "",
         attached: Sequence[str] = (),
         supervised: Callable[[], bool] = lambda: True,
+        restart_status: int | None = None,
         clipboard: Clipboard | None = None,
         show_welcome: bool = False,
         library: Callable[[], Library] | None = None,
@@ -143,7 +146,8 @@ class SpecchatApp(App[None]):
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`.
         `startup_message` is shown first. The files and folders `attached` go to a new conversation.
         The app exits once `supervised` returns False, because
-        no parent process would restore the terminal. With `show_welcome` the first start explains
+        no parent process would restore the terminal. With `restart_status` it has a parent that
+        starts it again after that exit status. With `show_welcome` the first start explains
         the app and has a sample to ask about. A `server` answers other programs once the user
         starts it. `machines` are those that a target may be spread over."""
         super().__init__(driver_class=paste_safe_driver())
@@ -155,7 +159,7 @@ class SpecchatApp(App[None]):
         self._quit_asked: tuple[str, float] | None = None
         """The last key, if it asked to quit, and when."""
         self._closing_engine = False
-        self._supervised = supervised
+        self._supervised, self._restart_status = supervised, restart_status
         self.window = Window(self._write)
         self.chat = ChatScreen(
             engine, load, settings_file, clock, folder, snapshots, costs, startup_message, attached
@@ -348,6 +352,20 @@ class SpecchatApp(App[None]):
     @on(CostsMeasured)
     def _pair_timed(self, event: CostsMeasured) -> None:
         self.models.on_costs_measured(event.costs)
+
+    @on(EngineLost)
+    def _restart(self, event: EngineLost) -> None:
+        """In a new process, unless this one has something that is not saved."""
+        repository = self.chat.open_chats.repository
+        if repository.opening:
+            self.set_timer(RESTART_DELAY, lambda: self._restart(event))
+        elif self._restart_status is not None and repository.writable:
+            self._quit(self._restart_status)
+        else:
+            self.chat.notice.show(
+                f"{event.problem}. Conversations are not saved here: copy what you need, quit with"
+                " ^Q, and start specchat again."
+            )
 
     def action_serve(self) -> None:
         if self._server is not None:

@@ -93,6 +93,49 @@ def test_it_ends_quietly_while_it_answers(tmp_path: Path) -> None:
     assert len(shown.splitlines()) <= 2, shown
 
 
+LOSES_GPU = """
+import sys
+from app.cli.main import run
+from app.engine import prefix_cache
+def lose(*args, **named):
+    raise RuntimeError("[METAL] Command buffer execution failed: Impacting Interactivity.")
+prefix_cache.prefill = lose
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(tmp_path: Path) -> None:
+    port = free_port()
+    environment = os.environ | {
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HOME": str(tmp_path),
+    }
+    command = [sys.executable, "-c", LOSES_GPU, "serve", "--port", str(port), "--no-token"]
+    text = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(150))
+    message = {"role": "user", "content": f"{text}\n\nWhat is the code of gate 7?"}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        try:
+            while "can ask" not in process.stderr.readline():
+                pass
+            url = f"http://127.0.0.1:{port}/v1/chat/completions"
+            reply = httpx.post(url, json={"messages": [message]}, timeout=60)
+            status = process.wait(30)
+        finally:
+            process.kill()
+        said = process.stderr.read()
+    assert reply.status_code == 503
+    assert "on the GPU (Impacting Interactivity)" in reply.json()["error"]["message"]
+    assert status == 75
+    assert "(Impacting Interactivity)" in said
+    assert said.splitlines()[-1].endswith("start `specchat serve` again.")
+    assert "Traceback" not in said
+
+
 def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) -> None:
     port = free_port()
     environment = os.environ | {

@@ -92,6 +92,34 @@ def test_a_killed_app_leaves_a_terminal_that_works(
         again.wait_for("Nothing you wrote is", "a question begun")
 
 
+@pytest.mark.slow
+def test_an_app_that_loses_the_gpu_starts_again_with_the_question_that_was_not_answered(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    document = tmp_path / "rent.txt"
+    facts = ("The tenant pays the rent on the first.", "The flat has two balconies.")
+    document.write_text("\n\n".join(f"{facts[n % 2]} Note {n}." for n in range(200)))
+    program = [sys.executable, str(ROOT / "tests" / "e2e" / "lost_gpu_screen.py"), str(document)]
+    with Terminal(program, folder=ROOT, environment=home, size=(100, 30)) as terminal:
+        terminal.wait_for("ready", "rent.txt")
+        before = processes(terminal)
+        terminal.type("When does the tenant pay the rent?")
+        terminal.press("Enter")
+        screen = terminal.wait_for(
+            "specchat has started again", "When does the tenant", "^A asks the last", "✓ ready"
+        )
+        assert screen.count("rent.txt") == 1, "the file is not attached a second time"
+        after = processes(terminal)
+        assert after[0] == before[0]
+        assert after[1] != before[1]
+        terminal.press("C-a")
+        terminal.wait_for("pays the rent on the first", "▸ Read")
+        assert Path(home["XDG_DATA_HOME"], "step").read_text() == "256"
+        terminal.press("C-q")
+        terminal.wait_for("exited with 0")
+        assert not modes(terminal)
+
+
 def test_sigterm_to_the_parent_ends_the_app_in_good_order(started: Terminal) -> None:
     parent, child = processes(started)
     parent.terminate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -77,6 +78,24 @@ def test_a_failure_while_it_reads_has_a_status_too(problem: str, status: int) ->
     story = Story(fails_in=Phase.PREFILL, problem=problem)
     with served(story) as address, client(address) as http:
         assert http.post(CHAT, json=chat()).status_code == status
+
+
+def test_a_server_that_loses_the_gpu_answers_503_and_ends() -> None:
+    """What waits for the one that fails is answered in the same way."""
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, gpu_lost=True, problem="The GPU is lost"))
+    engine.start_thread(lambda event: 0.01)
+    with running(engine) as address, client(address) as http, ThreadPoolExecutor(3) as threads:
+        replies = list(threads.map(lambda _: http.post(CHAT, json=chat()), range(3)))
+        assert {reply.status_code for reply in replies} == {503}
+        assert any("The GPU is lost" in reply.text for reply in replies)
+        assert all("retry-after" in reply.headers for reply in replies)
+        until(lambda: not answers(address))
+
+
+def answers(address: str) -> bool:
+    host, port = address.removeprefix("http://").split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
 
 
 BODIES = {

@@ -83,6 +83,8 @@ async def kept_app(
     size: tuple[int, int] = SMALL,
     settings: SettingsFile | None = None,
     attached: Sequence[str] = (),
+    startup_message: str = "",
+    restart_status: int | None = None,
 ) -> AsyncIterator[tuple[Pilot[None], SpecchatApp]]:
     """The app on the conversations of `folder`, from its start to its proper end."""
     if not (folder / "conversations.db").exists():
@@ -96,6 +98,8 @@ async def kept_app(
         folder=folder,
         snapshots=folder / "snapshots",
         attached=attached,
+        startup_message=startup_message,
+        restart_status=restart_status,
     )
     try:
         async with app.run_test(size=size) as pilot:

@@ -38,6 +38,7 @@ class ChatContext:
     draw_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Locked while another conversation or turn is put on the screen."""
     engine_closed: bool = False
+    """Whether the engine answers nothing any more."""
 
     @property
     def settings(self) -> Settings:

@@ -14,6 +14,7 @@ from app.protocol.events import (
     EngineWarning,
     Event,
     Failed,
+    GpuLost,
     HostsLost,
     Loaded,
     LoadingAlone,
@@ -40,6 +41,14 @@ class CostsMeasured(Message):
     def __init__(self, costs: Costs) -> None:
         super().__init__()
         self.costs = costs
+
+
+class EngineLost(Message):
+    """The engine has lost the GPU: it answers nothing any more in this process."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__()
+        self.problem = problem
 
 
 class EngineEventHandler:
@@ -77,6 +86,9 @@ class EngineEventHandler:
                 self._context.notice.suggest("")
             case Closed():
                 self._context.engine_closed = True
+            case GpuLost():
+                self._context.engine_closed = True
+                self._context.screen.post_message(EngineLost(event.problem))
             case SnapshotFailed() | SnapshotProgress():
                 self._open_chats.on_snapshot_event(event)
             case CostsUpdated():

@@ -68,7 +68,8 @@ class Navigation:
             messages.append(f"{self._repository.open_error} Nothing will be saved.")
         messages += self._repository.unread_notices()
         last = opened.conversation.last
-        if self._startup_message and last is not None and last.state is TurnState.STOPPED:
+        unanswered = TurnState.STOPPED, TurnState.FAILED
+        if self._startup_message and last is not None and last.state in unanswered:
             continues = "F4 continues the last answer, " if last.can_continue else ""
             messages.append(f"{continues}^A asks the last question again, ^R reads it all.")
         self._attachments.reassign(early, opened)

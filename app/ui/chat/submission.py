@@ -152,7 +152,7 @@ class Submission:
 
     def submit_queued(self) -> None:
         """Ask the next queued question, of any conversation, unless something is answered."""
-        queued = None if self.busy else self._open_chats.pop_queued()
+        queued = None if self.busy or self.broken else self._open_chats.pop_queued()
         if queued is not None:
             self.ask(*queued)
 

@@ -1,0 +1,179 @@
+"""The system has stopped the process's work on the GPU: nothing more is tried there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from app.engine import attention_scores, decode, loader, prefix_cache, snapshot_parts
+from app.engine.background_prefill import BackgroundPrefill
+from app.engine.cache_pool import CachePool
+from app.engine.draft_proposals import DraftProposals
+from app.engine.failures import to_failed
+from app.engine.loader import LoadError
+from app.engine.memory import describe_error, is_gpu_lost, is_oom
+from app.engine.snapshot_manifest import MANIFEST
+from app.protocol.commands import CachePolicy, CalibrateCosts, Load
+from app.protocol.events import (
+    EngineWarning,
+    Failed,
+    FellBackToDense,
+    GpuLost,
+    Loaded,
+    SnapshotFailed,
+    SnapshotProgress,
+)
+from app.protocol.options import BackgroundPolicy
+from tests.engine.driver import Driver
+from tests.engine.test_cache_check import first_question
+from tests.engine.test_idle import ALWAYS, Idle
+from tests.engine.test_memory_errors import RAN_OUT
+
+FAILED = "[METAL] Command buffer execution failed: "
+IGNORED = (
+    f"{FAILED}Ignored (for causing prior/excessive GPU errors)"
+    " (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+)
+INTERACTIVITY = (
+    f"{FAILED}Impacting Interactivity"
+    " (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)."
+)
+LOST = {
+    "ignored": IGNORED,
+    "ignored, in another language": (
+        f"{FAILED}Ignoriert (00000004: kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+    ),
+    "ignored, on another GPU": (
+        f"{FAILED}Ignored (00000004:kIOAccelCommandBufferCallbackErrorSubmissionsIgnored)."
+    ),
+    "ignored, without a code": f"{FAILED}Ignored (for causing prior/excessive GPU errors).",
+    "too long": INTERACTIVITY,
+    "too long, without a code": f"{FAILED}Impacting Interactivity.",
+    "a timeout": (
+        f"{FAILED}Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)."
+    ),
+    "a hang": f"{FAILED}Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang).",
+    "another's error": (
+        f"{FAILED}Discarded (victim of GPU error/recovery)"
+        " (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)."
+    ),
+    "CUDA": "cudaMallocAsync(&data, size, stream) failed: an illegal memory access was encountered",
+}
+REASONS = {
+    "ignored": "Ignored (for causing prior/excessive GPU errors)",
+    "ignored, in another language": "Ignoriert",
+    "too long": "Impacting Interactivity",
+    "a hang": "Caused GPU Hang Error",
+}
+SENTENCE = (
+    "The system stopped specchat's work on the GPU ({}), which only a new process can use again:"
+    " ask again once specchat has started again."
+)
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_every_wording_of_a_lost_gpu_is_known(name: str) -> None:
+    text = LOST[name]
+    outer = LoadError("The model could not be read")
+    outer.__cause__ = RuntimeError(text)
+    for error in (RuntimeError(text), outer):
+        assert is_gpu_lost(error)
+        assert not is_oom(error)
+        assert describe_error(error) == "the system stopped its work on the GPU"
+        failed = to_failed(3, error)
+        assert (failed.turn, failed.gpu_lost) == (3, True)
+        if name in REASONS:
+            assert failed.message == SENTENCE.format(REASONS[name])
+
+
+@pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
+def test_running_out_of_memory_is_not_taken_for_a_lost_gpu(error: BaseException) -> None:
+    assert not is_gpu_lost(error)
+    assert not to_failed(1, error).gpu_lost
+
+
+POINTS = {
+    "the draft reads": (prefix_cache, "prefill"),
+    "the draft observes": (attention_scores, "_mask_scores"),
+    "the draft proposes": (DraftProposals, "_write"),
+    "the target decodes": (decode.Decoder, "run"),
+}
+
+
+@pytest.mark.parametrize("text", [IGNORED, INTERACTIVITY], ids=["ignored", "too long"])
+@pytest.mark.parametrize("point", [p for p in POINTS if p != "the draft proposes"])
+def test_after_a_lost_gpu_nothing_more_is_tried(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch, point: str, text: str, folders: dict[str, Path]
+) -> None:
+    loaded.answer(replace(first_question(1), conversation="other"))
+    used = mock.Mock(side_effect=RuntimeError(text))
+    monkeypatch.setattr(*POINTS[point], used)
+    failed = loaded.run(replace(first_question(2), conversation="c"))
+    assert isinstance(failed, Failed)
+    assert failed.gpu_lost
+    assert loaded.until(GpuLost)
+    used.assert_called_once()
+    assert not loaded.of(FellBackToDense)
+    touched = mock.Mock(side_effect=AssertionError("the GPU was used again"))
+    for where, name in (*POINTS.values(), (loader, "load_model")):
+        monkeypatch.setattr(where, name, touched)
+    again = loaded.run(first_question(3))
+    assert again == replace(failed, turn=3)
+    for command in (Load(str(folders["target"])), CalibrateCosts()):
+        loaded.engine.send(command)
+        assert loaded.until(Failed, Loaded) == replace(failed, turn=None)
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    assert loaded.run(first_question(4)) == replace(failed, turn=4), "a policy is no command"
+    touched.assert_not_called()
+
+
+@pytest.mark.parametrize("step", ["_check_no_nans", "_measure"])
+def test_a_gpu_that_is_lost_while_loading_is_said(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(IGNORED)))
+    failed = driver.load(folders["target"])
+    assert isinstance(failed, Failed)
+    assert failed.gpu_lost
+    assert driver.until(GpuLost, Failed) == GpuLost(failed.problem, failed.advice)
+
+
+def test_a_gpu_that_is_lost_between_two_turns_is_reported_without_a_failed_turn(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded.answer(first_question())
+    monkeypatch.setattr(CachePool, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
+    assert isinstance(loaded.until(GpuLost, Failed, EngineWarning), GpuLost)
+    assert isinstance(loaded.run(first_question(2)), Failed)
+
+
+def test_background_reading_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Idle(ALWAYS)
+    monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
+    with pytest.raises(RuntimeError, match="Ignored"):
+        idle.pool.step()
+    assert not idle.of(EngineWarning)
+
+
+def test_the_last_good_snapshot_outlives_it(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver()
+    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
+    driver.load(folders["target"], folders["draft"])
+    ask = first_question()
+    driver.answer(ask)
+    while (done := driver.until(SnapshotProgress)) and done.done < done.total:  # type: ignore[union-attr]
+        pass
+    (manifest,) = tmp_path.glob(f"*/{MANIFEST}")
+    before = manifest.read_bytes()
+    monkeypatch.setattr(
+        snapshot_parts, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED))
+    )
+    driver.answer(replace(ask, turn=2, sampling=replace(ask.sampling, max_tokens=3)))
+    assert isinstance(driver.until(GpuLost, SnapshotFailed), GpuLost)
+    driver.close()
+    assert manifest.read_bytes() == before
