@@ -35,7 +35,7 @@ READ_AGAIN = 32
 
 class MidAnswerRecall:
     """Of one answer. `budget` is how many tokens may be recalled. `on_read` gets their
-    positions; `on_step` is called after each step and raises to cancel."""
+    positions; `on_step` is called after each step and in long ones, and raises to cancel."""
 
     def __init__(
         self,
@@ -116,6 +116,7 @@ class MidAnswerRecall:
             ids,
             np.union1d(np.concatenate([missing, following]), again),
             self._model.step,
+            self._on_step,
             self._on_step,
         )
         set_next_position(target.cache, last)

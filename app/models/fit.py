@@ -27,8 +27,8 @@ from app.protocol.memory_model import (
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
 PREFILL_STEP, DRAFT_PREFILL_STEP = 512, LARGEST_STEP
-"""Tokens of a prefill step. The engine's steps aim at half a second: a target gets more than 512
-only if it prefills more than 3,000 tokens a second. A draft is assumed to use the largest step."""
+"""Tokens of a prefill step. On a GPU a target gets at least 512, and more only where there is
+memory for it. A draft is assumed to use the largest step."""
 SSM_CHUNK = 256
 """Tokens of a chunk in which a Mamba layer relates all pairs (`mlx_lm/models/ssm.py`)."""
 _GRAIN = 1024
