@@ -168,6 +168,7 @@ class Transient:
         unfused = widths - backend.fused_head_sizes
         forcible = bool(unfused) and unfused <= backend.forced_head_sizes
         forcible = forcible and _whole(config, "v_head_dim") in (0, width)
+        forcible = forcible and not config.get("attn_logit_softcapping")  # which no kernel has
         return make(element, unfused_copies(sinks) if unfused else 0, forcible=forcible)
 
     def bytes(self, step: int, context: int, forced: bool = False) -> float:

@@ -48,14 +48,6 @@ def unfused_copies(sinks: bool) -> int:
     return 3 if sinks else 1
 
 
-def score_copies(head_dim: int, sinks: bool, forced: bool = True) -> int:
-    """How often one layer's scores exist at once during a step on a GPU: 0 where attention is
-    fused, with `forced` also where MLX must be asked for it. Keys and values have `head_dim`."""
-    if head_dim in FUSED_HEAD_DIMS or (forced and head_dim in FORCED_HEAD_DIMS):
-        return 0
-    return unfused_copies(sinks)
-
-
 def block_shape(kv_heads: int, group: int, rows: int, head_dim: int) -> tuple[int, int]:
     """How many key heads, and how many of the observed rows, make a block: at least one of each.
     `group` query heads share a key head."""
