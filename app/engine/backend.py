@@ -6,6 +6,7 @@ what a GPU would run.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from app.protocol.memory_model import FORCED_HEAD_DIMS, FUSED_HEAD_DIMS
@@ -32,6 +33,12 @@ class Backend:
     """Head sizes for which that kernel is used only where it is asked for."""
     attention_slowdown: float = 1.0
     """How many times as long an operation of attention takes as one of a matrix of weights."""
+
+    @property
+    def uses_tf32(self) -> bool:
+        """Whether float32 matrices may be multiplied with 10 bits of mantissa, as an M5 and
+        NVIDIA's GPUs do unless the environment forbids it."""
+        return not self.on_cpu and os.environ.get("MLX_ENABLE_TF32", "1") != "0"
 
 
 CPU = Backend(

@@ -221,7 +221,8 @@ def _load_one(
     caches = CacheMaker(model, quantisation)
     findings = known or _measure(path, model, caches, step.backend if shard is None else None)
     if probes and findings.reading is None:
-        findings = replace(findings, reading=probe(model, info.context_length, caches) or "")
+        reading = probe(model, info.context_length, caches, step.backend.uses_tf32)
+        findings = replace(findings, reading=reading or "")
     if findings != known:
         record.write(findings)
     text, element = config.get("text_config") or config, compute_dtype(model).size
