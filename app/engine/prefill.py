@@ -61,10 +61,9 @@ class StepSize:
         size = self._size // 2 if self.under_pressure else self._size
         return max(min(size, self._max_tokens), min(SMALLEST_STEP, self._size))
 
-    @property
-    def parts(self) -> int:
-        """In how many parts the next step should be evaluated so that it can be cancelled."""
-        return max(math.ceil(self._seconds_per_token * self.tokens / PART_SECONDS), 1)
+    def parts(self, tokens: int) -> int:
+        """In how many parts a step of this many tokens is evaluated, to be cancelled soon."""
+        return max(math.ceil(self._seconds_per_token * tokens / PART_SECONDS), 1)
 
     def expect(self, seconds_per_token: float, head_size: int = 0) -> None:
         """What is known of the model before its first step; 0 seconds: nothing. Steps are as long
@@ -236,12 +235,12 @@ def prefill(
         end = min(done + step.tokens, len(ids))
         chosen, count = None if positions is None else positions[done:end], end - done
         parts = None
-        if on_part is not None and step.parts > 1:
+        if on_part is not None and step.parts(count) > 1:
 
             def report(share: float, done: int = done, count: int = count) -> None:
                 on_part(done + int(share * count))
 
-            parts = StepInParts(cache[:num_layers], step.parts, report)
+            parts = StepInParts(cache[:num_layers], step.parts(count), report)
         forced = step.forces_fused(count)
         prefill_step(
             model,
@@ -254,7 +253,7 @@ def prefill(
             parts=parts,
         )
         memory.trim_buffer_cache()
-        step.record(end - done, time.perf_counter() - started_at)
+        step.record(count, time.perf_counter() - started_at)
         done = end
         on_step(done)
 

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,7 +237,7 @@ class PromptReader:
                         self._memory_manager.check_step_fits(model, self.read_tokens, fits)
 
                 def on_part(now: int, before: int = done) -> None:
-                    report(before + now)
+                    report(before + now, within_step=True)
 
                 if len(part):
                     target.prefill_at(model.model, prompt.ids, part, model.step, on_step, on_part)
@@ -399,7 +400,7 @@ class PromptReader:
                     on_step,
                     on_observed,
                     tuning,
-                    report_prefill,
+                    partial(report_prefill, within_step=True),
                 )
             importance = np.pad(importance, (0, read.answer_prefix_len))
             return importance if read is prompt else importance_for_target(importance, prompt)

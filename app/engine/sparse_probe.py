@@ -22,7 +22,7 @@ _NAMES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 _MULTIPLIERS = (7, 11, 13)
 """Each makes other token ids. Rounding differs from text to text, above all where it chooses other
 experts; wrong positions show in every text."""
-TOLERANCES = {"float32": 0.001, "TF32": 0.01, "float16": 0.03, "bfloat16": 0.1}
+TOLERANCES = {"float32": 0.001, "TF32": 0.01, "float16": 0.03, "bfloat16": 0.13}
 """Of the logits' size, by the precision of products: what is rounding in any case. Measured on
 random models of 11 architectures, 5 of each, and two real ones: the largest error of those that can
 be read with gaps, and the smallest where positions do not reach the rotary embeddings or attention

@@ -64,7 +64,7 @@ def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
         count = min(step.tokens, PROMPT - done)
         each = max((1 + done / halved_at) / rate - overhead / 512, 0.0)
         seconds = overhead + count * each
-        layers = max(model.attentions // step.parts, 1)
+        layers = max(model.attentions // step.parts(count), 1)
         longest = max(longest, seconds * layers / model.attentions)
         step.record(count, seconds)
         elapsed, done = elapsed + seconds, done + count
