@@ -149,9 +149,9 @@ class Forecast:
 
 
 class TurnClock:
-    """`cancelled` and `under_pressure` are polled at every step boundary, and `cancelled` within long
-    steps, too. `under_pressure` may free memory, and tells whether the turn has to stop for lack of
-    it. The turn was `sent` at that time of `time.perf_counter`, or now."""
+    """`cancelled` and `under_pressure` are polled at every step boundary, the first also within
+    long steps. The latter may free memory, and tells whether the turn has to stop for lack of it.
+    The turn was `sent` at that time of `time.perf_counter`, or now."""
 
     def __init__(
         self,
