@@ -50,7 +50,7 @@ class BackgroundPrefill:
     def total(self) -> int:
         return len(self._conversation.target)
 
-    def step(self, check_stop: Callable[[], None]) -> bool:
+    def step(self, check_stop: Callable[[], None] = lambda: None) -> bool:
         """Read one step. True when everything is read, and the cache replaced. `check_stop` is
         called about twice a second, and raises to leave a long step, which is not read then."""
         sparse, fork = self._conversation.target, self._fork
