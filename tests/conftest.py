@@ -12,6 +12,8 @@ from hypothesis import settings
 
 from app.engine.blas import load_openblas
 
+# On an M5 and on NVIDIA's GPUs MLX multiplies float32 matrices in TF32 otherwise, to about 1e-3.
+os.environ["MLX_ENABLE_TF32"] = "0"
 load_openblas()  # before any test module imports MLX: a minute instead of ten
 
 # Programs started in the background ignore Ctrl+C, and so would all that tests start.

@@ -7,6 +7,8 @@ is tight. Otherwise its progress stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from app.engine import memory
@@ -48,8 +50,9 @@ class BackgroundPrefill:
     def total(self) -> int:
         return len(self._conversation.target)
 
-    def step(self) -> bool:
-        """Read for about half a second. True when everything is read, and the cache replaced."""
+    def step(self, check_stop: Callable[[], None] = lambda: None) -> bool:
+        """Read one step. True when everything is read, and the cache replaced. `check_stop` is
+        called about twice a second, and raises to leave a long step, which is not read then."""
         sparse, fork = self._conversation.target, self._fork
         self._started = True
         fork.rewind(fork.common_prefix_len(sparse.ids))
@@ -58,7 +61,14 @@ class BackgroundPrefill:
         positions = np.arange(len(fork), end, dtype=np.int32)
         if len(positions):
             with reserve_capacity(fork.cache, len(sparse) - len(fork)):
-                fork.prefill_at(model, sparse.ids, positions, step, lambda done: None)
+                fork.prefill_at(
+                    model,
+                    sparse.ids,
+                    positions,
+                    step,
+                    lambda done: None,
+                    lambda done: check_stop(),
+                )
         if len(fork) < len(sparse):
             return False
         if (problem := find_mismatch(fork)) is not None:

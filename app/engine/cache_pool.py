@@ -15,7 +15,7 @@ from app.engine.loader import ModelPair
 from app.engine.power import PowerProbe, SystemPower
 from app.engine.prefill import OnStep
 from app.engine.prefix_sharing import PrefixSharing
-from app.engine.progress import TurnClock
+from app.engine.progress import Cancelled, TurnClock
 from app.engine.prompt import Prompt
 from app.engine.sharded_model import Operation, ShardsLost
 from app.engine.sharded_snapshots import ShardedSnapshots
@@ -42,7 +42,8 @@ MOST_IN_MEMORY = 64
 
 class CachePool:
     """The caches of one loaded pair, on the engine's thread. `stopped` says whether the running
-    turn was cancelled: saving to free memory for it then stops."""
+    turn was cancelled: saving to free memory for it then stops. `has_pending` says whether a
+    command waits: a long step of background prefill then stops."""
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class CachePool:
         emit: Callable[[Event], None],
         power: PowerProbe | None = None,
         stopped: Callable[[], bool] = lambda: False,
+        has_pending: Callable[[], bool] = lambda: False,
     ) -> None:
         self._pair, self._emit, self._policy = pair, emit, policy
+        self._has_pending = has_pending
         self._power, self._stopped = power or SystemPower(), stopped
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
         """By conversation; the most recently used comes last."""
@@ -196,8 +199,8 @@ class CachePool:
         return self._snapshots is not None
 
     def step(self, background: bool = True) -> bool:
-        """One step of idle work, of about half a second: background prefill of the last
-        conversation, then saving. False when there is nothing left to do."""
+        """One step of idle work, which ends about half a second after a command came: background
+        prefill of the last conversation, then saving. False when there is nothing left to do."""
         return (background and self._background_step()) or self._save_step()
 
     @property
@@ -297,9 +300,11 @@ class CachePool:
                     return False
                 self._background = conversation, BackgroundPrefill(target, cache)
             prefill = self._background[1]
-            finished = prefill.step()
+            finished = prefill.step(self._check_pending)
         except memory.NotEnoughMemory:
             return False
+        except Cancelled:
+            return True
         except Exception as error:  # no one requested it: only its progress is lost
             memory.reraise_gpu_lost(error)
             _log.warning("reading in the background failed", exc_info=error)
@@ -315,6 +320,10 @@ class CachePool:
             self._stop_saving(conversation)  # it would save the sparse cache
         self._emit(BackgroundProgress(conversation, prefill.done, prefill.total))
         return True
+
+    def _check_pending(self) -> None:
+        if self._has_pending():
+            raise Cancelled
 
     def _fits_budget(self, needed: float) -> bool:
         """Whether this much more fits into the memory budget, once saved caches are dropped."""

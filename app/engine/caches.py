@@ -9,7 +9,7 @@ with the next *position*, and build masks from positions, so that unmodified mod
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -363,11 +363,17 @@ class StepWatcher:
 
     def __init__(self, caches: Iterable[Any]) -> None:
         self._pending = [(cache, _step_state(cache)) for cache in caches][::-1]
+        self._count = len(self._pending)
 
     def __call__(self) -> bool:
         while self._pending and _has_changed(*self._pending[-1]):
             self._pending.pop()
         return not self._pending
+
+    @property
+    def updated(self) -> int:
+        """How many of the caches, in order, were updated when it was called last."""
+        return self._count - len(self._pending)
 
 
 def _step_state(cache: Any) -> list[Any]:
@@ -384,6 +390,41 @@ def _has_changed(cache: Any, before: list[Any]) -> bool:
     if isinstance(cache, ArraysCache):
         return all(a is not b for a, b in zip(now, before, strict=True))
     return bool(now) and (now[0] is not before[0] or now[1] != before[1])
+
+
+def step_undo(cache: Cache) -> Callable[[int], None] | None:
+    """What puts `cache` back to how it is now, given the number of tokens of a step that only some
+    of its layers have got. None where a layer is of a kind that cannot be put back."""
+    undos = [_layer_undo(layer) for layer in flatten(cache)]
+    if not all(undos):
+        return None
+
+    def undo(count: int) -> None:
+        for undo_layer in undos:
+            if undo_layer is not None:
+                undo_layer(count)
+
+    return undo
+
+
+def _layer_undo(layer: Any) -> Callable[[int], object] | None:
+    if isinstance(layer, PositionedCache):
+        positions = layer.positions
+        return lambda count: layer.trim(0 if layer.positions is positions else count)
+    if type(layer) in TRIMMABLE:
+        offset = layer.offset
+        return lambda count: layer.trim(layer.offset - offset)
+    if type(layer) in (ArraysCache, RotatingKVCache):  # whose steps make new arrays
+        before = {**vars(layer)}
+        if isinstance(layer, ArraysCache):
+            before["cache"] = list(layer.cache)
+        return lambda count: vars(layer).update(before)
+    return None
+
+
+def attention_layers(cache: Cache) -> int:
+    """How many layers attend to what they store."""
+    return sum(not isinstance(layer, ArraysCache) for layer in flatten(cache))
 
 
 def nbytes(cache: Any) -> int:

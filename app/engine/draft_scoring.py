@@ -45,6 +45,7 @@ def score(
     on_step: OnStep,
     on_observed: OnObserved,
     tuning: Tuning = DEFAULT_TUNING,
+    on_part: OnStep | None = None,
 ) -> Importance:
     """Importance of each of the prompt's `ids` (M,), according to the draft `model`.
 
@@ -65,7 +66,8 @@ def score(
     positions = np.arange(start, observed_from, dtype=np.int32)
     blocks = Blocks(top=tuning.sparse_draft_top)
     with mlx_patches.sparse_attention(blocks if total >= tuning.sparse_draft_from else None):
-        prefix.prefill_at(model, ids, positions, step, lambda done: on_step(start + done))
+        count_on = None if on_part is None else lambda done: on_part(start + done)
+        prefix.prefill_at(model, ids, positions, step, lambda done: on_step(start + done), count_on)
     prefix.add_checkpoint()
 
     run = partial(_forward, model, prefix, ids[observed_from:], step.backend, lookahead > 0)

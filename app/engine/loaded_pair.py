@@ -55,7 +55,9 @@ class LoadedPair:
         self.costs = PairCosts(
             self.pair, Path(folder) if folder is not None else None, self._emit, self._has_pending
         )
-        self.caches = CachePool(self.pair, policy, self._emit, self._power, self._stopped)
+        self.caches = CachePool(
+            self.pair, policy, self._emit, self._power, self._stopped, self._has_pending
+        )
         self.memory_manager = MemoryManager(self.pair, self._emit, self.caches, self._monitor)
         self.pressure = PressureResponse(self.pair, self._monitor, self.memory_manager, self._emit)
 

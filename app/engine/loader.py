@@ -221,10 +221,13 @@ def _load_one(
     caches = CacheMaker(model, quantisation)
     findings = known or _measure(path, model, caches, step.backend if shard is None else None)
     if probes and findings.reading is None:
-        findings = replace(findings, reading=probe(model, info.context_length, caches) or "")
+        reading = probe(model, info.context_length, caches, step.backend.uses_tf32)
+        findings = replace(findings, reading=reading or "")
     if findings != known:
         record.write(findings)
     text, element = config.get("text_config") or config, compute_dtype(model).size
+    transient = Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend)
+    step.expect(findings.speed.per_token if findings.speed else 0.0, transient.head_dim)
     return LoadedModel(
         model,
         tokenizer,
@@ -233,7 +236,7 @@ def _load_one(
         step,
         identity,
         path,
-        Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
+        transient,
         quantisation,
         int(text.get("vocab_size") or 0),
         memory.attention_cost_ratio(text, info.parameters),

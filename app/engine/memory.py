@@ -21,6 +21,7 @@ from app.protocol.memory import MemoryStats, format_bytes
 from app.protocol.memory_model import (
     BUDGET_SHARE,
     LARGEST_STEP,
+    MAX_SCORE_BYTES,
     SMALLEST_STEP,
     scoring_bytes,
     step_elements,
@@ -143,6 +144,8 @@ class Transient:
     dequantised_per_token: int = 0
     """Where keys and values are quantised: a layer's elements for one token. Large steps dequantise
     them; small ones materialise scores, masked scores and probabilities."""
+    forcible: bool = False
+    """Whether attention can be forced to be fused: slower, but scores are never materialised."""
 
     @classmethod
     def of(
@@ -163,12 +166,19 @@ class Transient:
         if backend.query_block:
             # For MLX, NumPy, and back. Block-sparse attention: twice the rows, far fewer keys.
             return make(4, 3, LARGEST_STEP if sinks else backend.query_block)
-        fused = width in backend.fused_head_sizes
-        return make(element, 0 if fused else unfused_copies(sinks))
+        widths = {width, _whole(config, "global_head_dim") or width}
+        unfused = widths - backend.fused_head_sizes
+        forcible = bool(unfused) and unfused <= backend.forced_head_sizes
+        forcible = forcible and _whole(config, "v_head_dim") in (0, width)
+        forcible = forcible and not config.get("attn_logit_softcapping")  # which no kernel has
+        return make(element, unfused_copies(sinks) if unfused else 0, forcible=forcible)
 
-    def bytes(self, step: int, context: int) -> float:
-        """For a step of `step` tokens, with `context` tokens in the cache after it."""
+    def bytes(self, step: int, context: int, forced: bool = False) -> float:
+        """For a step of `step` tokens, with `context` tokens in the cache after it; `forced`: with
+        fused attention where it is `forcible`."""
         rows, copies, expanded = min(step, self.rows), self.score_copies, 0
+        if forced and self.forcible:
+            copies = 0
         if self.dequantised_per_token and step >= DEQUANTISE_FROM:
             expanded = self.dequantised_per_token
         elif self.dequantised_per_token:
@@ -181,11 +191,22 @@ class Transient:
         """For scoring a prompt of `tokens` with this draft."""
         return float(scoring_bytes(tokens, self.heads, self.head_dim))
 
-    def largest_step(self, available: float, context: int) -> int:
+    def largest_step(self, available: float, context: int, forced: bool = False) -> int:
         """The largest power of two whose step fits; the smallest step if none does."""
         sizes = [1 << n for n in range(SMALLEST_STEP.bit_length() - 1, LARGEST_STEP.bit_length())]
-        fitting = [size for size in sizes if self.bytes(size, context) <= available]
+        fitting = [
+            size
+            for size in sizes
+            if self.bytes(size, context, forced) <= available
+            and (self.on_cpu or self._score_bytes(size, context, forced) <= MAX_SCORE_BYTES)
+        ]
         return max(fitting, default=SMALLEST_STEP)
+
+    def _score_bytes(self, step: int, context: int, forced: bool) -> int:
+        """Bytes of one layer's scores, as one array."""
+        if not self.score_copies or (forced and self.forcible):
+            return 0
+        return self.element_size * self.heads * step * context
 
 
 NO_TRANSIENT = Transient(0, 0, 0, 0)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from app.engine.loader import LoadedModel
 from app.protocol.memory_model import SMALLEST_STEP
 
-PREFERRED_STEP = 256
-"""Tokens of the step that memory is freed for. Smaller steps are slower, but fit."""
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
@@ -32,25 +29,29 @@ def prefill_need(
     """The target prefills `count` tokens, and has `context` cached in the end. With `retain_all`,
     windows evict nothing."""
     cache = target.cache_size.bytes(count, retain_all)
-    preferred, minimum = (
-        cache + transient_bytes(target, step, context) for step in (PREFERRED_STEP, SMALLEST_STEP)
-    )
+    preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
     return MemoryNeed(f"Reading {count:,} tokens", target, preferred, minimum)
 
 
-def transient_bytes(model: LoadedModel, step: int, context: int) -> float:
-    """What a step needs on top of its cache entries. One layer's buffer exists twice while it
-    grows, before the first step or while decoding; on a CPU also during its attention."""
+def _steps(model: LoadedModel) -> tuple[int, int]:
+    """Tokens of the step that memory is freed for, and of the smallest: slower, but it fits."""
+    return model.step.backend.first_step, SMALLEST_STEP
+
+
+def transient_bytes(model: LoadedModel, step: int, context: int, forced: bool = True) -> float:
+    """What a step needs on top of its cache entries, with attention `forced` to be fused where that
+    is possible. One layer's buffer exists twice while it grows, before the first step or while
+    decoding; on a CPU also during its attention."""
     copy = model.cache_size.largest_layer_bytes * context
     during_attention = copy if model.transient.on_cpu else 0.0
-    return max(copy, during_attention + model.transient.bytes(step, context))
+    return max(copy, during_attention + model.transient.bytes(step, context, forced))
 
 
 def next_step_bytes(model: LoadedModel, context: int, reserved: bool = False) -> float:
     """What the next step after `context` tokens needs. Unless its capacity is reserved, it grows
     the cache, and one layer's buffer exists twice."""
     step = model.step.tokens
-    transient = transient_bytes(model, step, context + step)
+    transient = transient_bytes(model, step, context + step, model.step.forces_fused(step))
     if reserved:
         return transient
     size = model.cache_size
@@ -61,7 +62,6 @@ def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
     """The draft prefills `count` tokens, and scores all `total`."""
     cache, scores = draft.cache_size.bytes(count), draft.transient.scoring(total)
     preferred, minimum = (
-        cache + max(transient_bytes(draft, step, total), scores)
-        for step in (PREFERRED_STEP, SMALLEST_STEP)
+        cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
     )
     return MemoryNeed(f"Scoring {count:,} tokens", draft, preferred, minimum)

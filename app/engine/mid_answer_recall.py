@@ -35,7 +35,8 @@ READ_AGAIN = 32
 
 class MidAnswerRecall:
     """Of one answer. `budget` is how many tokens may be recalled. `on_read` gets their
-    positions; `on_step` is called after each step and raises to cancel."""
+    positions; `on_step` is called after each step, `on_part` within long ones, and they raise to
+    cancel."""
 
     def __init__(
         self,
@@ -46,9 +47,11 @@ class MidAnswerRecall:
         budget: int,
         on_read: Callable[[Positions], None],
         on_step: OnStep,
+        on_part: OnStep | None = None,
     ) -> None:
         self._model, self._target, self._prompt, self._chunk = model, target, prompt, chunk
-        self._budget, self._on_read, self._on_step = budget, on_read, on_step
+        self._budget, self._on_read = budget, on_read
+        self._on_step, self._on_part = on_step, on_part
         self._starts, self._ends = chunk_bounds(prompt.pinned, chunk)
         length = len(prompt.ids)
         self._skipped = np.append(~target.cached, [False] * length)[:length]
@@ -117,6 +120,7 @@ class MidAnswerRecall:
             np.union1d(np.concatenate([missing, following]), again),
             self._model.step,
             self._on_step,
+            self._on_part,
         )
         set_next_position(target.cache, last)
         self._on_read(missing)

@@ -37,7 +37,10 @@ _observer: ContextVar[Observer | None] = ContextVar("specchat_observer", default
 _block: ContextVar[int | None] = ContextVar("specchat_block", default=None)
 _should_exit: ContextVar[Callable[[], bool] | None] = ContextVar("specchat_exit", default=None)
 _sparse: ContextVar[Blocks | None] = ContextVar("specchat_sparse", default=None)
+_forced: ContextVar[frozenset[int]] = ContextVar("specchat_forced", default=frozenset())
 
+MAX_VECTOR_QUERIES = 8
+"""Queries up to which MLX has kernels of another kind, and scores are small."""
 DEQUANTISE_FROM = 128
 """Tokens in a step from which on quantised keys and values are dequantised for it."""
 
@@ -99,6 +102,13 @@ def sparse_attention(blocks: Blocks | None) -> AbstractContextManager[None]:
     return _set(_sparse, blocks)
 
 
+def forced_attention(head_sizes: frozenset[int]) -> AbstractContextManager[None]:
+    """Inside, attention of many queries with heads of these sizes uses MLX's fused kernel, which
+    never writes its scores to memory, also where MLX would prefer to. A device without that kernel
+    raises ValueError. An empty set changes nothing."""
+    return _set(_forced, head_sizes)
+
+
 def _compile_privately() -> None:
     """MLX's CPU backend compiles kernels into the folder for temporary files, and loads what is
     there by that name already. Where others can write to it, use a folder of this user's in it."""
@@ -148,8 +158,22 @@ def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
     return patched
 
 
-def _patched_attention(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
-    @wraps(attention)
+def _forcible(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    """The same, but fused where that is forced and there is a kernel for these shapes."""
+
+    def forced(q: mx.array, k: mx.array, v: mx.array, **kwargs: Any) -> mx.array:
+        many = MAX_VECTOR_QUERIES < q.shape[2] <= k.shape[2]
+        if many and q.shape[3] in _forced.get() and q.shape[3] == v.shape[3]:
+            kwargs["force_fused"] = True
+        return attention(q, k, v, **kwargs)
+
+    return forced
+
+
+def _patched_attention(mlx_attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    attention = _forcible(mlx_attention)
+
+    @wraps(mlx_attention)
     def patched(
         q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Any = None, **kwargs: Any
     ) -> mx.array:

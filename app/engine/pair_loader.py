@@ -138,14 +138,16 @@ def _load_sharded(
     described = shards.described
     text = config.get("text_config") or config
     kv = f"/{command.kv_bits}" if command.kv_bits else ""
+    size, transient = StepSize(step, backend=backend), Transient(**described["transient"])
+    size.expect(0.0, transient.head_dim)
     loaded = LoadedModel(
         ShardedModel(skeleton, shards),
         tokenizer,
         replace(model_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
         memory.CacheSize(**described["cache_size"]),
-        StepSize(step, backend=backend),
+        size,
         f"{fingerprint(path)}{kv}/{described['ranks']} ranks",
-        transient=Transient(**described["transient"]),
+        transient=transient,
         vocab_size=int(text.get("vocab_size") or 0),
         attention_cost_ratio=memory.attention_cost_ratio(
             text, sum(array.size for array in weight_arrays(skeleton))

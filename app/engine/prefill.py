@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,13 +15,20 @@ from numpy.typing import NDArray
 
 from app.engine import memory, mlx_patches
 from app.engine.backend import CPU, GPU, Backend
-from app.engine.caches import Cache, StepWatcher, flatten, positioned_layers, to_positioned
+from app.engine.caches import (
+    Cache,
+    StepWatcher,
+    attention_layers,
+    flatten,
+    positioned_layers,
+    step_undo,
+    to_positioned,
+)
 from app.engine.positions import Positions
-from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP
+from app.protocol.memory_model import LARGEST_STEP, LONG_STEPS, SMALLEST_STEP
 
-TARGET_STEP_SECONDS = 0.5
-"""The longest wait for a cancel; the average one is half of it. Longer only where a backend's
-smallest step takes longer."""
+PART_SECONDS = 0.5
+"""Predicted seconds between two chances to cancel a step that takes longer."""
 
 OnStep = Callable[[int], None]
 """Called after each step with the number of tokens done. Raises to cancel."""
@@ -38,29 +46,57 @@ class StepSize:
     A `fixed` size never changes. The size does not change results, up to rounding.
     """
 
-    def __init__(
-        self, fixed: int | None = None, first: int = 256, backend: Backend | None = None
-    ) -> None:
+    def __init__(self, fixed: int | None = None, backend: Backend | None = None) -> None:
         self.backend = backend or device_backend()
-        self._size = fixed or first
+        self._size = fixed or self.backend.first_step
         self._adapts = fixed is None
-        self.max_tokens = LARGEST_STEP
-        """What the memory for one step allows."""
+        self._seconds_per_token = 0.0
+        self._preferred = 0
+        self._max_tokens = self._max_unforced = LARGEST_STEP
         self.under_pressure = False
         """Whether memory is tight: then steps are half as large."""
 
     @property
     def tokens(self) -> int:
         size = self._size // 2 if self.under_pressure else self._size
-        return max(min(size, self.max_tokens), min(SMALLEST_STEP, self._size))
+        return max(min(size, self._max_tokens), min(SMALLEST_STEP, self._size))
+
+    def parts(self, tokens: int) -> int:
+        """In how many parts a step of this many tokens is evaluated, to be cancelled soon."""
+        return max(math.ceil(self._seconds_per_token * tokens / PART_SECONDS), 1)
+
+    def expect(self, seconds_per_token: float, head_size: int = 0) -> None:
+        """What is known of the model before its first step; 0 seconds: nothing. Steps are as long
+        as its heads prefer if they do not take too long."""
+        self._seconds_per_token = seconds_per_token
+        if not self._adapts or self.backend.on_cpu:
+            return
+        self._preferred = LONG_STEPS.get(head_size, 0)
+        if 0 < seconds_per_token * self._preferred <= self.backend.shrink_above:
+            self._size = self._preferred
+
+    def limit(self, max_tokens: int, max_unforced: int) -> None:
+        """The memory for one step allows `max_tokens`, and more than `max_unforced` only with
+        attention that is forced to be fused."""
+        self._max_tokens, self._max_unforced = max_tokens, max_unforced
+
+    def forces_fused(self, tokens: int) -> bool:
+        """Whether a step of this many tokens needs forced attention."""
+        return self.under_pressure or tokens > self._max_unforced
 
     def record(self, tokens: int, seconds: float) -> None:
         """A step of this many tokens took this long."""
-        if not self._adapts or tokens < self.tokens:
+        if tokens < self.tokens:
             return
-        if seconds > 1.5 * TARGET_STEP_SECONDS:
+        self._seconds_per_token = seconds / tokens
+        if not self._adapts:
+            return
+        grow_below, shrink_above = self.backend.grow_below, self.backend.shrink_above
+        if self._size < self._preferred:
+            grow_below = shrink_above / 2
+        if seconds > shrink_above:
             self._size = max(self.backend.min_step, min(self._size, 2 * tokens) // 2)
-        elif seconds < TARGET_STEP_SECONDS / 3 and tokens == self._size:
+        elif seconds < grow_below and tokens == self._size:
             self._size = min(LARGEST_STEP, self._size * 2)
 
 
@@ -106,25 +142,75 @@ def prefill_step(
     backend: Backend,
     num_layers: int | None = None,
     whole: bool = False,
+    forced: bool = False,
+    parts: StepInParts | None = None,
 ) -> None:
     """Like `forward`, but only to fill the caches of the first `num_layers` layers, or of all.
 
     What no cache needs is not computed: the last layer's attention and what follows it, the output
     head, layers that share another one's cache. With `whole` the model's code runs to its end.
+    `forced` attention is fused where the backend has a kernel for it. A step in `parts` can be
+    cancelled between them; the cache is then as it was before.
     """
     if (fill := getattr(model, "fill", None)) is not None:  # other processes do it
         if positions is not None:
             _announce(cache, positions)
-        fill(cache, ids)
+        fill(cache, ids, forced)
         return
-    with (
-        mlx_patches.blocked_attention(backend.query_block),
-        nullcontext()
-        if whole
-        else mlx_patches.early_exit(StepWatcher(flatten(cache[:num_layers]))),
-    ):
-        forward(model, cache, ids, positions)
+    watcher = StepWatcher(flatten(cache[:num_layers]))
+    should_exit: Callable[[], bool] = watcher
+    undo = None
+    if parts is not None and (undo := step_undo(cache)) is not None:
+        should_exit = parts.watch(watcher)
+    try:
+        with (
+            mlx_patches.forced_attention(backend.forced_head_sizes if forced else frozenset()),
+            mlx_patches.blocked_attention(backend.query_block),
+            nullcontext() if whole else mlx_patches.early_exit(should_exit),
+        ):
+            forward(model, cache, ids, positions)
+    except BaseException:
+        if undo is not None and parts is not None and parts.stopped:
+            undo(len(ids))
+        raise
     mx.eval([c.state for c in cache])
+
+
+class StepInParts:
+    """Evaluates a step while the model's code builds it, a few layers at a time: one part is
+    computed while the next is built, so that the device never waits. After each part `on_part` gets
+    the share (0..1) of the layers that are computed, and raises to cancel: the step is `stopped`
+    then."""
+
+    def __init__(self, cache: Cache, parts: int, on_part: Callable[[float], None]) -> None:
+        self._layers = flatten(cache)
+        self._attentions = attention_layers(cache)
+        self._every = max(self._attentions // parts, 1)
+        self._on_part = on_part
+        self.stopped = False
+
+    def watch(self, watcher: StepWatcher) -> Callable[[], bool]:
+        """The `watcher`, which also evaluates what was built since it was called last."""
+        seen = evaluated = 0
+        running: list[Any] = []
+
+        def at_attention() -> bool:
+            nonlocal seen, evaluated, running
+            is_last, seen = watcher(), seen + 1
+            if seen % self._every and not is_last:
+                return False
+            built = [layer.state for layer in self._layers[evaluated : watcher.updated]]
+            mx.async_eval(built)  # type: ignore[no-untyped-call]
+            mx.eval(running)
+            try:
+                self._on_part(evaluated / len(self._layers))
+            except BaseException:
+                self.stopped = True
+                raise
+            evaluated, running = watcher.updated, built
+            return is_last
+
+        return at_attention
 
 
 def prefill(
@@ -135,17 +221,39 @@ def prefill(
     step: StepSize,
     on_step: OnStep,
     num_layers: int | None = None,
+    on_part: OnStep | None = None,
 ) -> None:
     """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches of the first
-    `num_layers` layers, or of all. When `on_step` raises, the steps done stay in the cache."""
+    `num_layers` layers, or of all. When `on_step` raises, the steps done stay in the cache.
+
+    With `on_part`, a long step can be cancelled, and is then not in the cache: it is called about
+    twice a second with the number of tokens done, those of the running step by its share of layers.
+    """
     done = 0
     while done < len(ids):
         started_at = time.perf_counter()
         end = min(done + step.tokens, len(ids))
-        chosen = None if positions is None else positions[done:end]
-        prefill_step(model, cache, ids[done:end], chosen, step.backend, num_layers)
+        chosen, count = None if positions is None else positions[done:end], end - done
+        parts = None
+        if on_part is not None and step.parts(count) > 1:
+
+            def report(share: float, done: int = done, count: int = count) -> None:
+                on_part(done + int(share * count))
+
+            parts = StepInParts(cache[:num_layers], step.parts(count), report)
+        forced = step.forces_fused(count)
+        prefill_step(
+            model,
+            cache,
+            ids[done:end],
+            chosen,
+            step.backend,
+            num_layers,
+            forced=forced,
+            parts=parts,
+        )
         memory.trim_buffer_cache()
-        step.record(end - done, time.perf_counter() - started_at)
+        step.record(count, time.perf_counter() - started_at)
         done = end
         on_step(done)
 

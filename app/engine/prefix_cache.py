@@ -219,9 +219,11 @@ class PrefixCache:
         positions: Positions,
         step: StepSize,
         on_step: OnStep,
+        on_part: OnStep | None = None,
     ) -> None:
         """Have `model` read the tokens of `ids`, a whole prompt, at these ascending `positions`.
-        mlx-lm's own caches take only what continues them without a gap."""
+        mlx-lm's own caches take only what continues them without a gap. `on_part`: see
+        `prefill`."""
         done = 0
 
         def record_step(now: int) -> None:
@@ -231,7 +233,8 @@ class PrefixCache:
             on_step(now)
 
         chosen = positions if positioned_layers(self.cache) else None
-        prefill(model, self.cache, ids[positions], chosen, step, record_step, self.num_layers)
+        layers = self.num_layers
+        prefill(model, self.cache, ids[positions], chosen, step, record_step, layers, on_part)
 
     def evict(self, positions: Positions) -> None:
         """Drop these ascending tokens; only where `can_insert_at` them."""

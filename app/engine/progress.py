@@ -149,9 +149,9 @@ class Forecast:
 
 
 class TurnClock:
-    """`cancelled` and `under_pressure` are polled at every step boundary; the latter may free
-    memory, and tells whether the turn has to stop for lack of it. The turn was `sent` at that time
-    of `time.perf_counter`, or now."""
+    """`cancelled` and `under_pressure` are polled at every step boundary, the first also within
+    long steps. The latter may free memory, and tells whether the turn has to stop for lack of it.
+    The turn was `sent` at that time of `time.perf_counter`, or now."""
 
     def __init__(
         self,
@@ -212,7 +212,11 @@ class TurnClock:
             return FinishReason.CANCELLED
         return FinishReason.MEMORY if self._under_pressure() else None
 
-    def check_cancel(self) -> None:
+    def check_cancel(self, within_step: bool = False) -> None:
+        """Raise Cancelled if the turn has to stop; `within_step` only if the user stopped it:
+        memory is freed between steps."""
+        if within_step and not self._cancelled():
+            return
         if (ended := self.stop_reason()) is not None:
             raise Cancelled(ended)
 
@@ -222,9 +226,9 @@ class TurnClock:
         total: int,
         part: Part | None = None,
         seconds: Callable[[int], float] | None = None,
-    ) -> Callable[[int], None]:
+    ) -> Callable[..., None]:
         """A callback that reports tokens done of a phase, or of one `part` of it, and raises
-        Cancelled at a step boundary. `seconds` predicts what a number of tokens takes, up to a
+        Cancelled as `check_cancel` does. `seconds` predicts what a number of tokens takes, up to a
         factor; by default, each takes the same."""
         started_at = time.perf_counter()
         forecast, whole = self.forecast, total if seconds is None else seconds(total)
@@ -242,11 +246,11 @@ class TurnClock:
             eta = forecast.rest(now, elapsed)
             self.emit(PhaseProgress(self.turn, phase, shown, total, elapsed, eta))
 
-        def report(done: int) -> None:
+        def report(done: int, within_step: bool = False) -> None:
             elapsed = time.perf_counter() - started_at
             forecast.advance(share(done), elapsed)
             show(done, elapsed)
-            self.check_cancel()
+            self.check_cancel(within_step)
 
         show(0, 0.0)
         return report

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,8 +236,11 @@ class PromptReader:
                     if before + now < count:
                         self._memory_manager.check_step_fits(model, self.read_tokens, fits)
 
+                def on_part(now: int, before: int = done) -> None:
+                    report(before + now, within_step=True)
+
                 if len(part):
-                    target.prefill_at(model.model, prompt.ids, part, model.step, on_step)
+                    target.prefill_at(model.model, prompt.ids, part, model.step, on_step, on_part)
                 done += len(part)
                 if done in boundaries:
                     target.add_checkpoint()
@@ -249,10 +253,12 @@ class PromptReader:
         self._memory_manager.ensure_free(
             need, self._conversation, self._clock, self._ask.skip_memory_check
         )
-        model, step = need.model, SMALLEST_STEP
-        rest = need.minimum - model.transient.bytes(step, total)
+        model = need.model
+        rest = need.minimum - model.transient.bytes(SMALLEST_STEP, total, forced=True)
         free = model.free_memory()
-        model.step.max_tokens = model.transient.largest_step(free - rest, total)
+        model.step.limit(
+            *(model.transient.largest_step(free - rest, total, f) for f in (True, False))
+        )
         return need.minimum <= free
 
     def _importance(self, prompt: Prompt) -> Importance:
@@ -394,6 +400,7 @@ class PromptReader:
                     on_step,
                     on_observed,
                     tuning,
+                    partial(report_prefill, within_step=True),
                 )
             importance = np.pad(importance, (0, read.answer_prefix_len))
             return importance if read is prompt else importance_for_target(importance, prompt)

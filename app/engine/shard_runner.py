@@ -215,10 +215,12 @@ class ShardRunner:
 
     # ------------------------------------------------------------------ forwards
 
-    def fill(self, cache: int, ids: NDArray[np.int32], positions: Positions | None) -> None:
+    def fill(
+        self, cache: int, ids: NDArray[np.int32], positions: Positions | None, forced: bool
+    ) -> None:
         layers, backend = self._caches[cache].cache, self._model.step.backend
         whole = self._pipelined  # the ranks wait for what each sends after its last layer
-        prefill_step(self._model.model, layers, ids, positions, backend, whole=whole)
+        prefill_step(self._model.model, layers, ids, positions, backend, whole=whole, forced=forced)
         memory.trim_buffer_cache()
 
     def forward(

@@ -152,12 +152,14 @@ class ShardedModel:
         replies = self._run("forward", cache, np.array(tokens[0]).astype(np.int32))
         return mx.array(replies[0]["logits"])[None]
 
-    def fill(self, cache: OutlineCache, ids: NDArray[np.int32]) -> None:
-        """Only read `ids` (n,) into the caches."""
-        self._run("fill", cache, ids)
+    def fill(self, cache: OutlineCache, ids: NDArray[np.int32], forced: bool) -> None:
+        """Only read `ids` (n,) into the caches; with attention `forced` to be fused."""
+        self._run("fill", cache, ids, forced=forced)
 
-    def _run(self, name: str, cache: OutlineCache, ids: NDArray[np.int32]) -> list[dict[str, Any]]:
-        arguments = {"ids": ids, "positions": cache.add(len(ids))}
+    def _run(
+        self, name: str, cache: OutlineCache, ids: NDArray[np.int32], **more: Any
+    ) -> list[dict[str, Any]]:
+        arguments = {"ids": ids, "positions": cache.add(len(ids)), **more}
         return self._shards.run(Operation(name, cache.ranks.number, arguments))
 
     def make_cache(self) -> Cache:

@@ -238,6 +238,7 @@ class Turn:
             budget,
             self._show_recalled,
             lambda done: self._clock.check_cancel(),
+            lambda done: self._clock.check_cancel(within_step=True),
         )
 
     def _show_recalled(self, positions: Positions) -> None:

@@ -17,6 +17,7 @@ from app.models.errors import ModelError
 from app.protocol import memory_model
 from app.protocol.memory_model import (
     BUDGET_SHARE,
+    FORCED_HEAD_DIMS,
     FUSED_HEAD_DIMS,
     KV_GROUP_SIZES,
     LARGEST_STEP,
@@ -27,8 +28,8 @@ from app.protocol.memory_model import (
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
 PREFILL_STEP, DRAFT_PREFILL_STEP = 512, LARGEST_STEP
-"""Tokens of a prefill step. The engine's steps aim at half a second: a target gets more than 512
-only if it prefills more than 3,000 tokens a second. A draft is assumed to use the largest step."""
+"""Tokens of a prefill step. On a GPU a target gets at least 512, and more only where there is
+memory for it. A draft is assumed to use the largest step."""
 SSM_CHUNK = 256
 """Tokens of a chunk in which a Mamba layer relates all pairs (`mlx_lm/models/ssm.py`)."""
 _GRAIN = 1024
@@ -133,13 +134,14 @@ def step_bytes(
     shape: Architecture,
     tokens: int,
     step: int = PREFILL_STEP,
-    fused: frozenset[int] = FUSED_HEAD_DIMS,
+    fused: frozenset[int] = FUSED_HEAD_DIMS | FORCED_HEAD_DIMS,
 ) -> int:
     """What a prefill step that ends after `tokens` needs on top of weights and caches.
 
     The largest layer counts, since layers run one after another: its scores where attention is not
-    fused, the mask, a second copy of its cache while the buffer grows, and the step's activations.
-    What a Mamba layer used before it is still allocated.
+    `fused` (by default: cannot be; the engine forces it where scores do not fit), the mask, a
+    second copy of its cache while the buffer grows, and the step's activations. What a Mamba layer
+    used before it is still allocated.
     """
     step = min(step, tokens)
     pairwise = max((layer.ssm_heads for layer in shape.layers), default=0)
@@ -285,9 +287,8 @@ def _cache_why(shape: Architecture, tokens: int, step: int = PREFILL_STEP) -> st
 
 
 def _step_why(shape: Architecture, step: int) -> str:
-    slow = sorted(
-        {x.head_dim for x in shape.layers if x.heads and x.head_dim not in FUSED_HEAD_DIMS}
-    )
+    fused = FUSED_HEAD_DIMS | FORCED_HEAD_DIMS
+    slow = sorted({x.head_dim for x in shape.layers if x.heads and x.head_dim not in fused})
     why = f"{step:,} tokens at once"
     if any(layer.expanded_kv for layer in shape.layers):
         return f"{why}; latent attention expands all keys"

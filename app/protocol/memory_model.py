@@ -11,9 +11,18 @@ BUDGET_SHARE = 0.9
 """Of the device's ceiling, what a plan may use: estimates may be off by some percent, MLX's buffer
 cache may hold a sixteenth, and from here on memory pressure unloads the draft."""
 FUSED_HEAD_DIMS = frozenset({64, 72, 80, 96, 128})
-"""Head dimensions for which MLX's attention on Metal never materialises its scores. MLX 0.32.2,
-`mlx/backend/metal/scaled_dot_product_attention.cpp`: `has_fused_kernel` also has 192 and 256, but
-`use_fallback` computes those unfused, as faster."""
+"""Head dimensions for which MLX's attention on Metal never materialises its scores
+(`mlx/backend/metal/scaled_dot_product_attention.cpp`, MLX 0.32.4)."""
+FORCED_HEAD_DIMS = frozenset({192, 256})
+"""Head dimensions for which it has such a kernel, but uses it only with `force_fused`: materialised
+scores are faster (35B-A3B at 32K tokens: 1,006 tokens a second against 871, MLX issue 3658). The
+exception are steps of LONG_STEPS on an M5."""
+LONG_STEPS = {256: 1024}
+"""By head dimension, the fewest queries for which MLX on an M5 has a fused kernel that is faster
+(under a causal mask, 1.18 to 1.55 times at 2,048)."""
+MAX_SCORE_BYTES = 4 << 30
+"""Largest array of one layer's scores on a GPU. Metal refused 8.6 GB at once (MLX pull request
+3293), and macOS ends commands that take long."""
 KV_GROUP_SIZES = (64, 32)
 """Elements that share a scale where keys and values are quantised: the first that divides one."""
 MAX_QUERY_ROWS = 128

@@ -166,7 +166,7 @@ def test_what_fits_which_machine(shell: Shell) -> None:
     out = shell("list", "--memory", "24GB")[1]
     assert "models may use 16 GB of 24 GB" in out
     fits = [line for line in out.splitlines() if "Qwen3.5-9B" in line]
-    assert fits[0].endswith("to download · fits 168K")
+    assert fits[0].endswith("to download · fits 248K")
     assert "With the built-in draft, the first word comes 4.5x as fast" in out
     content = json.loads(shell("list", "--memory", "24GB", "--json")[1])
     big = next(row for row in content if row["name"].endswith("Qwen3.5-122B-A10B-4bit"))

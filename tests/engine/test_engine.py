@@ -18,12 +18,13 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
-from app.engine import draft_scoring, loader, prefix_cache, prompt_reader, turn
+from app.engine import draft_scoring, loader, prefill, prefix_cache, prompt_reader, turn
 from app.engine.engine import MlxEngine
 from app.engine.findings import Speed
 from app.protocol import cost_model
 from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load, Reselect
 from app.protocol.events import (
+    EngineWarning,
     Event,
     Failed,
     FellBackToDense,
@@ -274,6 +275,33 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         assert driver.engine._loaded.caches is not None
         assert driver.engine._loaded.caches._caches[border].drop_damaged() is None, border
         assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
+
+
+@pytest.mark.parametrize("phase", [Phase.SCORE, Phase.PREFILL])
+@pytest.mark.parametrize("target", ["target", "hybrid", "sliding"])
+def test_a_cancel_within_a_long_step_leaves_the_steps_before_it(
+    driver: Driver,
+    folders: dict[str, Path],
+    target: str,
+    phase: Phase,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prefill, "PART_SECONDS", 1e-9)
+    driver.load(folders[target], folders["draft"])
+    fresh = driver.answer(question(2))
+
+    def is_within_step(event: Event) -> bool:
+        return isinstance(event, PhaseProgress) and event.phase is phase and 0 < event.done < 64
+
+    driver.cancel_when(is_within_step, 1)
+    stopped = driver.answer(replace(question(1), conversation="c"))
+    driver.on_event = lambda event: None
+    assert stopped.finish_reason is FinishReason.CANCELLED
+    assert stopped.statistics is None or stopped.statistics.read_tokens % 64 == 0
+    assert (
+        driver.answer(replace(question(2), conversation="c")).generated_ids == fresh.generated_ids
+    )
+    assert driver.of(EngineWarning) == [], "nothing was damaged"
 
 
 def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine import engine, memory
+from app.engine import engine, memory, prefill
 from app.engine.background_prefill import BackgroundPrefill
 from app.engine.cache_pool import CachePool
 from app.engine.memory import CacheSize
@@ -65,8 +65,14 @@ class Idle:
         self.pair.target.cache_size = CacheSize(1000.0, 0)
         self.events: list[Event] = []
         self.stopped: Callable[[], bool] = lambda: False
+        self.has_pending = False
         self.pool = CachePool(
-            self.pair, policy, self.events.append, Power(), lambda: self.stopped()
+            self.pair,
+            policy,
+            self.events.append,
+            Power(),
+            lambda: self.stopped(),
+            lambda: self.has_pending,
         )
         for name in names:
             self.use(name)
@@ -116,6 +122,19 @@ def test_cancelling_it_frees_its_memory() -> None:
     (event,) = idle.of(MemoryFreed)
     assert event.freed_bytes == forked
     assert event.message.startswith("Background reading was stopped to free memory (")
+
+
+def test_a_long_step_of_it_is_left_for_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "PART_SECONDS", 1e-9)
+    idle = Idle(ALWAYS)
+    idle.pool.step()
+    idle.has_pending = True
+    assert idle.pool.step()
+    idle.has_pending = False
+    idle.pool.step()
+    first, second = idle.of(BackgroundProgress)
+    assert 0 < first.done < second.done == first.done + 16
+    assert idle.of(EngineWarning) == []
 
 
 def test_it_is_cancelled_before_other_conversations_are_evicted(

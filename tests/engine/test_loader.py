@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from app.engine import loader, mlx_patches, sparse_probe
+from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import to_positioned
 from app.engine.loader import LoadError
 from app.engine.memory import CacheSize
@@ -17,7 +19,7 @@ from app.engine.prefill import StepSize, forward, make_stock_cache, prefill
 from app.engine.sparse_probe import probe
 from app.protocol.commands import Load
 from tests import tiny
-from tests.engine import oracle
+from tests.engine import oracle, rounding
 from tests.tiny import ORACLE, build
 
 mlx_patches.install()
@@ -40,20 +42,44 @@ def test_more_architectures_read_gaps_as_one_by_one(name: str) -> None:
     assert oracle.difference(together, alone) < 1e-5 * float(mx.abs(alone).max().item())
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "glm4"])
-def test_the_probe_lets_bfloat16_round(name: str) -> None:
-    assert probe(build(name, dtype=mx.bfloat16), 4096) is None
+@pytest.mark.parametrize("precision", ["TF32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("name", "seed"), [("llama", 0), ("gemma3", 0), ("qwen3_5", 0), ("gpt_oss", 4)]
+)
+def test_the_probe_refuses_lost_positions_and_no_rounding(
+    name: str, seed: int, precision: str
+) -> None:
+    """Where a GPU rounds: experts of GPT-OSS are other ones for some tokens then."""
+    model = build(name, seed, rounding.DTYPES[precision])
+    mx.random.seed(seed)
+    with rounding.as_on_a_gpu(rounding.DTYPES[precision]):
+        assert probe(model, 4096, tf32=True) is None
+        with rounding.positions_lost():
+            assert "read in full" in (probe(model, 4096, tf32=True) or "")
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-@pytest.mark.parametrize(("name", "context"), [("ministral3", 4096), ("gpt2", 512)])
+@pytest.mark.parametrize("precision", rounding.DTYPES)
+@pytest.mark.parametrize(("name", "context"), rounding.WRONG.items())
 def test_the_probe_refuses_what_depends_on_the_offset(
-    name: str, context: int, dtype: mx.Dtype
+    name: str, context: int, precision: str
 ) -> None:
     """Attention scaled by position, and learned positions."""
-    refusal = probe(build(name, dtype=dtype), context)
-    assert refusal is not None
-    assert "read in full" in refusal
+    model = build(name, dtype=rounding.DTYPES[precision])
+    assert "read in full" in (probe(model, context, precision == "TF32") or "")
+
+
+@pytest.mark.parametrize(
+    ("backend", "value", "uses"),
+    [(CPU, "1", False), (GPU, "1", True), (GPU, None, True), (GPU, "0", False)],
+)
+def test_a_gpu_multiplies_float32_in_tf32_unless_that_is_forbidden(
+    backend: Backend, value: str | None, uses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.environ["MLX_ENABLE_TF32"] == "0", "tests compare in float32"
+    monkeypatch.delenv("MLX_ENABLE_TF32")
+    if value is not None:
+        monkeypatch.setenv("MLX_ENABLE_TF32", value)
+    assert backend.uses_tf32 is uses
 
 
 def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 ) -> None:
     """It would be read in full as long as it is loaded, which needs more."""
     folder = str(tiny.save(tmp_path / "m"))
-    monkeypatch.setattr(sparse_probe, "_relative_error", mock.Mock(side_effect=RuntimeError(METAL)))
+    monkeypatch.setattr(sparse_probe, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError, match="Insufficient Memory"):
         pair_loader.load_pair(Load(folder, folder))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.engine import memory, mlx_patches, prefill
 from app.engine.backend import CPU, GPU, Backend
 from app.engine.caches import Cache, StepWatcher, flatten
-from app.engine.prefill import TARGET_STEP_SECONDS, StepSize
+from app.engine.prefill import StepSize
 from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
@@ -21,32 +21,40 @@ from tests.tiny import ORACLE, VOCABULARY, build
 mlx_patches.install()
 
 
-def test_a_step_follows_the_pace() -> None:
-    step = StepSize(backend=CPU)
+@pytest.mark.parametrize(
+    ("backend", "first", "least", "soon", "late"),
+    [(CPU, 256, 32, 0.1, 0.8), (GPU, 512, 512, 1.9, 5.1)],
+    ids=["cpu", "gpu"],
+)
+def test_a_step_follows_the_pace(
+    backend: Backend, first: int, least: int, soon: float, late: float
+) -> None:
+    step = StepSize(backend=backend)
+    assert step.tokens == first
     for _ in range(20):
-        step.record(step.tokens, TARGET_STEP_SECONDS / 10)
+        step.record(step.tokens, soon)
     assert step.tokens == LARGEST_STEP
     for _ in range(20):
-        step.record(step.tokens, 10 * TARGET_STEP_SECONDS)
-    assert step.tokens == SMALLEST_STEP
-    step.record(step.tokens, TARGET_STEP_SECONDS)
-    assert step.tokens == SMALLEST_STEP, "near the aim nothing changes"
+        step.record(step.tokens, late)
+    assert step.tokens == least
+    step.record(step.tokens, (soon + late) / 2)
+    assert step.tokens == least, "in between nothing changes"
     step.record(step.tokens - 1, 0.001)
-    assert step.tokens == SMALLEST_STEP, "a part of a step says nothing"
+    assert step.tokens == least, "a part of a step says nothing"
 
 
 @pytest.mark.parametrize(
     ("backend", "steps"),
-    [(CPU, [256, 128, 64, *[32] * 18]), (GPU, [256, *[128] * 6])],
+    [(CPU, [256, 128, 64, *[32] * 50]), (GPU, [512] * 4)],
     ids=["cpu", "gpu"],
 )
 def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
     backend: Backend, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A target of 70B, whose steps all take two seconds by this clock."""
-    clock = iter(range(0, 1000, 2))
+    """A target of 70B, whose steps all take ten seconds by this clock."""
+    clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(prefill.time, "perf_counter", lambda: next(clock))
-    model, ids = build("llama"), np.zeros(1024, np.int32)
+    model, ids = build("llama"), np.zeros(2048, np.int32)
     done: list[int] = [0]
     step = StepSize(backend=backend)
     prefill.prefill(model, prefill.make_stock_cache(model), ids, None, step, done.append)
@@ -54,16 +62,17 @@ def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
 
 
 def test_memory_may_make_a_step_shorter_than_the_pace_may() -> None:
-    step = StepSize(first=128, backend=GPU)
-    step.record(128, 10 * TARGET_STEP_SECONDS)
-    assert step.tokens == 128
+    step = StepSize(backend=GPU)
+    step.record(512, 10.0)
+    assert step.tokens == 512
     step.under_pressure = True
-    assert step.tokens == 64
-    step.under_pressure, step.max_tokens = False, SMALLEST_STEP
+    assert step.tokens == 256
+    step.under_pressure = False
+    step.limit(SMALLEST_STEP, SMALLEST_STEP)
     assert step.tokens == SMALLEST_STEP
-    step.record(SMALLEST_STEP, 10 * TARGET_STEP_SECONDS)
-    step.max_tokens = LARGEST_STEP
-    assert step.tokens == 128
+    step.record(SMALLEST_STEP, 10.0)
+    step.limit(LARGEST_STEP, LARGEST_STEP)
+    assert step.tokens == 512
 
 
 def test_a_fixed_step_stays() -> None:

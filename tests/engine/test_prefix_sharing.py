@@ -220,7 +220,7 @@ def operations(tmp_path: Path) -> Pool:
     """A pool in which all conversations begin with the same 40 tokens."""
     pool = Pool(build("llama"), 1, tmp_path)
     pool.start = pool.tokens(40)
-    pool.pair.target.step.max_tokens = 256
+    pool.pair.target.step.limit(256, 256)
     return pool
 
 

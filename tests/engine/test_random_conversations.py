@@ -203,10 +203,11 @@ class Conversation:
             positions: NDArray[np.int32],
             step: StepSize,
             on_step: Any,
+            on_part: Any = None,
         ) -> None:
             done = 0
 
-            def on_part(now: int) -> None:
+            def read(now: int) -> None:
                 nonlocal done
                 cached = target.cached.copy()
                 cached[positions[done:now]] = False
@@ -214,7 +215,7 @@ class Conversation:
                 done = now
                 on_step(now)
 
-            real(target, model, ids, positions, step, on_part)
+            real(target, model, ids, positions, step, read, on_part)
 
         def feed(chat: Chat, token: NDArray[np.int32], ids: NDArray[np.int32]) -> mx.array:
             cached = chat.conversation.target.cached[: len(ids) - 1].copy()

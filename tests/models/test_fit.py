@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -123,7 +124,8 @@ def test_a_macs_peaks_are_predicted_within_a_tenth(thousands: int) -> None:
     shape = parse_architecture(row("Qwen/Qwen3.5-35B-A3B"))
     weights = 20_391_405_152
     tokens = thousands * 1000
-    peak = weights + cache_bytes(shape, tokens, 2048) + step_bytes(shape, tokens, 2048)
+    moment = step_bytes(shape, tokens, 2048, FUSED_HEAD_DIMS)  # mlx-lm forces nothing
+    peak = weights + cache_bytes(shape, tokens, 2048) + moment
     assert peak / 1e9 == pytest.approx(MAC[thousands], rel=0.1)
 
 
@@ -178,6 +180,8 @@ def test_verdicts() -> None:
 def test_a_draft_that_needs_more_for_its_step_than_the_target() -> None:
     """Unfused, in steps of 2,048: its moment comes before the target has a cache."""
     target, draft = sized("Nemotron 3 Super", 68e9), sized("Qwen/Qwen3.5-4B", 3e9)
+    wide = [replace(layer, head_dim=512) for layer in draft.architecture.layers]
+    draft = replace(draft, architecture=replace(draft.architecture, layers=tuple(wide)))
     found = fit(target, draft, mac_with(128 << 30), tokens=32_768)
     assert found.items[-1].explanation.startswith("of the draft")
     weights = target.weight_bytes + draft.weight_bytes
@@ -196,6 +200,15 @@ def test_fused_attention_writes_no_scores() -> None:
     shape = parse_architecture(row("Qwen/Qwen3-14B"))
     scores = 40 * 512 * 32_768 * 2 + 2 * 512 * 32_768
     assert step_bytes(shape, 32_768, fused=UNFUSED) - step_bytes(shape, 32_768) == scores
+
+
+def test_where_mlx_has_a_fused_kernel_it_is_asked_for_it() -> None:
+    shape = parse_architecture(row("Qwen/Qwen3.5-27B"))
+    scores = 24 * 512 * 131_072 * 2 + 2 * 512 * 131_072
+    unforced = step_bytes(shape, 131_072, fused=FUSED_HEAD_DIMS)
+    assert unforced - step_bytes(shape, 131_072) == scores
+    found = fit(sized("Qwen/Qwen3.5-27B", 16.8e9), None, mac_with(32 << 30))
+    assert found.items[-1].explanation == "512 tokens at once; attention is fused"
 
 
 def test_sinks_copy_the_scores() -> None:

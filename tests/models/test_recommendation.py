@@ -26,7 +26,7 @@ def test_more_memory_never_gets_less() -> None:
 
 
 def test_where_no_long_document_can_be_read_the_longest_counts() -> None:
-    found = recommend(catalogue(), mac_with(3 << 30))
+    found = recommend(catalogue(), mac_with(2 << 30))
     assert found is not None
     assert MIN_TOKENS <= found.fit.max_tokens < LONG_DOCUMENT_TOKENS
 

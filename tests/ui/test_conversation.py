@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.protocol.commands import Cancel
+from app.protocol.commands import Cancel, Command
 from app.protocol.events import Event, Finished, PhaseProgress, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
@@ -97,6 +97,35 @@ async def test_escape_takes_back_what_waits_and_then_stops() -> None:
         assert engine.sent(Cancel) == []
         await pilot.press("escape")
         await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
+
+
+class InAStep(FakeEngine):
+    """Ends a turn only once the step that it is in is over."""
+
+    cancel: Cancel | None = None
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, Cancel):
+            self.cancel = command
+        else:
+            super().send(command)
+
+    def end_step(self) -> None:
+        assert self.cancel is not None
+        super().send(self.cancel)
+
+
+async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
+    engine = InAStep(stepping=True)
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await until_shown(pilot, "ready")
+        await ask(pilot, engine)
+        await pilot.press("escape")
+        await until_shown(pilot, "Stopping.")
+        engine.end_step()
+        engine.finish()
+        await until_shown(pilot, "stopped before the first word")
+        await until_gone(pilot, "Stopping.")
 
 
 async def test_what_was_written_stays_when_it_is_stopped() -> None:
