@@ -1,5 +1,5 @@
-"""Estimates for real configurations stay what they were: `estimates.json` has them by source. Change
-it only with a reason to estimate differently: `python -m tests.models.test_memory_model`."""
+"""Estimates for real configurations stay what they were: `estimates.json` has them by source.
+Change it only with a reason: `python -m tests.models.test_memory_model` records it again."""
 
 from __future__ import annotations
 
