@@ -126,11 +126,13 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
     group_size = stored["group_size"]
     own = getattr(model, "quant_predicate", None) or (lambda path, module: True)
     skipped = stored.get("modules_to_not_convert") or ()
+    own_terms = [name for name, terms in stored.items() if isinstance(terms, dict | bool)]
 
     def chosen(path: str, module: Any) -> bool | dict[str, Any]:
-        if path in stored:
-            found: bool | dict[str, Any] = stored[path]
-            return found
+        for pattern in own_terms:
+            if fnmatch(path, pattern):
+                found: bool | dict[str, Any] = stored[pattern]
+                return found
         if not hasattr(module, "to_quantized") or module.weight.shape[-1] % group_size:
             return False
         if any(fnmatch(path, f"*{pattern}*") for pattern in skipped):
