@@ -22,6 +22,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
+# What is measured of models is kept for the next run, and nothing in the user's own cache.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / ".cache" / "tests")
+
 # These machines are noisy: how long an example takes says nothing.
 settings.register_profile("specchat", deadline=None)
 settings.load_profile("specchat")

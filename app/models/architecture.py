@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from app.models.config_bounds import check_config_numbers
@@ -112,21 +113,22 @@ def parse_architecture(config: Config, bits: int | None = None) -> Architecture:
             "This model needs Python code of its own, which specchat does not run",
             "choose another model",
         )
-    return _measured(json.dumps(config, sort_keys=True, default=str), bits)
-
-
-@lru_cache(maxsize=MAX_KEPT)
-def _measured(text: str, bits: int | None) -> Architecture:
-    config = json.loads(text)
-    key = hashlib.sha256(f"{text}{bits}".encode()).hexdigest()[:32]
+    key = digest(config, bits)
     found = _shipped().get(key) or _kept(key)
     if found is None:
-        found = _measure(config, bits)
+        found = measure(config, bits)
         _keep(key, found)
     return _unpack(found, config)
 
 
-def _measure(config: Config, bits: int | None) -> Config:
+def digest(config: Config, bits: int | None = None) -> str:
+    """Tells one configuration from others."""
+    text = json.dumps(config, sort_keys=True, default=str)
+    return hashlib.sha256(f"{bits} {text}".encode()).hexdigest()[:32]
+
+
+def measure(config: Config, bits: int | None = None) -> Config:
+    """What a process finds out, with each kind of layer once. ModelError."""
     kind = str(config.get("model_type", ""))[:60]
     process = TextProcess()
     try:
@@ -149,13 +151,13 @@ def _measure(config: Config, bits: int | None) -> Config:
             f"mlx-lm does not have the architecture {kind!r}",
             "choose a model from `specchat models search`",
         )
-    return pack(found)
-
-
-def pack(measured: Config) -> Config:
-    """The same, with each kind of layer once."""
-    kinds = list({json.dumps(layer): layer for layer in measured["layers"]}.values())
-    return {**measured, "kinds": kinds, "layers": [kinds.index(x) for x in measured["layers"]]}
+    if missing := found.get("missing"):
+        raise ModelError(
+            f"The configuration of this {kind} model lacks {', '.join(missing)}",
+            "download the model again, or choose another one",
+        )
+    kinds = list({json.dumps(layer): layer for layer in found["layers"]}.values())
+    return {**found, "kinds": kinds, "layers": [kinds.index(layer) for layer in found["layers"]]}
 
 
 def _unpack(packed: Config, config: Config) -> Architecture:
@@ -180,18 +182,25 @@ def _unpack(packed: Config, config: Config) -> Architecture:
 
 @cache
 def _shipped() -> dict[str, Config]:
-    """What was measured of the catalogue's models."""
+    """What was measured of the catalogue's models (`packaging/shapes.py`), by digest."""
     path = files("app.models") / "shapes.json"
-    found: dict[str, Config] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    found: dict[str, Config] = json.loads(path.read_text("utf-8"))
     return found
 
 
-def _file(key: str) -> Any:
-    return cache_path() / "shapes" / f"{key}-{version('mlx-lm')}.json"
+@cache
+def _measured_by() -> str:
+    """Another version of mlx-lm, or of our own code, may measure differently."""
+    code = (files("app.sandbox") / "shapes.py").read_bytes()
+    return f"{version('mlx-lm')}-{hashlib.sha256(code).hexdigest()[:8]}"
+
+
+def _file(key: str) -> Path:
+    return cache_path() / "shapes" / f"{key}-{_measured_by()}.json"
 
 
 def _kept(key: str) -> Config | None:
-    with suppress(OSError, ValueError, TypeError, LookupError):
+    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError):
         found: Config = json.loads(read_text(_file(key)))
         _unpack(found, {})
         return found
@@ -203,6 +212,6 @@ def _keep(key: str, found: Config) -> None:
     with suppress(OSError):
         make_folder(path.parent)
         write_durably(path, json.dumps(found).encode())
-        others = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
-        for old in others[:-MAX_KEPT]:
+        kept = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
+        for old in kept[:-MAX_KEPT]:
             old.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import MISSING, fields
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from types import ModuleType
@@ -53,18 +54,29 @@ def skip_transformers() -> None:
 
 def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
     """The fields of an `Architecture` (`app/models/architecture.py`); None where mlx-lm has no such
-    architecture. Weights have `bits` where the configuration does not say how they are quantised,
-    or, with None, its dtype. Raises whatever mlx-lm does with a configuration that it cannot
-    use."""
+    architecture, `missing` alone where values are. Weights have `bits` where the configuration does
+    not say how they are quantised, or, with None, its dtype. Raises whatever mlx-lm does with a
+    configuration that it cannot use."""
     from mlx_lm.models.cache import make_prompt_cache
+    from mlx_lm.utils import _get_classes
 
     inner = config.get("text_config")
     text: Config = {**config, **inner} if isinstance(inner, dict) else config
-    if (model := _build(config, text)) is None:
+    full = {**_UNUSED, **config}
+    if text is not config:
+        full["text_config"] = {**_UNUSED, **config["text_config"]}
+    try:
+        model_class, arguments = _get_classes(full)
+    except ValueError:
         return None
+    required = (f.name for f in fields(arguments) if f.default is f.default_factory is MISSING)
+    if missing := [name for name in required if name not in {*full, "text_config"}]:
+        return {"missing": missing}
+    model = model_class(arguments.from_dict(full))
+    _cast(model, text)
     trace = Trace(model, make_prompt_cache(model))
     layers = trace.run()
-    everything = sum(array.size for array in _arrays(model.parameters()))
+    everything = sum(_parameters(module) for _, module in model.named_modules())
     _quantise(model, {**text, **config}, bits)
     return {
         "model_type": str(text.get("model_type") or config["model_type"]),
@@ -84,17 +96,21 @@ def _arrays(tree: Any) -> list[mx.array]:
     return [array for _, array in leaves if isinstance(array, mx.array)]
 
 
-def _build(config: Config, text: Config) -> Any:
-    from mlx_lm.utils import _get_classes
+def _parameters(module: Any) -> int:
+    """Of a module without its children."""
+    own = {
+        name: array
+        for name, array in module.items()
+        if isinstance(array, mx.array) and not name.startswith("_")
+    }
+    if "scales" in own:
+        packed: int = own["weight"].size * 32 // module.bits
+        return packed + (own["bias"].size if "bias" in own else 0)
+    return sum(array.size for array in own.values())
 
-    full = {**_UNUSED, **config}
-    if text is not config:
-        full["text_config"] = {**_UNUSED, **config["text_config"]}
-    try:
-        model_class, arguments = _get_classes(full)
-    except ValueError:
-        return None
-    model = model_class(arguments.from_dict(full))
+
+def _cast(model: Any, text: Config) -> None:
+    """To the dtype of the configuration, and as it is once weights are loaded."""
     named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16")
     dtype = getattr(mx, named.removeprefix("torch."), mx.bfloat16)
     is_cast = getattr(model, "cast_predicate", lambda path: True)
@@ -110,7 +126,6 @@ def _build(config: Config, text: Config) -> Any:
         # Some architectures drop their output head once they see weights without one.
         with suppress(Exception):
             model.sanitize(others)
-    return model
 
 
 # --------------------------------------------------------------------------------- quantisation
@@ -120,7 +135,8 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
     """As `mlx_lm.utils.load_model` does, which looks at the stored weights for what is quantised:
     whatever mlx-lm's own conversion would have."""
     stored = config.get("quantization") or _converted(config.get("quantization_config"))
-    if stored is None and bits is None:
+    packed = any("scales" in module for _, module in model.named_modules())
+    if packed or (stored is None and bits is None):
         return
     stored = stored or {"group_size": 64, "bits": bits}
     group_size = stored["group_size"]
@@ -356,11 +372,7 @@ class _Seen:
         """A token uses all of a layer's weights, but only some of its experts."""
         total = used = 0.0
         for _, module in layer.named_modules():
-            size = sum(
-                array.size
-                for name, array in module.items()
-                if isinstance(array, mx.array) and not name.startswith("_")
-            )
+            size = _parameters(module)
             total += size
             used += size * self.experts.get(id(module), 1.0)
         share = min(self.experts.values(), default=1.0)

@@ -1,58 +1,386 @@
-"""What configurations say: against models that mlx-lm builds, and against sums by hand."""
+"""What is measured of a configuration without allocating anything: against models that mlx-lm
+builds and runs, and against sums by hand."""
 
 from __future__ import annotations
 
+import copy
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx.utils import tree_flatten
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_lm.utils import _get_classes, quantize_model
 
 from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
 from app.models.architecture import parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import bytes_per_token, cache_bytes
+from app.sandbox import shapes
 from tests import tiny
 
 TABLE = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
-BUILT = (*tiny.ORACLE, "gemma2", "gemma3_text", "ministral3", "gemma4_text")
-LATENT = ("deepseek_v3", "deepseek_v32")
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+    "norm_eps": 1e-5,
+    "vocab_size": 256,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+LINEAR: dict[str, Any] = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 16,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 2,
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+MULTIPLIERS = dict.fromkeys(
+    ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"), 1.0
+)
+CONVOLUTION = {"conv_bias": False, "conv_L_cache": 3, "full_attn_idxs": [1, 3]}
+WINDOWS = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"] * 2}
+LATENT: dict[str, Any] = {
+    **{key: value for key, value in SIZES.items() if key != "head_dim"},
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 64,
+    "qk_rope_head_dim": 32,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "routed_scaling_factor": 1.0,
+    "norm_topk_prob": True,
+}
+
+
+def around(kind: str, inner: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    """A model that also sees: the text model is inside."""
+    text = {"model_type": inner, **numbers}
+    outer = {"vocab_size": numbers["vocab_size"], "vision_config": {"hidden_size": 9}}
+    return {"model_type": kind, "text_config": text, **outer}
+
+
+QWEN35 = {**SIZES, **LINEAR}
+GEMMA4 = {
+    **SIZES,
+    **WINDOWS,
+    "global_head_dim": 64,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 256,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    **{
+        kind: {"model_type": kind, **SIZES}
+        for kind in ("llama", "qwen2", "qwen3", "smollm3", "phi3", "mistral", "seed_oss")
+    },
+    "glm4": {"model_type": "glm4", **SIZES, "partial_rotary_factor": 0.5},
+    "llama with windows": {"model_type": "llama", **SIZES, **WINDOWS},
+    "qwen3_moe": {"model_type": "qwen3_moe", **SIZES, **EXPERTS},
+    "qwen3_5": {"model_type": "qwen3_5", **QWEN35},
+    "qwen3_5 inside": around("qwen3_5", "qwen3_5_text", QWEN35),
+    "qwen3_5_moe": around("qwen3_5_moe", "qwen3_5_moe_text", {**QWEN35, **EXPERTS}),
+    "qwen3_next": {
+        "model_type": "qwen3_next",
+        **QWEN35,
+        **EXPERTS,
+        "partial_rotary_factor": 0.5,
+    },
+    "gemma2": {"model_type": "gemma2", **SIZES},
+    "gemma3": around(
+        "gemma3", "gemma3_text", {**SIZES, "sliding_window": 24, "sliding_window_pattern": 2}
+    ),
+    "gemma3n": {"model_type": "gemma3n", **tiny.EXTRA["gemma3n"]},
+    "gemma4": around("gemma4", "gemma4_text", GEMMA4),
+    "gemma4 with experts": around(
+        "gemma4",
+        "gemma4_text",
+        {**GEMMA4, **EXPERTS, "enable_moe_block": True, "top_k_experts": 2},
+    ),
+    "lfm2": {
+        "model_type": "lfm2",
+        **SIZES,
+        **CONVOLUTION,
+        "block_dim": 64,
+        "block_ff_dim": 128,
+        "block_multiple_of": 32,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_auto_adjust_ff_dim": False,
+    },
+    "lfm2_moe": {
+        "model_type": "lfm2_moe",
+        **SIZES,
+        **CONVOLUTION,
+        **EXPERTS,
+        "use_expert_bias": True,
+        "num_dense_layers": 1,
+    },
+    "granite": {"model_type": "granite", **SIZES, **MULTIPLIERS},
+    "granitemoehybrid": {
+        "model_type": "granitemoehybrid",
+        **SIZES,
+        **MULTIPLIERS,
+        "layer_types": ["mamba", "attention"] * 2,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_d_conv": 4,
+        "mamba_n_groups": 1,
+        "mamba_proj_bias": False,
+        "mamba_conv_bias": True,
+    },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **SIZES,
+        **WINDOWS,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "nemotron_h": {
+        "model_type": "nemotron_h",
+        **SIZES,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "mamba_proj_bias": False,
+        "ssm_state_size": 16,
+        "conv_kernel": 4,
+        "n_groups": 2,
+        "layer_norm_epsilon": 1e-5,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "hybrid_override_pattern": "M*-EM*",
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "moe_shared_expert_intermediate_size": 64,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.0,
+        "norm_topk_prob": True,
+    },
+    "mistral3": around(
+        "mistral3",
+        "ministral3",
+        {
+            **SIZES,
+            "rope_parameters": {
+                "rope_theta": 10000.0,
+                "llama_4_scaling_beta": 0.1,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
+    "olmo3": {"model_type": "olmo3", **SIZES, **WINDOWS},
+    "deepseek_v3": {"model_type": "deepseek_v3", **LATENT},
+    "deepseek_v32": {
+        "model_type": "deepseek_v32",
+        **LATENT,
+        "index_head_dim": 32,
+        "index_n_heads": 4,
+        "index_topk": 16,
+    },
+    "mamba2": {"model_type": "mamba2", **tiny.EXTRA["mamba2"]},
+    "gpt2": {"model_type": "gpt2", **tiny.EXTRA["gpt2"]},
+    "bonsai": {
+        **around(
+            "prism_hadamard_qwen35",
+            "qwen3_5_text",
+            {**QWEN35, "hidden_size": 128, "intermediate_size": 512},
+        ),
+        "schema_version": 2,
+        "tensor_namespace": "mlx-vlm-qwen3_5",
+        "quantization": {"bits": 2, "group_size": 128, "mode": "affine"},
+        "modules": [
+            {"path": path, "embedding": False, "dtype": "float16", "block": block}
+            for path, block in (
+                ("model.layers.0.mlp.down_proj", 512),
+                ("model.layers.1.self_attn.o_proj", 0),
+            )
+        ],
+    },
+}
+"""Tiny models of the families that people run, in the form of their makers' config.json."""
+
+
+def build(config: dict[str, Any], dtype: mx.Dtype) -> Any:
+    """The model as `mlx_lm.convert` makes it."""
+    config = copy.deepcopy(config)
+    model_class, arguments = _get_classes(config)
+    model = model_class(arguments.from_dict(config))
+    is_cast = getattr(model, "cast_predicate", lambda path: True)
+    model.update(
+        tree_map_with_path(
+            lambda path, a: a.astype(dtype) if is_cast(path) and a.dtype == mx.float32 else a,
+            model.parameters(),
+        )
+    )
+    return model
+
+
+def weights(model: Any) -> list[mx.array]:
+    arrays = [array for _, array in tree_flatten(model.parameters())]
+    mx.eval(arrays)
+    return arrays
+
+
+def real_cache_bytes(model: Any, tokens: int, step: int) -> float:
+    """After a prefill in steps. Rows are counted: buffers are longer than what they hold."""
+    cache = make_stock_cache(model)
+    for start in range(0, tokens, step):
+        mx.eval(forward(model, cache, np.arange(start, start + step, dtype=np.int32) % 128))
+    real = 0.0
+    for part in flatten(cache):
+        if hasattr(part, "keys"):
+            rows = min(tokens, part.keys.shape[2])
+            real += sum(a.nbytes / a.shape[2] * rows for a in (part.keys, part.values))
+        else:
+            real += part.nbytes
+    return real
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_is_as_large_as_the_one_that_mlx_lm_builds(name: str) -> None:
+    # MLX multiplies experts on a CPU in float32 only.
+    dtype = mx.float16 if name == "bonsai" else mx.float32
+    config = {**CONFIGS[name], "dtype": str(dtype).removeprefix("mlx.core.")}
+    model = build(config, dtype)
+    real = weights(model)
+    shape = parse_architecture(config)
+    assert shape.weight_bytes == sum(array.nbytes for array in real)
+    if name != "bonsai":
+        assert shape.parameters == sum(array.size for array in real)
+    assert shape.vocab_size == config.get("text_config", config)["vocab_size"]
+    assert len(shape.layers) == len(model.layers)
+    for tokens, step in ((120, 8), (120, 40)):
+        found = cache_bytes(shape, tokens, step)
+        assert found == pytest.approx(real_cache_bytes(model, tokens, step), rel=1e-3)
+
+
+def quantised_by(rules: dict[str, Any], model: Any, group_size: int) -> None:
+    """By mlx-lm's own conversion. Paths that end as one of the `rules` have their own bits."""
+
+    own = getattr(model, "quant_predicate", None) or (lambda path, module: True)
+
+    def chosen(path: str, module: Any) -> Any:
+        return next((v for end, v in rules.items() if path.endswith(end)), own(path, module))
+
+    quantize_model(model, {}, group_size, 4, quant_predicate=chosen)
+
+
+RULES = {"down_proj": {"group_size": 32, "bits": 8}, "embed_tokens": False}
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_moe", "gemma4", "lfm2_moe", "gpt_oss"])
+def test_a_quantised_model_is_as_large_as_mlx_lms_conversion(name: str) -> None:
+    """Bits by layer are in the configuration, under the path of each."""
+    model = build(CONFIGS[name], mx.bfloat16)
+    paths = [path for path, _ in model.named_modules()]
+    by_path = {path: rule for path in paths for end, rule in RULES.items() if path.endswith(end)}
+    quantised_by(RULES, model, 64)
+    stored = {"group_size": 64, "bits": 4, **by_path}
+    shape = parse_architecture({**CONFIGS[name], "quantization": stored})
+    assert shape.weight_bytes == sum(array.nbytes for array in weights(model))
+    plain = parse_architecture(CONFIGS[name])
+    assert shape.parameters == plain.parameters
+    assert shape.weight_bytes < plain.weight_bytes
+
+
+def test_bits_are_assumed_only_where_the_configuration_has_none() -> None:
+    config = CONFIGS["llama"]
+    model = build(config, mx.bfloat16)
+    quantised_by({}, model, 64)
+    real = sum(array.nbytes for array in weights(model))
+    assert parse_architecture(config, bits=4).weight_bytes == real
+    eight = {**config, "quantization": {"group_size": 64, "bits": 8}}
+    assert parse_architecture(eight, bits=4) == parse_architecture(eight)
+
+
+LARGE = {
+    "model_type": "qwen3_5",
+    "hidden_size": 5120,
+    "num_hidden_layers": 64,
+    "intermediate_size": 17408,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "vocab_size": 248320,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 262144,
+}
+
+
+def test_27_billion_parameters_are_measured_without_memory() -> None:
+    """Nothing of it is allocated here, and the limited process has less than a twentieth of it."""
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    found = shapes.measure(LARGE)
+    assert found is not None
+    assert found["weight_bytes"] > 50e9
+    assert mx.get_active_memory() - before < 1000
+    assert mx.get_peak_memory() - before < 1_000_000
+    states = [layer["state_bytes"] for layer in found["layers"]]
+    assert sum(states) == pytest.approx(157e6, rel=0.03)
+
+
+def test_mlx_is_as_it_was() -> None:
+    attention, linear = mx.fast.scaled_dot_product_attention, nn.Linear.__call__
+    shapes.measure(CONFIGS["granitemoehybrid"])
+    with pytest.raises(IndexError):  # of a full layer, in the forward
+        shapes.measure({"model_type": "gemma3_text", **SIZES, "sliding_window_pattern": 6})
+    assert mx.fast.scaled_dot_product_attention is attention
+    assert nn.Linear.__call__ is linear
+
+
+# ------------------------------------------------------------------------- real configurations
 
 
 def by_hand(text: str) -> int:
     """`2*3 + 4` without `eval`."""
     return sum(math.prod(map(int, product.split("*"))) for product in text.split("+"))
-
-
-@pytest.mark.parametrize("name", [*BUILT, *LATENT])
-def test_as_many_elements_as_mlx_lm_builds(name: str) -> None:
-    model = tiny.build(name)
-    matrices = sum(a.size for _, a in tree_flatten(model.parameters()) if a.ndim >= 2)
-    assert parse_architecture(tiny.config_of(name)).parameters == matrices
-
-
-@pytest.mark.parametrize("name", [*BUILT, *LATENT, "gemma3n"])
-@pytest.mark.parametrize("step", [8, 40])
-def test_the_cache_is_as_large_as_the_real_one(name: str, step: int) -> None:
-    model, tokens = tiny.build(name), 120
-    cache = make_stock_cache(model)
-    for start in range(0, tokens, step):
-        mx.eval(forward(model, cache, np.arange(start, start + step, dtype=np.int32) % 128))
-    real = 0
-    for part in flatten(cache):
-        if hasattr(part, "keys"):
-            # Rows are counted: buffers are longer than what they hold.
-            rows = min(tokens, part.keys.shape[2])
-            real += sum(a.nbytes // a.shape[2] * rows for a in (part.keys, part.values))
-        else:
-            real += part.nbytes
-    shape = parse_architecture({**tiny.config_of(name), "dtype": "float32"})
-    assert cache_bytes(shape, tokens, step) == pytest.approx(real, rel=0.01)
 
 
 def test_the_table_is_long_enough() -> None:
@@ -82,9 +410,8 @@ def test_a_float32_model_keeps_twice_as_much() -> None:
 
 
 def test_a_configuration_around_the_text_models() -> None:
-    inner = {**TABLE[9]["numbers"], "model_type": "qwen3_5_text"}
-    outer = {"model_type": "qwen3_5", "text_config": inner, "vision_config": {"hidden_size": 9}}
-    assert parse_architecture(outer) == parse_architecture(inner)
+    alone, inside = (parse_architecture(CONFIGS[name]) for name in ("qwen3_5", "qwen3_5 inside"))
+    assert inside == replace(alone, model_type="qwen3_5_text")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,10 @@ def test_a_whole_entry_of_a_user_is_known_before_it_is_here(tmp_path: Path) -> N
     intermediate_size = 64
     num_hidden_layers = 2
     num_attention_heads = 4
+    num_key_value_heads = 4
+    head_dim = 16
     vocab_size = 128
+    tie_word_embeddings = true
     """
     found: ModelDetails = find_model("org/mine", NOWHERE, own(tmp_path, text))
     assert found.size.weight_bytes == 1_000_000

@@ -81,11 +81,13 @@ def test_operations_by_hand() -> None:
             "intermediate_size": 128,
             "num_hidden_layers": 2,
             "num_attention_heads": 4,
+            "num_key_value_heads": 4,
             "head_dim": 16,
+            "tie_word_embeddings": True,
             "vocab_size": 10,
         }
     )
-    matrices = 4 * 64 * 64 + 3 * 64 * 128
+    matrices = 4 * 64 * 64 + 3 * 64 * 128 + 2 * 64 + 2 * 16  # and norms
     assert speedup.operations_per_token(shape, 100) == 2 * (2 * matrices + 4 * 64 * 50)
 
 
@@ -186,6 +188,9 @@ SIZES = {
     "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
     "vocab_size": 6,
     "max_position_embeddings": 4096,
 }

@@ -19,7 +19,9 @@ MOE = {
     "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "num_key_value_heads": 4,
     "head_dim": 16,
+    "tie_word_embeddings": True,
     "vocab_size": 10,
     "num_experts": 8,
     "num_experts_per_tok": 2,
@@ -62,7 +64,7 @@ def test_operations_alone_would_refuse_the_draft_that_was_nearly_twice_as_fast()
 def test_a_tile_of_tokens_touches_nearly_every_expert() -> None:
     """By hand: a quarter of eight experts for each token; 32 tokens leave one out by 0.75 ** 32."""
     shape = parse_architecture(MOE)
-    expert, attention, router = 3 * 64 * 32, 4 * 64 * 64, 64 * 8
+    expert, attention, router = 3 * 64 * 32, 4 * 64 * 64 + 2 * 64 + 2 * 16, 64 * 8
     touched = attention + router + 8 * expert * (1 - 0.75**speedup.TILE)
     assert speedup.bytes_per_token(shape, 0.5) == pytest.approx(2 * 0.5 * touched / speedup.TILE)
     assert shape.layers[0].expert_share == 0.25
