@@ -150,5 +150,5 @@ def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub)
     assert shell("add", NAME)[1].startswith(f"{NAME} is in your catalogue")
     assert NAME in shell("search", "tiny")[1]
     assert shell("add", NAME)[0] == 0
-    assert len(shell("search", "tiny")[1].splitlines()) == 1
+    assert len(shell("search", NAME)[1].splitlines()) == 1
     assert "There is no model folder" in shell("add", "nothing here")[2]
