@@ -1,4 +1,4 @@
-"""Measures the models of the catalogue, so that the app need not do it at its first start.
+"""Measures the models of the catalogue and the embedded pair, so that the app need not.
 
     python packaging/shapes.py
 
@@ -10,23 +10,30 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from typing import Any
 
 import lock
+
+sys.path.append(str(lock.ROOT))
+
+from app.models.architecture import digest, measure
+from app.models.embedded import draft_path, target_path
 
 MODELS = lock.ROOT / "app" / "models"
 
 
-def configs() -> list[dict[str, object]]:
+def configs() -> list[dict[str, Any]]:
     models = tomllib.loads((MODELS / "catalog.toml").read_text("utf-8"))["model"]
-    return [model["config"] for model in models if "config" in model]
+    embedded = [path / "config.json" for path in (target_path(), draft_path())]
+    return [
+        *(model["config"] for model in models if "config" in model),
+        *(json.loads(path.read_text("utf-8")) for path in embedded),
+    ]
 
 
 def main() -> int:
-    sys.path.append(str(lock.ROOT))
-    from app.models.architecture import digest, measure
-
     lines = (f"{json.dumps(digest(each))}: {json.dumps(measure(each))}" for each in configs())
-    text = "{\n" + ",\n".join(sorted(lines)) + "\n}\n"
+    text = "{\n" + ",\n".join(sorted(set(lines))) + "\n}\n"
     (MODELS / "shapes.json").write_text(text, encoding="utf-8")
     return 0
 

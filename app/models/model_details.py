@@ -77,7 +77,8 @@ def find_model(
             f"`specchat models fit {name}` asks the hub, `specchat models search` lists others",
         )
     remote = look_up(name)
-    sized = ModelSize(name, parse_architecture(remote.config), listed_bytes(remote.files))
+    shape = parse_architecture(remote.config)
+    sized = ModelSize(name, shape, min(listed_bytes(remote.files), shape.weight_bytes))
     return ModelDetails(sized, None, entry, weight_format(remote.config))
 
 
@@ -89,9 +90,8 @@ def listed_size(entry: Entry) -> ModelSize | None:
     if find_packaged(entry.name) is not None:
         bits = conversion_bits()
         weights = shape.parameters * bits // 8 if bits else entry.download
-        return ModelSize(entry.name, shape, weights)
-    # What is published may contain more than is loaded, such as a vision tower.
-    weights = shape.weight_bytes if entry.quantised else entry.download or shape.weight_bytes
+    else:  # more may be published than is loaded
+        weights = min(entry.download or shape.weight_bytes, shape.weight_bytes)
     return ModelSize(entry.name, shape, weights)
 
 

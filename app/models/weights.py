@@ -25,7 +25,7 @@ def loaded_bytes(folder: Path) -> int:
 
 
 def listed_bytes(files: Iterable[ModelFile]) -> int:
-    """Bytes of the weight files in the hub's list: at most a few percent more than is loaded."""
+    """Bytes of the weight files in the hub's list, with those of modules that are not loaded."""
     return sum(file.size for file in files if file.path.endswith(".safetensors"))
 
 

@@ -27,9 +27,11 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import takewhile
 from operator import itemgetter, sub
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 MAX_UNCOVERED = 32
@@ -325,11 +327,20 @@ def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
 
 
 def _measure(config: str, bits: str) -> Any:
-    """Imports MLX, without a statement for it: who imports this module must not."""
-    shapes: Any = import_module("app.sandbox.shapes")
-    shapes.skip_transformers()
-    import_module("mlx.core").set_default_device(import_module("mlx.core").cpu)
-    return shapes.measure(json.loads(config), json.loads(bits))
+    """What `shapes.py` makes of a configuration. It is imported by its name, since whoever imports
+    this module must not import MLX."""
+    # mlx-lm's package would import transformers first, for two seconds.
+    found = find_spec("mlx_lm")
+    for name, values in (
+        ("mlx_lm", {"__path__": found and found.submodule_search_locations}),
+        ("mlx_lm.tokenizer_utils", {"TokenizerWrapper": None, "load": None}),
+        ("huggingface_hub", {"snapshot_download": None}),
+    ):
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(values)
+    mx = import_module("mlx.core")
+    mx.set_default_device(mx.cpu)
+    return import_module("app.sandbox.shapes").measure(json.loads(config), json.loads(bits))
 
 
 # ------------------------------------------------------------------------------------- requests

@@ -141,7 +141,7 @@ def test_a_whole_entry_of_a_user_is_known_before_it_is_here(tmp_path: Path) -> N
     text = """
     [[model]]
     name = "org/mine"
-    download = 1_000_000
+    download = 100_000
     draft = true
     tokenizer = "qwen3"
     [model.config]
@@ -156,7 +156,7 @@ def test_a_whole_entry_of_a_user_is_known_before_it_is_here(tmp_path: Path) -> N
     tie_word_embeddings = true
     """
     found: ModelDetails = find_model("org/mine", NOWHERE, own(tmp_path, text))
-    assert found.size.weight_bytes == 1_000_000
+    assert found.size.weight_bytes == 100_000
     assert not found.installed
     # With its quantisation, nothing needs to be stated of its size.
     text = text.replace("download = 1_000_000", "").rstrip()
