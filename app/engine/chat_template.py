@@ -124,7 +124,7 @@ class ChatTemplate:
         return rendered
 
     def _variables(self, may_think: bool, values: TemplateValues) -> dict[str, Any]:
-        """What the template is told of thinking, in the names that templates have for it."""
+        """The template's variables, with whether to think under each name that templates use."""
         found: dict[str, Any] = dict(values)
         if self._reasoning.format is not None or not may_think:
             found |= {"enable_thinking": may_think, "thinking": may_think}
