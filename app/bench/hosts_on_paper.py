@@ -23,8 +23,6 @@ LINKS = {
 }
 """Assumed, for TCP: half of Thunderbolt 5's 80 Gb/s, 94 % of Ethernet's 10; 0.3 ms between Macs."""
 TOKENS = 60_000
-BITS = 4.5
-"""Of a weight: 4 bits, with a scale and an offset for each 64."""
 OPERATIONS = 0.6 * 27.2e12
 """A second, of each machine: an M2 Ultra's, of which a prefill gets about 60 %."""
 
@@ -32,8 +30,8 @@ OPERATIONS = 0.6 * 27.2e12
 def on_paper(keep: float) -> Iterator[Row]:
     """A row for each model, link and way to read: `one` and `two` machines, in seconds."""
     for model, shape_name in MODELS.items():
-        shape = parse_architecture(configs_of(shape_name)["target"])
-        size = ModelSize(model, shape, round(shape.parameters * BITS / 8))
+        shape = parse_architecture(configs_of(shape_name)["target"], bits=4)
+        size = ModelSize(model, shape, shape.weight_bytes)
         dense = TOKENS * token_cost(size, TOKENS) / OPERATIONS
         for link_name, link in LINKS.items():
             for reading, share in (("in full", 1.0), ("sparse", keep)):

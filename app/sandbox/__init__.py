@@ -1,1 +1,1 @@
-"""Runs the code that comes with a model (chat template, tokenizer) in a process with limits."""
+"""Runs what comes with a model (template, tokenizer, configuration) in a process with limits."""

@@ -1,5 +1,5 @@
-"""Runs a model's tokenizer and chat template in a process (`worker.py`) that can be limited and
-stopped: both come with the model."""
+"""Runs a model's tokenizer and chat template, and measures its configuration, in a process
+(`worker.py`) that can be limited and stopped: all come with the model."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.models import ssm
 from mlx_lm.models.cache import CacheList, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchLinear
-from mlx_lm.utils import _get_classes
+from mlx_lm.utils import _decode_tagged_floats, _get_classes
 
 Config = dict[str, Any]
 
@@ -44,6 +44,7 @@ def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
     architecture, `missing` alone where values are. Weights have `bits` where the configuration does
     not say how they are quantised, or, with None, its dtype. Raises whatever mlx-lm does with a
     configuration that it cannot use."""
+    config = _decode_tagged_floats(config)
     inner = config.get("text_config")
     text: Config = {**config, **inner} if isinstance(inner, dict) else config
     full = {**_UNUSED, **config}

@@ -4,6 +4,7 @@ builds and runs, and against sums by hand."""
 from __future__ import annotations
 
 import copy
+import json
 import math
 import tomllib
 from dataclasses import replace
@@ -15,14 +16,16 @@ import numpy as np
 import pytest
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
-from mlx_lm.utils import _get_classes, quantize_model
+from mlx_lm.utils import _decode_tagged_floats, _get_classes, quantize_model
 
 from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
-from app.models.architecture import parse_architecture
+from app.models.architecture import MAX_KEPT, parse_architecture
 from app.models.errors import ModelError
-from app.models.fit import bytes_per_token, cache_bytes
-from app.sandbox import shapes
+from app.models.fit import bytes_per_token, cache_bytes, step_bytes
+from app.paths import cache_path
+from app.sandbox import process, shapes
+from app.sandbox.process import Limits
 from tests import tiny
 
 TABLE = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
@@ -216,7 +219,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "index_n_heads": 4,
         "index_topk": 16,
     },
-    "mamba2": {"model_type": "mamba2", **tiny.EXTRA["mamba2"]},
+    "mamba2": {
+        "model_type": "mamba2",
+        **tiny.EXTRA["mamba2"],
+        "time_step_limit": [0.0, {"__float__": "Infinity"}],  # as transformers writes it
+    },
     "gpt2": {"model_type": "gpt2", **tiny.EXTRA["gpt2"]},
     "bonsai": {
         **around(
@@ -241,7 +248,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def build(config: dict[str, Any], dtype: mx.Dtype) -> Any:
     """The model as `mlx_lm.convert` makes it."""
-    config = copy.deepcopy(config)
+    config = _decode_tagged_floats(copy.deepcopy(config))
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict(config))
     is_cast = getattr(model, "cast_predicate", lambda path: True)
@@ -317,6 +324,8 @@ def test_a_quantised_model_is_as_large_as_mlx_lms_conversion(name: str) -> None:
     stored = {"group_size": 64, "bits": 4, **by_path}
     shape = parse_architecture({**CONFIGS[name], "quantization": stored})
     assert shape.weight_bytes == sum(array.nbytes for array in weights(model))
+    by_pattern = {"group_size": 64, "bits": 4, **{f"*{end}": rule for end, rule in RULES.items()}}
+    assert parse_architecture({**CONFIGS[name], "quantization": by_pattern}) == shape
     plain = parse_architecture(CONFIGS[name])
     assert shape.parameters == plain.parameters
     assert shape.weight_bytes < plain.weight_bytes
@@ -375,6 +384,92 @@ def test_mlx_is_as_it_was() -> None:
     assert nn.Linear.__call__ is linear
 
 
+# ------------------------------------------------------------------------------------ activations
+
+
+LARGER = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "sliding_window": 256,
+    "block_dim": 128,
+    "block_ff_dim": 256,
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["lfm2", "lfm2_moe", "smollm3", "granite", "granitemoehybrid", "olmo3", "deepseek_v3"]
+)
+def test_the_peak_of_reading_follows_from_what_was_traced(name: str) -> None:
+    """Of a model large enough that what it reads shows beside its weights, in steps of 128."""
+    tokens, step = 1024, 128
+    config = copy.deepcopy({**CONFIGS[name], "dtype": "float32"})
+    config |= {key: value for key, value in LARGER.items() if key in config}
+    model = build(config, mx.float32)
+    stored = sum(array.nbytes for array in weights(model))
+    cache = make_stock_cache(model)
+    ids = np.arange(tokens, dtype=np.int32) % 256
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    for start in range(0, tokens, step):
+        mx.eval(forward(model, cache, ids[start : start + step]))
+    peak = mx.get_peak_memory() - before
+    shape = parse_architecture(config)
+    # On a CPU, scores are never fused.
+    found = cache_bytes(shape, tokens, step) + step_bytes(shape, tokens, step, frozenset())
+    assert stored + found == pytest.approx(stored + peak, rel=0.1)
+
+
+# ------------------------------------------------------------------------------- kept, and limited
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what was measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_path() / "shapes"
+
+
+def test_a_model_is_measured_once(kept: Path) -> None:
+    first = parse_architecture(CONFIGS["llama"])
+    (file,) = kept.iterdir()
+    changed = json.loads(file.read_text("utf-8")) | {"hidden_size": 65}
+    file.write_text(json.dumps(changed))
+    assert parse_architecture(CONFIGS["llama"]) == replace(first, hidden_size=65)
+    assert parse_architecture({**CONFIGS["llama"], "vocab_size": 300}).vocab_size == 300
+    assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"layers": [7], "kinds": []}'])
+def test_what_was_kept_and_is_damaged_is_measured_again(kept: Path, content: str) -> None:
+    first = parse_architecture(CONFIGS["llama"])
+    (file,) = kept.iterdir()
+    file.write_text(content)
+    assert parse_architecture(CONFIGS["llama"]) == first
+    assert json.loads(file.read_text("utf-8"))["hidden_size"] == first.hidden_size
+
+
+def test_no_more_is_kept_than_is_useful(kept: Path) -> None:
+    kept.mkdir(parents=True)
+    for number in range(MAX_KEPT + 5):
+        (kept / f"{number}.json").write_text("{}")
+    parse_architecture(CONFIGS["llama"])
+    assert len(list(kept.iterdir())) == MAX_KEPT
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(kept: Path) -> None:
+    kept.parent.mkdir(parents=True)
+    kept.write_text("a file")
+    assert parse_architecture(CONFIGS["llama"]).vocab_size == 256
+
+
+def test_a_configuration_has_limits(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MEASURE_LIMITS", Limits(0.05, 1 << 31))
+    with pytest.raises(ModelError, match="too long"):
+        parse_architecture({**CONFIGS["llama"], "num_hidden_layers": 1000})
+
+
 # ------------------------------------------------------------------------- real configurations
 
 
@@ -420,6 +515,18 @@ def test_a_configuration_around_the_text_models() -> None:
         {},
         {"model_type": "gpt2", "n_embd": 48},
         {"model_type": None},
+        {"model_type": {}},
+        {"model_type": "../utils"},
+        {"model_type": "unheard"},
+        {**CONFIGS["llama"], "model_file": "model.py"},
+        {**CONFIGS["llama"], "intermediate_size": -5},
+        {**CONFIGS["llama"], "vocab_size": 1 << 31},
+        {**CONFIGS["llama"], "hidden_size": 1 << 30, "intermediate_size": 1 << 30},
+        {**CONFIGS["llama"], "quantization": {"group_size": 0, "bits": 4}},
+        {**CONFIGS["llama"], "quantization": {"group_size": 64, "bits": "4"}},
+        {**CONFIGS["llama"], "quantization_config": "gptq"},
+        {**CONFIGS["llama"], "dtype": "array"},
+        {**CONFIGS["llama"], "max_position_embeddings": -3},
         {"model_type": "qwen3"},
         {"model_type": "qwen3", "text_config": "none"},
         {**TABLE[0]["numbers"], "num_hidden_layers": None},
