@@ -104,6 +104,9 @@ class Reasoning:
         if getattr(tokenizer, "think_start", None):  # one that mlx-lm knows
             first = tokenizer.think_start_tokens[0], tokenizer.think_end_tokens[0]
             self._marks = frozenset(first)
+            if tokenizer.think_end == "<channel|>":  # Gemma 4 answers right after it
+                closes = f"\n{tokenizer.think_end}"
+                return replace(_tags(tokenizer.think_start, tokenizer.think_end), closes=closes)
             return _tags(tokenizer.think_start, tokenizer.think_end, *around)
         for tokens, found in _BY_TOKENS.items():
             ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in tokens]

@@ -275,6 +275,14 @@ def test_prompts_have_the_tokens_that_transformers_gives(
     assert Reasoning(tokenizer).is_open(prompt.ids.tolist()) == (family.opens and thinks)
 
 
+def test_ending_the_reasoning_early_writes_what_the_model_would(load: Load) -> None:
+    closes = {name: Reasoning(load(name)[0]).format for name in ("Gemma 4", "Qwen3.8")}
+    assert {name: found and found.closes for name, found in closes.items()} == {
+        "Gemma 4": "\n<channel|>",
+        "Qwen3.8": "\n</think>\n\n",
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "asked", "told"),
     [
