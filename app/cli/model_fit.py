@@ -55,7 +55,7 @@ def search(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
             yield _row("", entry.name, str(error))
             continue
         yield _row(
-            size(model.size.weight_bytes),
+            size(_bytes(model)),
             model.name,
             *facts(model),
             estimate(model.size, None, machine).verdict,
@@ -152,7 +152,7 @@ def listing(cache: ModelCache, options: argparse.Namespace) -> list[str]:
     lines = [memory_heading(machine)]
     for model, found in rows:
         state = "installed" if model.installed else "to download"
-        lines.append(_row(size(model.size.weight_bytes), model.name, state, found.verdict))
+        lines.append(_row(size(_bytes(model)), model.name, state, found.verdict))
     return [
         *lines,
         f"With the built-in draft, the first word comes {speedup.built_in_speedup():.1f}x as fast"
@@ -269,6 +269,11 @@ def _length(text: str) -> int:
             f"{text!r} is not a valid length", "use a number of tokens, such as 40000 or 64k"
         )
     return tokens
+
+
+def _bytes(model: ModelDetails) -> int:
+    """In memory, or, before that, to download."""
+    return model.size.weight_bytes if model.installed else model.download
 
 
 def _row(amount: str, *parts: str) -> str:

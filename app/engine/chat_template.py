@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
-from app.engine.reasoning import Reasoning
+from app.engine.reasoning import Reasoning, template_of
 from app.protocol.options import TemplateValues
 from app.protocol.prompt import Message, Role, TemplateRule
 from app.sandbox.process import TextError, TextProcess, TextRefused
@@ -27,6 +27,8 @@ _THINKING = "\u2003\ue000t{}\ue001\u2003"
 _SENTINELS = re.compile("(\u2003?)\ue000(t?)(\\d+)\ue001(\u2003?)")
 _BETWEEN = "\n\n"
 """Between messages that became one."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Words that clients and templates have for the effort of reasoning, the least first."""
 
 
 class PromptError(ValueError):
@@ -108,16 +110,40 @@ class ChatTemplate:
         contents = [turn.content(messages) for turn in turns]
         if not self._tokenizer.has_chat_template:
             return _BETWEEN.join(str(turn["content"]) for turn in contents) + _BETWEEN
-        thinks = {"enable_thinking": may_think} if self._reasoning.format or not may_think else {}
         try:
             with render_with(self._texts.render):
                 rendered: str = self._tokenizer.apply_chat_template(
-                    contents, tokenize=False, add_generation_prompt=True, **dict(values) | thinks
+                    contents,
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    **self._variables(may_think, values),
                 )
         except Exception as error:  # transformers raises any type
             problem = f"This model's chat template failed ({one_line(error)})"
             raise PromptError(problem) from error
         return rendered
+
+    def _variables(self, may_think: bool, values: TemplateValues) -> dict[str, Any]:
+        """The template's variables, with whether to think under each name that templates use."""
+        found: dict[str, Any] = dict(values)
+        if self._reasoning.format is not None or not may_think:
+            found |= {"enable_thinking": may_think, "thinking": may_think}
+        if "none" in self._efforts:  # the effort is the switch
+            effort = found.get("reasoning_effort", "high")
+            found["reasoning_effort"] = effort if may_think else "none"
+        effort = found.get("reasoning_effort")
+        if self._efforts and effort in _EFFORTS and effort not in self._efforts:
+            words = self._efforts - {"none"}
+            found["reasoning_effort"] = min(words or self._efforts, key=_distance_to(effort))
+        return found
+
+    @cached_property
+    def _efforts(self) -> frozenset[str]:
+        """The words for the effort of reasoning, if the template refuses others."""
+        source = template_of(self._tokenizer)
+        if "reasoning_effort" not in source or "raise_exception" not in source:
+            return frozenset()
+        return frozenset(word for word in _EFFORTS if re.search(f"['\"]{word}['\"]", source))
 
     @staticmethod
     def _split(rendered: str, messages: Sequence[Message]) -> tuple[list[Place], str]:
@@ -257,6 +283,12 @@ def render_with(render: Callable[[str, dict[str, Any]], str]) -> Iterator[None]:
             yield
         finally:
             chat_template_utils._compile_jinja_template = original
+
+
+def _distance_to(effort: str) -> Callable[[str], tuple[int, int]]:
+    """A key that prefers the word next to `effort`, and the higher of two."""
+    at = _EFFORTS.index(effort)
+    return lambda word: (abs(_EFFORTS.index(word) - at), -_EFFORTS.index(word))
 
 
 def one_line(error: Exception) -> str:

@@ -100,11 +100,14 @@ class Reasoning:
         self.format = self._find()
 
     def _find(self) -> ReasoningFormat | None:
-        tokenizer, template = self._tokenizer, _template_of(self._tokenizer)
+        tokenizer, template = self._tokenizer, template_of(self._tokenizer)
         around = [mark for pair in _AROUND_ANSWERS if pair[0] in template for mark in pair]
         if getattr(tokenizer, "think_start", None):  # one that mlx-lm knows
             first = tokenizer.think_start_tokens[0], tokenizer.think_end_tokens[0]
             self._marks = frozenset(first)
+            if tokenizer.think_end == "<channel|>":  # Gemma 4 answers right after it
+                closes = f"\n{tokenizer.think_end}"
+                return replace(_tags(tokenizer.think_start, tokenizer.think_end), closes=closes)
             return _tags(tokenizer.think_start, tokenizer.think_end, *around)
         for tokens, found in _BY_TOKENS.items():
             ids = [tokenizer.backend_tokenizer.token_to_id(token) for token in tokens]
@@ -158,7 +161,8 @@ class _Marked:
         return getattr(self._tokenizer, name)
 
 
-def _template_of(tokenizer: Any) -> str:
+def template_of(tokenizer: Any) -> str:
+    """The source of its chat template; empty if it has none."""
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):
         return "\n".join(map(str, template.values()))

@@ -42,7 +42,7 @@ def check_repository(name: str) -> str:
     if not is_repository(name):
         raise ModelError(
             f"{name!r} is not a model name",
-            "use organisation/name, such as mlx-community/Qwen3-0.6B-4bit",
+            "use organisation/name, such as mlx-community/Qwen3.5-4B-MLX-4bit",
         )
     return name
 

@@ -13,6 +13,7 @@ from app.models.architecture import Architecture, parse_architecture
 from app.models.cache import is_repository
 from app.models.check import check_model
 from app.models.errors import ModelError
+from app.models.weights import weight_format
 from app.util.atomic_files import make_folder, write_durably
 from app.util.regular_files import read_text
 
@@ -21,17 +22,20 @@ FILE = "catalog.toml"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model. `download` is in bytes. What a user's entry does not say is empty, 0 or None, and
-    is read from the model itself. `custom`: it is from the user's catalogue."""
+    """One model. `download` is in bytes. `memory`: the smallest Mac that it is recommended for, in
+    gigabytes. What an entry does not say is empty, 0 or None. `custom`: it is from the user's
+    catalogue."""
 
     name: str
     family: str = ""
     tokenizer: str = ""
-    quantised: str = ""
-    download: int = 0
     licence: str = ""
+    download: int = 0
     draft: bool = False
+    memory: int = 0
     measured: str = ""
+    quantised: str = ""
+    """The format of the weights by the configuration, such as `4-bit`."""
     architecture: Architecture | None = None
     custom: bool = False
 
@@ -100,9 +104,12 @@ def add(folder: Path | None, name: str) -> str:
 _BEGINNING = (
     "# Your own models, in addition to those that specchat knows. Only `name` is required.\n"
 )
-_TEXTS = ("name", "family", "tokenizer", "quantised", "licence", "measured", "known")
-_OLD_KEYS = {"known": "measured"}
-"""Renamed keys, which older catalogues have."""
+_KEYS: dict[str, type] = {
+    **dict.fromkeys(("name", "family", "tokenizer", "licence", "measured"), str),
+    **dict.fromkeys(("download", "memory"), int),
+    "draft": bool,
+    "config": dict,
+}
 
 
 def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
@@ -121,20 +128,21 @@ def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
 def _entry(model: Any, where: str, custom: bool) -> Entry:
     if not isinstance(model, dict) or not model.get("name"):
         raise ModelError(f"{where[0].upper()}{where[1:]} has no name", "add a line name = …")
-    kinds = dict.fromkeys(_TEXTS, str) | {"download": int, "draft": bool, "config": dict}
     for key, value in model.items():
-        kind = kinds.get(key)
+        kind = _KEYS.get(key)
         if kind is None:
             raise ModelError(
                 f"{where[0].upper()}{where[1:]} has an unknown key {key!r}",
-                f"remove it; the keys are {', '.join(kinds)}",
+                f"remove it; the keys are {', '.join(_KEYS)}",
             )
         if type(value) is not kind:
             raise ModelError(f"{key!r} in {where} must be {_KINDS[kind]}", "correct it")
-    values: dict[str, Any] = {_OLD_KEYS.get(str(key), str(key)): model[key] for key in model}
+    values: dict[str, Any] = {str(key): value for key, value in model.items()}
     config = values.pop("config", None)
-    architecture = None if config is None else parse_architecture(config)
-    return Entry(**values, architecture=architecture, custom=custom)
+    if config is None:
+        return Entry(**values, custom=custom)
+    architecture, quantised = parse_architecture(config), weight_format(config)
+    return Entry(**values, architecture=architecture, quantised=quantised, custom=custom)
 
 
 _KINDS = {str: "text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}

@@ -111,9 +111,25 @@ def _check_config(config: dict[str, Any]) -> None:
             "The model's config.json has no model_type",
             "use the folder of a model in mlx-lm's format",
         )
+    refuse_draft_layers(config)
     for key in ("model_file", "auto_map"):
         _refuse_code(config, "config.json", key)
     check_config_numbers(config)
+
+
+def drafts_only(config: dict[str, Any]) -> bool:
+    """Whether it describes the layers with which a model predicts several tokens (MTP), without the
+    model."""
+    return str(config.get("model_type")).endswith(("_mtp", "_assistant"))
+
+
+def refuse_draft_layers(config: dict[str, Any]) -> None:
+    if drafts_only(config):
+        raise ModelError(
+            "This is not a whole model, only layers that draft for one"
+            f" ({config['model_type'][:60]})",
+            "use the model that they belong to",
+        )
 
 
 def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:

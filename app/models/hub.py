@@ -87,7 +87,7 @@ class Hub:
         first."""
         url = (
             f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
-            f"&sort=downloads&direction=-1&limit={limit}"
+            f"&sort=downloads&direction=-1&limit={limit}&config=true"
         )
         answer, _ = await self._json("with these words", url)
         if not isinstance(answer, list):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app.models.cache import check_repository, is_repository
+from app.models.check import drafts_only, refuse_draft_layers
 from app.models.errors import DownloadError, ModelError
 from app.models.file_filter import files_to_download
 from app.models.hub import Hub, hub_client
@@ -44,8 +45,8 @@ def fetch_hub_model(repository: str, settings: HubSettings) -> HubModel:
 
 
 def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
-    """Repositories of MLX models with these words in their names, most downloaded first. Blocks;
-    ModelError when the hub cannot be reached."""
+    """Repositories of MLX models with these words in their names, most downloaded first, without
+    those that hold only MTP layers. Blocks; ModelError when the hub cannot be reached."""
 
     async def found() -> list[Any]:
         async with _hub(settings) as hub:
@@ -55,7 +56,12 @@ def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
         entries = asyncio.run(found())
     except DownloadError:
         raise ModelError("The hub could not be searched", "check the connection") from None
-    names = (entry.get("id") for entry in entries if isinstance(entry, dict))
+    names = (
+        entry.get("id")
+        for entry in entries
+        if isinstance(entry, dict)
+        and not (isinstance(entry.get("config"), dict) and drafts_only(entry["config"]))
+    )
     return tuple(name for name in names if isinstance(name, str) and is_repository(name))
 
 
@@ -85,4 +91,5 @@ async def _look(repository: str, settings: HubSettings) -> HubModel:
         raise ModelError(
             f"The config.json of {repository} is not a JSON object", "choose another model"
         )
+    refuse_draft_layers(config)
     return HubModel(repository, config, files)

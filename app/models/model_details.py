@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.models.architecture import parse_architecture
 from app.models.cache import ModelCache, check_repository, is_repository
@@ -16,7 +16,7 @@ from app.models.errors import ModelError
 from app.models.fit import ModelSize
 from app.models.packaged import conversion_bits, find_packaged
 from app.models.resolve import resolve_model
-from app.models.weights import listed_bytes, loaded_bytes
+from app.models.weights import listed_bytes, loaded_bytes, weight_format
 
 if TYPE_CHECKING:
     from app.models.hub_info import HubModel
@@ -67,7 +67,7 @@ def find_model(
     if folder is not None:
         config = read_json(folder / "config.json")
         sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
-        return ModelDetails(sized, folder, entry, _quantised(config) or _bits(sized))
+        return ModelDetails(sized, folder, entry, weight_format(config) or _bits(sized))
     if entry is not None and (size := listed_size(entry)) is not None:
         return ModelDetails(size, None, entry, _listed_format(entry))
     check_repository(name)
@@ -79,27 +79,20 @@ def find_model(
     remote = look_up(name)
     shape = parse_architecture(remote.config)
     sized = ModelSize(name, shape, min(listed_bytes(remote.files), shape.weight_bytes))
-    return ModelDetails(sized, None, entry, _quantised(remote.config))
+    return ModelDetails(sized, None, entry, weight_format(remote.config))
 
 
 def listed_size(entry: Entry) -> ModelSize | None:
     """What the catalogue knows of a model's size, if it does."""
-    if entry.architecture is None or not entry.download:
+    shape = entry.architecture
+    if shape is None:
         return None
-    bits = conversion_bits() if find_packaged(entry.name) is not None else None
-    weights = min(entry.download, entry.architecture.weight_bytes)
-    if bits is not None:
-        weights = entry.architecture.parameters * bits // 8
-    return ModelSize(entry.name, entry.architecture, weights)
-
-
-def _quantised(config: dict[str, Any]) -> str:
-    """`4-bit`, or the dtype."""
-    stored = config.get("quantization")
-    if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
-        return f"{stored['bits']}-bit"
-    named = config.get("dtype") or config.get("torch_dtype")
-    return named.removeprefix("torch.") if isinstance(named, str) else ""
+    if find_packaged(entry.name) is not None:
+        bits = conversion_bits()
+        weights = shape.parameters * bits // 8 if bits else entry.download
+    else:  # more may be published than is loaded
+        weights = min(entry.download or shape.weight_bytes, shape.weight_bytes)
+    return ModelSize(entry.name, shape, weights)
 
 
 def _bits(size: ModelSize) -> str:

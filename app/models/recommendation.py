@@ -9,8 +9,8 @@ from app.models.catalogue import Entry, catalogue
 from app.models.fit import Fit, Machine, fit, mac_with
 from app.models.model_details import ModelDetails, listed_size
 
-LONG_DOCUMENT_TOKENS = 65_536
-"""A model that can read this many tokens is preferred to a larger one that cannot."""
+LONG_DOCUMENT_TOKENS = 32_768
+"""A model that can read this many tokens is preferred to one that cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class Recommendation:
 
 
 def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
-    """The largest target that can read a long document, or the one that can read the longest."""
+    """What people run on such a machine, if it can read a long document there; else the model that
+    can read the longest. The newest of several."""
     targets = [
         ModelDetails(size, None, entry)
         for entry in entries
@@ -31,7 +32,11 @@ def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | No
     found = [Recommendation(each, fit(each.size, None, machine)) for each in targets]
 
     def worth(each: Recommendation) -> tuple[int, int]:
-        return min(each.fit.max_tokens, LONG_DOCUMENT_TOKENS), each.target.size.weight_bytes
+        memory = each.target.entry.memory if each.target.entry is not None else 0
+        return (
+            min(each.fit.max_tokens, LONG_DOCUMENT_TOKENS),
+            memory if memory << 30 <= machine.total else 0,
+        )
 
     return max((each for each in found if each.fit.max_tokens), key=worth, default=None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from app.models.check import check_files, extents, read_header
 from app.models.manifest import ModelFile
@@ -26,6 +27,15 @@ def loaded_bytes(folder: Path) -> int:
 def listed_bytes(files: Iterable[ModelFile]) -> int:
     """Bytes of the weight files in the hub's list, with those of modules that are not loaded."""
     return sum(file.size for file in files if file.path.endswith(".safetensors"))
+
+
+def weight_format(config: dict[str, Any]) -> str:
+    """`4-bit`, or the dtype; empty if the configuration names neither."""
+    stored = config.get("quantization")
+    if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
+        return f"{stored['bits']}-bit"
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.") if isinstance(named, str) else ""
 
 
 def _file_bytes(path: Path) -> int:

@@ -179,7 +179,7 @@ def _template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         if name in _RESERVED or not name.isidentifier() or len(name) > MAX_VALUE:
             raise BadRequest(f"`chat_template_kwargs` cannot set {name[:50]!r}: leave it out.")
-        if name == "enable_thinking" and isinstance(value, bool):
+        if name in ("enable_thinking", "thinking") and isinstance(value, bool):
             found["thinking"] = value
         elif isinstance(value, str | int | float) and len(str(value)) <= MAX_VALUE:
             values.append((name, value))

@@ -21,7 +21,7 @@ from tests.models.pulls import NAME, tiny_model
 from tests.models.test_draft_selection import SIZES, folder
 from tests.sessions.samples import answer_stats
 
-BIG, SMALL = "mlx-community/Qwen3-8B-4bit", "mlx-community/Qwen3-0.6B-4bit"
+BIG, SMALL = "mlx-community/Qwen3.5-9B-4bit", "mlx-community/Qwen3.5-0.8B-MLX-4bit"
 
 
 @pytest.fixture
@@ -47,16 +47,16 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     status, out, _ = shell("pair", BIG, "--memory", "32GB")
     assert status == 0
     lines = out.splitlines()
-    assert lines[0].startswith(f"{BIG} · qwen3, 8.2 billion parameters")
-    built_in = "the built-in draft · r 0.00 · nothing to download · fits 40K · the default"
+    assert lines[0].startswith(f"{BIG} · qwen3_5, 9.0 billion parameters")
+    built_in = "the built-in draft · r 0.00 · nothing to download · fits 256K · the default"
     assert lines[1].strip() == f"4.5x  {built_in}"
-    assert lines[2].strip().startswith(f"2.5x  {SMALL}")
-    assert lines[2].endswith("the pair fits 40K")
+    assert lines[2].strip().startswith(f"3.1x  {SMALL}")
+    assert lines[2].endswith("the pair fits 220K")
     assert lines[3].strip().startswith("adds attention to what is found; needs ")
-    assert "The draft costs 18% of the target per token" in lines[4]
+    assert "The draft costs 22% of the target per token" in lines[6]
     assert "1 / (r + keep + 0.02)" in out
     faster = shell("pair", BIG, "--memory", "32GB", "--keep", "0.05")[1].splitlines()
-    assert [line.split()[0] for line in faster[1:3]] == ["14.3x", "4.0x"]
+    assert [line.split()[0] for line in faster[1:3]] == ["14.3x", "5.7x"]
 
 
 def test_what_a_draft_needs_is_what_it_adds_to_the_estimate(shell: Shell) -> None:
@@ -74,7 +74,7 @@ def test_what_a_draft_needs_is_what_it_adds_to_the_estimate(shell: Shell) -> Non
 
 
 def test_without_any_draft_model_the_built_in_draft_is_listed(shell: Shell) -> None:
-    status, out, _ = shell("pair", "mlx-community/Mistral-Small-24B-Instruct-2501-4bit")
+    status, out, _ = shell("pair", "mlx-community/Mistral-Small-3.1-24B-Instruct-2503-4bit")
     assert status == 0
     assert "the built-in draft" in out.splitlines()[1]
     assert "No draft model is known" in out
@@ -105,15 +105,15 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     amounts = [size_of(line) for line in lines[2:7]]
     total = next(size_of(line) for line in lines if "  total · " in line)
     assert sum(amounts) == pytest.approx(total, abs=0.26)
-    assert "147,456 bytes a token" in out
+    assert "32,768 bytes a token" in out
     assert "9.6 GB  limit · models may use 10.7 GB of 16 GB" in out
-    assert "\nFits 19K tokens with full prefill.\n" in out
+    assert "\nFits 69K tokens with full prefill.\n" in out
     assert "With sparse prefill at keep 20% or less" in out
     assert hub.asked == []
 
 
 def test_at_another_length_and_with_another_draft(shell: Shell) -> None:
-    draft = "mlx-community/Qwen3-1.7B-4bit"
+    draft = "mlx-community/Qwen3.5-2B-MLX-4bit"
     out = shell("fit", BIG, "--memory", "64GB", "--length", "8k", "--draft", draft)[1]
     assert f"with {draft} as its draft" in out
     assert "8,192 tokens" in out
@@ -125,10 +125,9 @@ def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
     full, eight, four = (
         shell("fit", BIG, "--memory", "16GB", "--kv-bits", bits)[1] for bits in ("full", "8", "4")
     )
-    assert "147,456 bytes a token" in full
-    assert "78,336 bytes a token" in eight  # 8 bits, and two of 16 for each 64 numbers
-    assert "41,472 bytes a token" in four
-    assert "not fused" not in four, "a prefill of such a cache is"
+    assert "32,768 bytes a token" in full
+    assert "17,408 bytes a token" in eight  # 8 bits, and two of 16 for each 64 numbers
+    assert "9,216 bytes a token" in four
     status, _, err = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")
     assert status == 2
     assert (

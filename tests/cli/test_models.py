@@ -16,7 +16,7 @@ from app.util.formatting import size
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
 from tests.models.fake_hub import FakeHub, Fault
-from tests.models.pulls import NAME
+from tests.models.pulls import NAME, tiny_model
 
 
 def test_from_an_empty_cache_to_a_model_and_back(shell: Shell, hub: FakeHub) -> None:
@@ -140,6 +140,19 @@ def test_giving_a_download_up(shell: Shell, hub: FakeHub) -> None:
     assert "There is no unfinished download of" in shell("cancel", NAME)[2]
 
 
+def test_what_only_drafts_for_another_model_is_no_model(shell: Shell, hub: FakeHub) -> None:
+    for kind in ("qwen3_5_mtp", "gemma4_assistant"):
+        config = json.dumps({"model_type": kind, "num_hidden_layers": 1}).encode()
+        hub.add(f"org/tiny-{kind}", tiny_model() | {"config.json": config})
+        for command in ("fit", "pull"):
+            status, out, err = shell(command, f"org/tiny-{kind}")
+            assert (status, out) == (2, "")
+            assert f"not a whole model, only layers that draft for one ({kind})" in err
+    found = shell("search", "--hub", "tiny")[1]
+    assert NAME in found
+    assert "org/tiny-" not in found
+
+
 def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub) -> None:
     status, out, _ = shell("search", "--hub", "tiny")
     assert (status, out.splitlines()[0]) == (0, NAME)
@@ -150,5 +163,5 @@ def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub)
     assert shell("add", NAME)[1].startswith(f"{NAME} is in your catalogue")
     assert NAME in shell("search", "tiny")[1]
     assert shell("add", NAME)[0] == 0
-    assert len(shell("search", "tiny")[1].splitlines()) == 1
+    assert len(shell("search", NAME)[1].splitlines()) == 1
     assert "There is no model folder" in shell("add", "nothing here")[2]

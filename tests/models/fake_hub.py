@@ -205,7 +205,11 @@ class FakeHub:
     def _search(self, query: dict[str, list[str]]) -> Answer:
         words = query.get("search", [""])[0].casefold().split()
         names = [name for name in self.repositories if all(word in name for word in words)]
-        return jsoned([{"id": name, "downloads": 1} for name in names[: int(query["limit"][0])]])
+        return jsoned([self._entry(name) for name in names[: int(query["limit"][0])]])
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        config = json.loads(self.repositories[name].files["config.json"])
+        return {"id": name, "downloads": 1, "config": {"model_type": config["model_type"]}}
 
     def _tree_page(self, name: str, repository: Repository, start: int) -> Answer:
         entries = self.tree(repository.tree())

@@ -31,6 +31,10 @@ def known(name: str) -> ModelDetails:
     return find_model(f"mlx-community/{name}", NOWHERE, OURS)
 
 
+def bonsai() -> ModelDetails:
+    return find_model("prism-ml/Ternary-Bonsai-8B-mlx-2bit", NOWHERE, OURS)
+
+
 def drafts(target: ModelDetails, **more: Any) -> list[str]:
     found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE, **more)
     return [candidate.draft.name.partition("/")[2] for candidate in found]
@@ -49,13 +53,15 @@ def test_the_smallest_of_the_family_comes_first() -> None:
 
 
 def test_what_has_no_draft() -> None:
-    assert drafts(known("Mistral-Small-24B-Instruct-2501-4bit")) == []
-    assert drafts(known("Qwen3-0.6B-4bit")) == []
+    assert drafts(known("Mistral-Small-3.1-24B-Instruct-2503-4bit")) == []
+    assert drafts(known("Qwen3.5-0.8B-MLX-4bit")) == []
 
 
 def test_a_draft_that_does_not_pay_is_named_but_not_taken() -> None:
-    found = draft_candidates(known("Qwen3-1.7B-4bit"), known_models(NOWHERE, OURS), MACHINE)
-    assert [candidate.draft.name.partition("/")[2] for candidate in found] == ["Qwen3-0.6B-4bit"]
+    target, models = known("Qwen3.5-2B-MLX-4bit"), known_models(NOWHERE, OURS)
+    found = draft_candidates(target, models, MACHINE, lambda target, draft: 0.9)
+    names = [candidate.draft.name.partition("/")[2] for candidate in found]
+    assert names == ["Qwen3.5-0.8B-MLX-4bit"]
     assert best_draft(found) is None
 
 
@@ -92,25 +98,25 @@ def test_operations_by_hand() -> None:
 
 
 def test_a_warning_above_fifteen_hundredths() -> None:
-    found = draft_candidates(known("Qwen3-14B-4bit"), known_models(NOWHERE, OURS), MACHINE)
+    found = draft_candidates(known("Qwen3.5-9B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     for candidate in found:
         warned = any("x faster" in note for note in candidate.notes)
         assert warned == (candidate.cost_ratio > 0.15)
     assert {
         c.cost_ratio > 0.15
-        for c in draft_candidates(known("Qwen3-32B-4bit"), known_models(NOWHERE, OURS), MACHINE)
+        for c in draft_candidates(known("Qwen3.8-27B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     } == {True, False}
 
 
 def test_a_draft_with_a_shorter_context_is_taken_with_a_word() -> None:
-    target = known("Qwen3-30B-A3B-Instruct-2507-4bit")
+    target = known("gemma-4-31b-it-4bit")
     found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE)
-    assert any("context is 40,960 tokens" in note for note in found[0].notes)
+    assert any("context is 131,072 tokens" in note for note in found[0].notes)
 
 
 def test_what_does_not_fit_is_not_taken() -> None:
     small = mac_with(16 << 30)
-    found = draft_candidates(known("Qwen3-32B-4bit"), known_models(NOWHERE, OURS), small)
+    found = draft_candidates(known("Qwen3.8-27B-4bit"), known_models(NOWHERE, OURS), small)
     assert found
     assert best_draft(found) is None
     assert all("16 GB" in candidate.notes[-1] for candidate in found[:1])
@@ -164,15 +170,15 @@ def test_answers_that_say_nothing_of_the_ratio(change: dict[str, Any]) -> None:
 
 
 def test_the_clock_is_believed_before_the_configuration() -> None:
-    target = known("Qwen3-8B-4bit")
+    target = known("Qwen3.5-9B-4bit")
     asked = []
 
     def measured(target: str, draft: str) -> float | None:
         asked.append((target, draft))
-        return 0.5 if draft == "Qwen3-0.6B-4bit" else None
+        return 0.5 if draft == "Qwen3.5-0.8B-MLX-4bit" else None
 
     found = draft_candidates(target, known_models(NOWHERE, OURS), MACHINE, measured)
-    assert ("Qwen3-8B-4bit", "Qwen3-0.6B-4bit") in asked
+    assert ("Qwen3.5-9B-4bit", "Qwen3.5-0.8B-MLX-4bit") in asked
     clocked = next(c for c in found if c.measured)
     assert clocked.cost_ratio == 0.5
     assert "(measured)" in clocked.notes[0]
@@ -221,15 +227,15 @@ def test_models_in_folders_pair_by_the_content_of_their_tokenizers(tmp_path: Pat
 
 def test_a_model_that_is_here_and_one_to_download_pair_by_the_catalogue(tmp_path: Path) -> None:
     mine = replace(here(folder(tmp_path / "mine")), entry=Entry("mine", tokenizer="qwen3"))
-    assert draft_candidates(known("Qwen3-8B-4bit"), [mine], MACHINE)
+    assert draft_candidates(bonsai(), [mine], MACHINE)
     assert not draft_candidates(known("Qwen3.5-9B-4bit"), [mine], MACHINE)
     unknown = replace(mine, entry=None)
-    assert not draft_candidates(known("Qwen3-8B-4bit"), [unknown], MACHINE)
+    assert not draft_candidates(bonsai(), [unknown], MACHINE)
 
 
 def test_a_large_model_of_the_family_is_offered_only_where_it_is_here() -> None:
-    target = known("Qwen3-32B-4bit")
-    large = known("Qwen3-14B-4bit")
+    target = known("Qwen3.8-27B-4bit")
+    large = known("Qwen3.5-9B-4bit")
     assert not draft_candidates(target, [large], MACHINE)
     assert draft_candidates(target, [replace(large, folder=Path("x"))], MACHINE)
 

@@ -1,4 +1,4 @@
-"""What a machine is offered: the largest model that reads a long document there."""
+"""What a machine is offered: what people run on such a Mac, if it reads a long document there."""
 
 from __future__ import annotations
 
@@ -18,6 +18,26 @@ def test_the_offered_model_reads_a_long_document(gigabytes: int) -> None:
     assert "draft" not in " ".join(item.label for item in found.fit.items)
 
 
+@pytest.mark.parametrize(
+    ("gigabytes", "name"),
+    [
+        (8, "LFM2.5-2.6B-MLX-4bit"),
+        (16, "Qwen3.5-9B-4bit"),
+        (24, "Ternary-Bonsai-27B-mlx-2bit"),
+        (32, "Qwen3.8-27B-4bit"),
+        (48, "Qwen3.8-27B-4bit"),
+        (64, "Qwen3.8-27B-4bit"),
+        (96, "Qwen3.8-27B-4bit"),
+        (128, "Qwen3.5-122B-A10B-4bit"),
+        (512, "Qwen3.5-122B-A10B-4bit"),
+    ],
+)
+def test_each_mac_is_offered_what_people_run_on_it(gigabytes: int, name: str) -> None:
+    found = recommend(catalogue(), mac_with(gigabytes << 30))
+    assert found is not None
+    assert found.target.name.rpartition("/")[2] == name
+
+
 def test_more_memory_never_gets_less() -> None:
     found = [recommend(catalogue(), mac_with(size << 30)) for size in (16, 24, 32, 48, 64, 128)]
     weights = [each.target.size.weight_bytes for each in found if each is not None]
@@ -26,7 +46,7 @@ def test_more_memory_never_gets_less() -> None:
 
 
 def test_where_no_long_document_can_be_read_the_longest_counts() -> None:
-    found = recommend(catalogue(), mac_with(2 << 30))
+    found = recommend(catalogue(), mac_with(3 << 29))
     assert found is not None
     assert MIN_TOKENS <= found.fit.max_tokens < LONG_DOCUMENT_TOKENS
 

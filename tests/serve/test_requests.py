@@ -102,8 +102,8 @@ HONOURED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"output_config": {"effort": "low"}}, {"thinking_budget": 2_048}),
     ({"chat_template_kwargs": {"enable_thinking": False}}, {"thinking": False}),
     (
-        {"chat_template_kwargs": {"thinking": True, "style": "x", "level": 3}},
-        {"template_values": (("thinking", True), ("style", "x"), ("level", 3))},
+        {"chat_template_kwargs": {"thinking": False, "style": "x", "level": 3}},
+        {"thinking": False, "template_values": (("style", "x"), ("level", 3))},
     ),
 ]
 

@@ -31,7 +31,7 @@ NARROW, WIDE = (60, 20), (200, 50)
 async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> None:
     await here(BIG, DRAFT, OTHER)
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "● installed 4", "○ catalogue 30", "○ downloads 0")
+        await open_models(pilot, "● installed 4", "○ catalogue 34", "○ downloads 0")
         await until_shown(
             pilot,
             "✓ org/big-4bit",
@@ -40,7 +40,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
             "Models  may use 24 GB of 32 GB",
         )
         await pilot.press("tab")
-        await until_shown(pilot, "● catalogue 30", "mlx-community/Qwen3.5-2B-MLX-4bit")
+        await until_shown(pilot, "● catalogue 34", "mlx-community/Qwen3.8-27B-4bit")
         await pilot.press(*"122b")
         await until_shown(pilot, "mlx-community/Qwen3.5-122B-A10B-4bit", "too big")
 
@@ -52,7 +52,7 @@ async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
         screen.list.filter.value = "Qwen3.5-2B"
         await until_shown(pilot, "4.5x faster · with the built-in draft")
         await pilot.press("enter")
-        await until_shown(pilot, "! The draft costs 47% of the target per token")
+        await until_shown(pilot, "! The draft costs 48% of the target per token")
 
 
 @pytest.mark.parametrize("size", [NARROW, SMALL, WIDE])
@@ -68,7 +68,7 @@ async def test_nothing_is_wider_than_the_screen(
             await until_shown(pilot, "Memory with the built-in draft", "target, weights")
         assert "Esc" in screen_text(pilot).splitlines()[-1]
         await pilot.press("tab")
-        await until_shown(pilot, "mlx-community/Qwen3.5-27B-4bit")
+        await until_shown(pilot, "mlx-community/Qwen3.8-27B-4bit")
 
 
 async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
@@ -221,7 +221,7 @@ async def test_adding_a_repository_and_a_folder(
     names = [entry.name for entry in catalogue(library.config_folder) if entry.custom]
     assert names == [BIG, str(folder)]
     async with app().run_test(size=SMALL) as pilot:  # at the next start
-        screen = await open_models(pilot, "● installed 2", "○ catalogue 31")
+        screen = await open_models(pilot, "● installed 2", "○ catalogue 35")
         await pilot.press("tab")
         screen.list.filter.value = "big"
         await until_shown(pilot, BIG, "on the hub")
@@ -236,7 +236,7 @@ async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
     library.config_folder.mkdir()
     (library.config_folder / "catalog.toml").write_text("[[model]]\nname = 3\n")
     async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "must be text in quotes", "○ catalogue 30")
+        await open_models(pilot, "must be text in quotes", "○ catalogue 34")
 
 
 async def test_hostile_names_are_shown_and_not_obeyed(
