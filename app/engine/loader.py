@@ -24,6 +24,7 @@ from app.engine.findings import Findings, FindingsRecord, Speed
 from app.engine.kv_quantisation import (
     NotQuantisable,
     Quantisation,
+    find_group_size,
     find_quantisation,
     quantise_cache,
 )
@@ -207,6 +208,9 @@ def _load_one(
     model, config = load_lazily(path)
     if shard is not None:
         shard(model)
+    if kv_bits is not None:
+        with _kv_errors(name, path, kv_bits):
+            find_group_size(model, kv_bits)  # before any weight is read
     needed = sum(array.nbytes for array in weight_arrays(model))
     memory.check_fits(f"Loading {name}", needed)
     identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
@@ -216,7 +220,10 @@ def _load_one(
     tokenizer = (
         None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
     )
-    quantisation = _quantisation(name, path, model, kv_bits)
+    quantisation = None
+    if kv_bits is not None:
+        with _kv_errors(name, path, kv_bits):
+            quantisation = find_quantisation(model, kv_bits)
     info = model_info(name, model, config)
     caches = CacheMaker(model, quantisation)
     findings = known or _measure(path, model, caches, step.backend if shard is None else None)
@@ -233,7 +240,10 @@ def _load_one(
         step,
         identity,
         path,
-        Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
+        replace(
+            Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
+            packed_attention=quantisation is None or quantisation.packed,
+        ),
         quantisation,
         int(text.get("vocab_size") or 0),
         memory.attention_cost_ratio(text, info.parameters),
@@ -256,13 +266,12 @@ def load_tokenizer_of(
         return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))
 
 
-def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Quantisation | None:
-    if kv_bits is None:
-        return None
+@contextmanager
+def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
     try:
-        return find_quantisation(model, kv_bits)
+        yield
     except NotQuantisable as error:
-        problem = f"The cache of {name} cannot be quantised to {kv_bits} bits: {error}"
+        problem = f"The cache of {name} cannot be quantised to {bits} bits: {error}"
         raise LoadError(problem, "turn KV quantisation off") from error
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error

@@ -141,6 +141,8 @@ class Transient:
     dequantised_per_token: int = 0
     """Where keys and values are quantised: a layer's elements for one token. Large steps dequantise
     them; small ones materialise scores, masked scores and probabilities."""
+    packed_attention: bool = True
+    """False where attention cannot take packed numbers: then small steps dequantise, too."""
 
     @classmethod
     def of(
@@ -167,7 +169,7 @@ class Transient:
     def bytes(self, step: int, context: int) -> float:
         """For a step of `step` tokens, with `context` tokens in the cache after it."""
         rows, copies, expanded = min(step, self.rows), self.score_copies, 0
-        if self.dequantised_per_token and step >= DEQUANTISE_FROM:
+        if self.dequantised_per_token and (step >= DEQUANTISE_FROM or not self.packed_attention):
             expanded = self.dequantised_per_token
         elif self.dequantised_per_token:
             rows, copies = step, 3
