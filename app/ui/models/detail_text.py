@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from app.models.draft_selection import DraftCandidate
+from app.models.draft_selection import DraftCandidate, RatioSource
 from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
 from app.models.gguf.summary import GgufSummary
@@ -98,10 +98,10 @@ def _drafts(overview: ModelOverview) -> list[Content]:
     for each in overview.drafts[:MAX_DRAFTS]:
         size = formatting.size(each.draft.download)
         download = "" if each.draft.installed else f", {size} to download"
-        measured = " (measured)" if each.measured else ""
+        source = "" if each.source is RatioSource.PREDICTED else f" ({each.source})"
         line = (
             f"{draft_name(overview, each)}: {each.speedup():.1f}x faster,"
-            f" r {each.cost_ratio:.2f}{measured}, pair: {each.fit.verdict}{download}"
+            f" r {each.cost_ratio:.2f}{source}, pair: {each.fit.verdict}{download}"
         )
         mark = "▸ " if each is overview.default_draft else "  "
         lines.append(Content.assemble((mark, WARN), line))
