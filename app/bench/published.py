@@ -57,8 +57,8 @@ def about(result: Result) -> str:
     off = [row["predicted"] / row["measured"] for row in result.rows]
     return (
         f"Speedup of the first token on an M2 Ultra at keep {speedup.PUBLISHED_KEEP:g}, measured by"
-        " the port of SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919; the 122B with a"
-        " 4B draft: issue 179 of `waybarrios/vllm-mlx`), and as predicted here for"
+        " the port of SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919; the"
+        " 122B with a 4B draft: issue 179 of `waybarrios/vllm-mlx`), and as predicted here for"
         f" {COMPARED_AT}K tokens from the configurations alone: {min(off):.2f} to {max(off):.2f}"
         " times what was measured. None of these pairs ran here. Both compare with a dense prefill"
         " by the same engine."

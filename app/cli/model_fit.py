@@ -25,7 +25,13 @@ from app.models.fit import fit as estimate
 from app.models.hub_info import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.overview import embedded_pair
-from app.models.text import breakdown_rows, facts, memory_heading, verdict_sentences
+from app.models.text import (
+    breakdown_rows,
+    facts,
+    memory_heading,
+    sampling_lines,
+    verdict_sentences,
+)
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
@@ -142,6 +148,7 @@ def in_short(cache: ModelCache, name: str) -> list[str]:
     verdict = estimate(target.size, None, _machine(None)).verdict
     return [
         ", ".join(facts(target)),
+        *sampling_lines(target),
         f"{verdict[0].upper()}{verdict[1:]}: `specchat models fit {name}` shows the estimate.",
     ]
 

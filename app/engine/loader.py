@@ -36,6 +36,7 @@ from app.engine.sharded_model import ShardedPrefixCache, Shards
 from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
 from app.engine.speculation import Gate
 from app.protocol.events import ModelInfo
+from app.protocol.generation_config import read_generation_config
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.prompt import TemplateRule
 from app.sandbox.process import TextProcess
@@ -224,7 +225,7 @@ def _load_one(
     if kv_bits is not None:
         with _kv_errors(name, path, kv_bits):
             quantisation = find_quantisation(model, kv_bits)
-    info = model_info(name, model, config)
+    info = model_info(name, model, config, path)
     caches = CacheMaker(model, quantisation)
     findings = known or _measure(path, model, caches, step.backend if shard is None else None)
     if probes and findings.reading is None:
@@ -380,7 +381,7 @@ def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) 
     return Findings(memory.CacheSize.of(cache), has_sinks, speed)
 
 
-def model_info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
+def model_info(name: str, model: Any, config: dict[str, Any], path: Path) -> ModelInfo:
     arrays = weight_arrays(model)
     text = config.get("text_config") or config
     return ModelInfo(
@@ -389,6 +390,7 @@ def model_info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
         parameters=sum(a.size for a in arrays),
         weight_bytes=sum(a.nbytes for a in arrays),
         context_length=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
+        sampling=read_generation_config(path),
     )
 
 

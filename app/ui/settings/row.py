@@ -17,6 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from app.protocol.options import MODELS_OWN
 from app.settings.introspection import Setting, Value
 from app.ui.click_line import ClickLine, Piece
 from app.ui.keys import run_own_binding
@@ -146,7 +147,11 @@ class SettingRow(ClickLine, can_focus=True):
         if (bounds := self.setting.range) is not None:
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
-            self._change(self.setting.validate(min(bounds.max, max(bounds.min, moved))))
+            if bounds.or_models_own and (self.value < bounds.min or moved < bounds.min):
+                moved = bounds.min if steps > 0 else MODELS_OWN
+            else:
+                moved = min(bounds.max, max(bounds.min, moved))
+            self._change(self.setting.validate(moved))
         elif choices := self.setting.choices:
             index = choices.index(self.value) + (steps > 0) - (steps < 0)
             self._change(choices[min(len(choices) - 1, max(0, index))])
