@@ -29,14 +29,14 @@ _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
 @dataclass(frozen=True, slots=True)
 class Range:
     """From `min` to `max`, both allowed; a key changes the value by `step`. `zero` is what 0 is
-    called, if it means something else than a number. With `or_models_own`, -1 is allowed, too: the
-    model's own value."""
+    called, if it means something else than a number. With a `neutral` value, which changes
+    nothing, -1 is allowed, too: the model's own value."""
 
     min: float
     max: float
     step: float = 1
     zero: str = ""
-    or_models_own: bool = False
+    neutral: float | None = None
 
 
 class KvBits(StrEnum):
@@ -103,16 +103,16 @@ class Answers:
 
     max_tokens: Annotated[int, Range(1, 131_072, 64)] = _SAMPLING.max_tokens
     """Maximum length of an answer, in tokens."""
-    temperature: Annotated[float, Range(0, 2, 0.1, or_models_own=True)] = MODELS_OWN
-    """How random the answers are. At 0 the most likely token is always chosen. The model's own is
-    what its makers recommend in generation_config.json, or 0 where they recommend nothing."""
-    top_p: Annotated[float, Range(0.01, 1, 0.05, or_models_own=True)] = MODELS_OWN
+    temperature: Annotated[float, Range(0, 2, 0.1, neutral=_SAMPLING.temperature)] = MODELS_OWN
+    """How random the answers are. At 0 the most likely token is always chosen. The model's own: as
+    its generation_config.json says."""
+    top_p: Annotated[float, Range(0.01, 1, 0.05, neutral=_SAMPLING.top_p)] = MODELS_OWN
     """Sample only from the most likely tokens whose probabilities add up to this."""
-    top_k: Annotated[int, Range(0, 1000, 10, "all", or_models_own=True)] = MODELS_OWN
+    top_k: Annotated[int, Range(0, 1000, 10, "all", neutral=_SAMPLING.top_k)] = MODELS_OWN
     """Sample only from this many of the most likely tokens. 0: from all."""
-    min_p: Annotated[float, Range(0, 1, 0.05, or_models_own=True)] = MODELS_OWN
+    min_p: Annotated[float, Range(0, 1, 0.05, neutral=_SAMPLING.min_p)] = MODELS_OWN
     """Sample only from tokens that are at least this share as likely as the likeliest one."""
-    repetition_penalty: Annotated[float, Range(0.5, 2, 0.05, or_models_own=True)] = MODELS_OWN
+    repetition_penalty: Annotated[float, Range(0.5, 2, 0.05, neutral=1)] = MODELS_OWN
     """Above 1, what the last 64 tokens said becomes less likely. At 1 nothing changes."""
     thinking: bool = _SAMPLING.thinking
     """Whether models that can think before they answer do so. Some cannot do without."""

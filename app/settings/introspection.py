@@ -54,11 +54,16 @@ class Setting:
     def allowed(self) -> str:
         """The allowed values, in a few words."""
         if self.range is not None:
-            own = f", or {MODELS_OWN}: the model's own" if self.range.or_models_own else ""
-            return f"{self.range.min:,g} to {self.range.max:,.6g}{own}"
+            own = f", or {MODELS_OWN}: the model's own" if self.range.neutral is not None else ""
+            return self.bounds + own
         if self.type is str:
             return "a name without quotes or backslashes"
         return ", ".join(format_value(choice) for choice in self.choices)
+
+    @property
+    def bounds(self) -> str:
+        """`0 to 2`: the smallest and the largest number."""
+        return f"{self.range.min:,g} to {self.range.max:,.6g}" if self.range is not None else ""
 
     @property
     def requirement(self) -> str:
@@ -76,7 +81,7 @@ class Setting:
         return zero or format_value(value) or "none"
 
     def is_models_own(self, value: object) -> bool:
-        return self.range is not None and self.range.or_models_own and value == MODELS_OWN
+        return self.range is not None and self.range.neutral is not None and value == MODELS_OWN
 
     def value_in(self, settings: Settings) -> Value:
         value: Value = getattr(getattr(settings, self.group), self.name)

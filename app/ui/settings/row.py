@@ -114,7 +114,7 @@ class SettingRow(ClickLine, can_focus=True):
             yield Piece("  choose with ^L", "$ink-dim")
         else:
             text = f"{self.typed}▏" if self.typed else self.setting.display(self.value)
-            hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
+            hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.bounds}"
             show_all = self.action_set if choices else None
             yield Piece("‹", "$accent", partial(self.action_move, -1))
             yield Piece(f" {text} ", "bold", show_all)
@@ -147,8 +147,10 @@ class SettingRow(ClickLine, can_focus=True):
         if (bounds := self.setting.range) is not None:
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
-            if bounds.or_models_own and (self.value < bounds.min or moved < bounds.min):
-                moved = bounds.min if steps > 0 else MODELS_OWN
+            if self.setting.is_models_own(self.value):
+                moved = bounds.neutral or 0
+            elif bounds.neutral is not None and moved < self.value == bounds.min:
+                moved = MODELS_OWN
             else:
                 moved = min(bounds.max, max(bounds.min, moved))
             self._change(self.setting.validate(moved))

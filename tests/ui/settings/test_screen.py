@@ -106,7 +106,7 @@ async def test_the_model_s_own_value_comes_below_the_least(file: SettingsFile) -
         await pilot.press("f2", *"temperature", "enter")
         await _focused(pilot, "answers.temperature")
         await until_shown(pilot, "‹ the model's own ›")
-        await pilot.press("left", "right")
+        await pilot.press("right")
         await until_shown(pilot, "‹ 0 ›", "default the model's")
         await until(pilot, lambda: "temperature = 0" in on_disk(file), "the save")
         await pilot.press("right")
