@@ -37,6 +37,8 @@ def parse_generation_config(config: Mapping[str, Any]) -> ModelSampling:
     """Greedy where `do_sample` is false, or where it names none of the values to sample with.
     Values out of bounds are ignored, and named in `ignored`."""
     given = {name: config[name] for name in BOUNDS if config.get(name) is not None}
+    if given.get("top_k") == -1:  # as 0: all tokens
+        del given["top_k"]
     values = {name: value for name, value in given.items() if _is_valid(name, value)}
     ignored = tuple(name for name in given if name not in values)
     penalty = values.pop("repetition_penalty", GREEDY.repetition_penalty)
@@ -63,7 +65,7 @@ def ignored_values(sampling: ModelSampling) -> str:
     if not sampling.ignored:
         return ""
     names = " and ".join(
-        f"{name} (it must be from {BOUNDS[name][0]:g} to {BOUNDS[name][1]:,g})"
+        f"{name} (it must be from {BOUNDS[name][0]:g} to {BOUNDS[name][1]:,.7g})"
         for name in sampling.ignored
     )
     return f"The model's {FILE_NAME} has an unusable {names}, which is ignored."

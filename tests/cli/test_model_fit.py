@@ -104,6 +104,18 @@ def size_of(line: str) -> float:
     return float(number) / {"GB": 1, "MB": 1024}[unit]
 
 
+def test_how_a_model_samples_is_shown(shell: Shell, hub: FakeHub) -> None:
+    config = json.dumps({**SIZES, "num_hidden_layers": 3}).encode()
+    own = json.dumps({"do_sample": True, "temperature": 0.6, "top_k": -5, "top_p": 0.95}).encode()
+    files = {"config.json": config, "generation_config.json": own}
+    hub.add("org/sampled", tiny_model() | files)
+    assert shell("pull", "org/sampled")[0] == 0
+    out = shell("show", "org/sampled")[1]
+    assert "Sampling by default: temperature 0.6, top-p 0.95." in out
+    assert "top_k (it must be from 0 to 1,000,000), which is ignored." in out
+    assert "Sampling by default: greedy." in shell("show", "embedded")[1]
+
+
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     status, out, err = shell("fit", BIG, "--memory", "16GB", "--draft", SMALL)
     assert (status, err) == (0, "")

@@ -31,6 +31,7 @@ FILES: list[tuple[dict[str, Any], ModelSampling, str]] = [
     ({"min_p": 0.15}, ModelSampling(1.0, min_p=0.15), "temperature 1, min-p 0.15"),
     ({"do_sample": False, "temperature": 0.6, "top_p": 0.9}, GREEDY, "greedy"),
     ({"temperature": 0}, GREEDY, "greedy"),
+    ({"temperature": 0.7, "top_k": -1}, ModelSampling(0.7), "temperature 0.7"),
     ({"eos_token_id": 2, "temperature": None}, GREEDY, "greedy"),
     (
         {"do_sample": False, "repetition_penalty": 1.05},
@@ -61,7 +62,7 @@ def test_what_the_makers_recommend(
         ("temperature", 10**400),
         ("top_p", 0),
         ("top_p", 1.5),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_k", 2.5),
         ("top_k", 10**30),
         ("min_p", [0.1]),
