@@ -113,7 +113,6 @@ def test_how_a_model_samples_is_shown(shell: Shell, hub: FakeHub) -> None:
     out = shell("show", "org/sampled")[1]
     assert "Sampling by default: temperature 0.6, top-p 0.95." in out
     assert "top_k (it must be from 0 to 1,000,000), which is ignored." in out
-    assert "Sampling by default: greedy." in shell("show", "embedded")[1]
 
 
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
