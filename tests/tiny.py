@@ -198,6 +198,16 @@ EXTRA: dict[str, dict[str, Any]] = {
         },
         "layer_types": ["full_attention"] * 3,
     },
+    "mistral4": {
+        **_DEEPSEEK,
+        "qk_rope_head_dim": 8,
+        "rope_parameters": {
+            "type": "default",
+            "rope_theta": 10000.0,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 64,
+        },
+    },
     "deepseek_v3": _DEEPSEEK,
     "deepseek_v32": {**_DEEPSEEK, **_INDEXER},
     "gemma3n": {

@@ -6,9 +6,7 @@ Nothing runs: both are arithmetic on public configurations. It shows how far the
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
-from importlib.resources import files
 
 from app.bench.harness import Bench, Goal, Options, Progress, Result, Row
 from app.models import speedup
@@ -16,7 +14,6 @@ from app.models.catalogue import catalogue, find
 from app.models.fit import ModelSize
 from app.util.tables import Table
 
-KEEP = 0.2
 COMPARED_AT = 16
 """Thousands of tokens, a length at which every pair was measured."""
 
@@ -24,8 +21,7 @@ COMPARED_AT = 16
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """A row for each pair, by measured speedup: `speedups` by thousands of tokens, and the one
     `measured` and `predicted` at COMPARED_AT."""
-    text = (files("app.bench") / "published.toml").read_text("utf-8")
-    for pair in tomllib.loads(text)["pair"]:
+    for pair in speedup.published_pairs():
         target = _sized(pair["target"], pair["target_bits"])
         draft = _sized(pair["draft"], pair["draft_bits"])
         r = speedup.cost_ratio(target, draft, COMPARED_AT * 1024)
@@ -33,7 +29,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             "pair": pair["name"],
             "speedups": pair["speedups"],
             "measured": pair["speedups"][str(COMPARED_AT)],
-            "predicted": speedup.speedup(r, KEEP),
+            "predicted": speedup.speedup(r, speedup.PUBLISHED_KEEP),
             "r": r,
         }
         yield Row(labels)
@@ -60,9 +56,9 @@ def table(result: Result, in_report: bool) -> Table:
 def about(result: Result) -> str:
     off = [row["predicted"] / row["measured"] for row in result.rows]
     return (
-        f"Speedup of the first token on an M2 Ultra at keep {KEEP:g}, measured by the port of"
-        " SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919; the 122B with a"
-        " 4B draft: issue 179 of `waybarrios/vllm-mlx`), and as predicted here for"
+        f"Speedup of the first token on an M2 Ultra at keep {speedup.PUBLISHED_KEEP:g}, measured by"
+        " the port of SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919; the"
+        " 122B with a 4B draft: issue 179 of `waybarrios/vllm-mlx`), and as predicted here for"
         f" {COMPARED_AT}K tokens from the configurations alone: {min(off):.2f} to {max(off):.2f}"
         " times what was measured. None of these pairs ran here. Both compare with a dense prefill"
         " by the same engine."

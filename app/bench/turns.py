@@ -1,6 +1,7 @@
 """`specchat bench turns`: how soon the first word of a later turn comes.
 
-The embedded pair and a text of more than 4,096 tokens. Turn 2 asks about another part of it than
+The embedded pair, or a target of random weights with the built-in draft (`--shape`), and a text of
+more than 4,096 tokens, or its first `--length`. Turn 2 asks about another part of it than
 turn 1, of an engine that still has the conversation cached, and of a new one that finds its
 snapshot on disk. Then come other conversations about the same text: a new one, a branch from the
 fourth turn on, and a duplicate that goes on. Seconds run from sending the question to the first
@@ -16,16 +17,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from app.bench.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
+from app.bench.shapes import save_target
 from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
 from app.engine.engine import MlxEngine
+from app.models.embedded import BUILT_IN
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Event, Finished, Token
-from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
+from app.protocol.options import (
+    AUTO_KEEP,
+    DEFAULT_KEEP_RATIO,
+    BackgroundPolicy,
+    Mode,
+    Sampling,
+)
 from app.protocol.prompt import Document
 
 KEEP = AUTO_KEEP
@@ -50,12 +60,25 @@ TURNS = (
 )
 CHATS = 10
 ANSWER_TOKENS = 32
+CHARACTERS_PER_TOKEN = 4
+MB = 1e6
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    load, document = resolve_pair(), sample()
+    with tempfile.TemporaryDirectory() as folder:
+        load, document, keep = resolve_pair(), sample(), KEEP
+        if options.shapes:
+            save_target(Path(folder), options.shape, options.scale)
+            load, keep = resolve_pair(folder, BUILT_IN), DEFAULT_KEEP_RATIO
+        if options.lengths:
+            characters = round(options.lengths[0] * CHARACTERS_PER_TOKEN)
+            document = replace(document, text=document.text[:characters])
+        yield from _rows(progress, load, document, keep)
+
+
+def _rows(progress: Progress, load: Load, document: Document, keep: float) -> Iterator[Row]:
     for name, mode in MODES.items():
-        measured = progress.repeat(name, partial(_conversation, load, document, mode))
+        measured = progress.repeat(name, partial(_conversation, load, document, mode, keep))
         for index, turn in enumerate(TURNS):
             runs = [run[index] for run in measured]
             if index:
@@ -67,10 +90,10 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             yield Row({"turn": f"{name}, {turn}"}, runs)
 
 
-def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
+def _conversation(load: Load, document: Document, mode: Mode, keep: float) -> list[Run]:
     """A run of each of TURNS."""
     first, *later = (
-        Question(text, () if index else (document,), mode, KEEP)
+        Question(text, () if index else (document,), mode, keep)
         for index, text in enumerate(QUESTIONS)
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -80,13 +103,17 @@ def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
         with EngineSession(upkeep=policy) as session:
             session.load(load)
             _ask(session, chat, first)
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        snapshot = sum(path.stat().st_size for path in files)
         with EngineSession(upkeep=policy) as session:
             session.load(load)
-            restarted = _ask(session, chat, later[0])
+            restarted = _ask(session, chat, later[0]) | {"snapshot": snapshot / MB}
     chat, engine = _new(), MlxEngine()
     with EngineSession(engine, CachePolicy(BackgroundPolicy.OFF)) as session:
         session.load(load)
         runs = [_ask(session, chat, first)]
+        assert engine._loaded is not None
+        runs[0]["cache"] = engine._loaded.caches.nbytes / MB
         runs += [_ask(session, chat, later[0]), restarted]
         other = replace(later[1], documents=(document,))
         runs.append(_compared(session, _new, other, "new"))
@@ -99,7 +126,6 @@ def _conversation(load: Load, document: Document, mode: Mode) -> list[Run]:
             ask = _compared if number == CHATS - 1 else _ask_new
             run = ask(session, _new, asked, f"other {number}")
         runs.append(run)
-        assert engine._loaded is not None
         caches = engine._loaded.caches
         runs[-1]["memory"] = caches.nbytes / (caches.nbytes - caches.idle_bytes)
     return runs
@@ -153,12 +179,19 @@ def _ask(
 
 
 def about(result: Result) -> str:
+    shapes = result.options.get("shapes")
+    who, keep = (
+        (f"{shapes[0]} with random weights and the built-in draft", f"{DEFAULT_KEEP_RATIO:g}")
+        if shapes
+        else ("the embedded pair", "auto")
+    )
     return (
-        "Seconds to the first word of an answer by the embedded pair, about a text of"
-        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep auto; each"
+        f"Seconds to the first word of an answer by {who}, about a text of"
+        f" {result.rows[0].median('prompt'):,.0f} tokens, sparse at keep {keep}; each"
         " later turn asks about another part of it. Turn 2 is compared with turn 1, other"
         " conversations' questions with the same ones without anything cached. Memory: of the"
-        f" caches of all {CHATS} conversations, to that of the last one alone."
+        f" caches of all {CHATS} conversations, to that of the last one alone. Cache and snapshot:"
+        " of one conversation after turn 1, in memory and on disk."
     )
 
 
@@ -174,6 +207,8 @@ BENCH = Bench(
         Column("tokens reused", "reused", ",.0f"),
         Column("recalled", "recalled", ",.0f"),
         Column("memory", "memory", ".2f", spread=True),
+        Column("cache, MB", "cache", ".1f"),
+        Column("snapshot, MB", "snapshot", ".1f"),
     ),
     report_args="--runs 3",
 )

@@ -13,7 +13,7 @@ from itertools import takewhile
 from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Failed, Finished, Planned, Retrieved, Token
-from app.protocol.options import AUTO_KEEP, Mode, Sampling
+from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
 from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.sessions.records import Overrides
@@ -99,7 +99,12 @@ def effective_sampling(overrides: Overrides, default: Sampling) -> Sampling:
     """`default` with the overrides. Invalid ones, from an imported conversation, are ignored."""
     names = [field.name for field in fields(Sampling) if hasattr(overrides, field.name)]
     chosen = {name: value for name in names if (value := getattr(overrides, name)) is not None}
-    sampling = replace(default, **chosen)
+    own = tuple(name for name in FROM_MODEL if chosen.get(name) == MODELS_OWN)
+    for name in own:
+        del chosen[name]
+    sampling = default.with_values(**chosen)
+    left = tuple(name for name in FROM_MODEL if name in (*sampling.from_model, *own))
+    sampling = replace(sampling, from_model=left)
     try:
         check_sampling(sampling)
     except QuestionError:

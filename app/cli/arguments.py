@@ -145,6 +145,16 @@ def parser() -> TopParser:
     )
     store = measures.add_parser("store", help="latency of saving and opening conversations")
     turns = measures.add_parser("turns", help="time to the first word in later turns")
+    turns.add_argument(
+        "--shape", help="shape of a random target, such as hybrid (default: the embedded pair)"
+    )
+    turns.add_argument(
+        "--scale",
+        type=number("scale", 0.01, 1),
+        default=1.0,
+        help="share of the shape's layers (default %(default)s)",
+    )
+    turns.add_argument("--length", help="tokens of the text (default: all of it)")
     over_http = measures.add_parser("serve", help="a conversation over HTTP and in the app")
     first = measures.add_parser("ttft", help="time to the first word, compared with mlx-lm")
     _add_ttft(first)

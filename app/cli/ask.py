@@ -124,7 +124,7 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
         mode = Mode.AUTO
     elif options.keep is not None:
         mode, keep = Mode.SPARSE, options.keep
-    sampling = dataclasses.replace(settings.sampling(), **_sampling_options(options))
+    sampling = settings.sampling().with_values(**_sampling_options(options))
     check_sampling(sampling)
     question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()

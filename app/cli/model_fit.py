@@ -25,7 +25,13 @@ from app.models.fit import fit as estimate
 from app.models.hub_info import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.overview import embedded_pair
-from app.models.text import breakdown_rows, facts, memory_heading, verdict_sentences
+from app.models.text import (
+    breakdown_rows,
+    facts,
+    memory_heading,
+    sampling_lines,
+    verdict_sentences,
+)
 from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
@@ -70,6 +76,7 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     target = find_model(options.name, cache, entries, _look)
     own = embedded_pair(cache, machine).default_draft if target.name == EMBEDDED else None
     found = [own] if own is not None else _candidates(target, cache, entries, machine)
+    alone = estimate(target.size, None, machine)
     if options.measure:
         clock = _measure_pairs(target, found, cache)
         found = _candidates(target, cache, entries, machine, clock)
@@ -79,7 +86,7 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
         "the built-in draft",
         "r 0.00",
         "nothing to download",
-        estimate(target.size, None, machine).verdict,
+        alone.verdict,
         *(["the default"] if own is None else []),
     )
     for candidate in found:
@@ -87,7 +94,7 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
         yield _row(
             f"{candidate.speedup(keep):.1f}x",
             draft.name,
-            f"r {candidate.cost_ratio:.2f}" + (" measured" if candidate.measured else ""),
+            f"r {candidate.cost_ratio:.2f} {candidate.source}",
             "installed" if draft.installed else f"{size(draft.download)} to download",
             f"the pair {candidate.fit.verdict}",
             *(["the default"] if candidate is own else []),
@@ -95,6 +102,11 @@ def pair(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
         yield _row("", candidate.benefit)
         for note in candidate.notes:
             yield _row("", note)
+    if not alone.max_tokens:
+        yield (
+            f"{target.name} is too large for this machine's {machine.total >> 30} GB, with or"
+            " without a draft model."
+        )
     if not found:
         yield (
             "No draft model is known: no smaller model with this tokenizer is installed or in the"
@@ -136,6 +148,7 @@ def in_short(cache: ModelCache, name: str) -> list[str]:
     verdict = estimate(target.size, None, _machine(None)).verdict
     return [
         ", ".join(facts(target)),
+        *sampling_lines(target),
         f"{verdict[0].upper()}{verdict[1:]}: `specchat models fit {name}` shows the estimate.",
     ]
 

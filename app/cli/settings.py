@@ -60,7 +60,8 @@ def _line(setting: Setting, settings: Settings) -> str:
         "" if value == setting.default else f" (default {format_value(setting.default) or 'none'})"
     )
     doc = textwrap.fill(setting.doc, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    return f"{setting.name} = {format_value(value) or 'none'}{default}\n{doc}\n"
+    own = " (the model's own)" if setting.is_models_own(value) else ""
+    return f"{setting.name} = {format_value(value) or 'none'}{own}{default}\n{doc}\n"
 
 
 def _plain(file: SettingsFile) -> dict[str, object]:

@@ -184,6 +184,23 @@ class QuantisedCache(PositionedCache):
     bits, group_size = _inner("bits"), _inner("group_size")
 
 
+class DequantisedCache(PositionedCache):
+    """One whose keys and values are stored quantised, and dequantised for each step. It has no
+    `bits`, so that attention that cannot take packed numbers never gets any: attention with sinks,
+    latent attention, and layers that share another one's keys."""
+
+    inner: QuantizedKVCache
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        super().update_and_fetch(keys, values)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        how = {"group_size": self.inner.group_size, "bits": self.inner.bits}
+        keys, values = (mx.dequantize(*packed, **how) for packed in super().keys_and_values())
+        return keys, values
+
+
 class WindowedCache(PositionedCache):
     """The cache of a sliding-window layer.
 
@@ -349,6 +366,8 @@ def _to_positioned(cache: Any, retain_all: bool, start: PositionRuns) -> Any:
         return PositionedCache(cache, start)
     if kind is QuantizedKVCache:
         return QuantisedCache(cache, start)
+    if kind is DequantisedCache:
+        return DequantisedCache(cache.inner, start)
     if kind is RotatingKVCache and cache.keep == 0:
         return WindowedCache(cache.max_size, retain_all, start)
     if kind is ArraysCache:

@@ -1,7 +1,8 @@
-"""Keys and values in 8 or 4 bits, for models whose attention supports it.
+"""Keys and values in 8 or 4 bits.
 
 Full-attention layers are quantised, in groups along each head's width, as mlx-lm does it. Windows
-and recurrent states stay as they are: they do not grow.
+and recurrent states stay as they are: they do not grow. Attention that takes packed numbers gets
+them; other attention gets one layer's keys and values dequantised.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache
 
-from app.engine.caches import Cache, flatten
+from app.engine.caches import Cache, DequantisedCache, flatten
+from app.engine.positions import PositionRuns
 from app.engine.prefill import forward, make_stock_cache
 from app.protocol.memory_model import KV_GROUP_SIZES
 
@@ -32,34 +34,29 @@ class NotQuantisable(ValueError):
 class Quantisation:
     bits: int
     group_size: int
+    packed: bool = True
+    """Whether the model's attention takes packed numbers."""
 
 
 def find_quantisation(model: Any, bits: int) -> Quantisation:
     """How to quantise this model's cache; tried on a few tokens. Raises NotQuantisable."""
-    if bits not in BITS:
-        raise NotQuantisable(f"{bits} bits are not supported, only 8 and 4")
-    group_size = _group_size(model)
-    _check_error(model, Quantisation(max(BITS), group_size))
+    group_size = find_group_size(model, bits)
+    try:
+        _check_error(model, Quantisation(max(BITS), group_size))
+    except NotQuantisable:
+        _check_error(model, Quantisation(max(BITS), group_size, packed=False))
+        return Quantisation(bits, group_size, packed=False)
     return Quantisation(bits, group_size)
 
 
-def quantise_cache(cache: Cache, quantisation: Quantisation) -> Cache:
-    """The empty stock `cache` with its growing layers quantised."""
-    return [_quantise_layer(c, quantisation) for c in cache]
-
-
-def _quantise_layer(cache: Any, quantisation: Quantisation) -> Any:
-    if type(cache) is KVCache:
-        return QuantizedKVCache(quantisation.group_size, quantisation.bits)
-    if type(cache) is CacheList:
-        return CacheList(*(_quantise_layer(c, quantisation) for c in cache.caches))
-    return cache
-
-
-def _group_size(model: Any) -> int:
+def find_group_size(model: Any, bits: int) -> int:
+    """How many numbers share a scale, from the shapes alone: no weights are read. Raises
+    NotQuantisable."""
+    if bits not in BITS:
+        raise NotQuantisable(f"{bits} bits are not supported, only 8 and 4")
     cache = make_stock_cache(model)
-    mx.eval(forward(model, cache, np.zeros(1, np.int32)))
-    growing = [c for c in flatten(cache) if type(c) is KVCache]
+    forward(model, cache, np.zeros(1, np.int32))  # never evaluated
+    growing = [c for c in flatten(cache) if type(c) is KVCache and not c.empty()]
     if not growing:
         raise NotQuantisable("it has no full-attention layers")
     widths = {int(array.shape[-1]) for c in growing for array in (c.keys, c.values)}
@@ -69,6 +66,21 @@ def _group_size(model: Any) -> int:
     raise NotQuantisable(
         f"its heads are {min(widths)} wide, and {KV_GROUP_SIZES[-1]} numbers have to share a scale"
     )
+
+
+def quantise_cache(cache: Cache, quantisation: Quantisation) -> Cache:
+    """The empty stock `cache` with its growing layers quantised."""
+    start = PositionRuns()
+    return [_quantise_layer(c, quantisation, start) for c in cache]
+
+
+def _quantise_layer(cache: Any, quantisation: Quantisation, start: PositionRuns) -> Any:
+    if type(cache) is KVCache:
+        stock = QuantizedKVCache(quantisation.group_size, quantisation.bits)
+        return stock if quantisation.packed else DequantisedCache(stock, start)
+    if type(cache) is CacheList:
+        return CacheList(*(_quantise_layer(c, quantisation, start) for c in cache.caches))
+    return cache
 
 
 def _check_error(model: Any, quantisation: Quantisation) -> None:

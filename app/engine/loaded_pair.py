@@ -26,6 +26,7 @@ from app.engine.sharded_model import ShardsLost
 from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, Event, Finished, Loaded, MemoryReport, Unloaded
+from app.protocol.generation_config import ignored_values
 from app.protocol.stats import FinishReason
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class LoadedPair:
         hint = blas.speedup_hint(target.step.backend.on_cpu)
         rereads = not ConversationCache(self.pair).target.can_insert_at(0)
         self._emit(Loaded(target.info, draft, self.pair.dense_only, seconds, hint, rereads))
+        if problem := ignored_values(target.info.sampling):
+            self._emit(EngineWarning(problem))
         if draft is not None and not target.is_loaded:
             name = target.info.name
             turns = f"{name} and {draft.name} do not fit together, so they take turns."

@@ -24,6 +24,7 @@ from app.engine.findings import Findings, FindingsRecord, Speed
 from app.engine.kv_quantisation import (
     NotQuantisable,
     Quantisation,
+    find_group_size,
     find_quantisation,
     quantise_cache,
 )
@@ -35,6 +36,7 @@ from app.engine.sharded_model import ShardedPrefixCache, Shards
 from app.engine.sparse_probe import compute_dtype, one_line, probe, weight_arrays
 from app.engine.speculation import Gate
 from app.protocol.events import ModelInfo
+from app.protocol.generation_config import read_generation_config
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.prompt import TemplateRule
 from app.sandbox.process import TextProcess
@@ -207,6 +209,9 @@ def _load_one(
     model, config = load_lazily(path)
     if shard is not None:
         shard(model)
+    if kv_bits is not None:
+        with _kv_errors(name, path, kv_bits):
+            find_group_size(model, kv_bits)  # before any weight is read
     needed = sum(array.nbytes for array in weight_arrays(model))
     memory.check_fits(f"Loading {name}", needed)
     identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
@@ -216,8 +221,11 @@ def _load_one(
     tokenizer = (
         None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
     )
-    quantisation = _quantisation(name, path, model, kv_bits)
-    info = model_info(name, model, config)
+    quantisation = None
+    if kv_bits is not None:
+        with _kv_errors(name, path, kv_bits):
+            quantisation = find_quantisation(model, kv_bits)
+    info = model_info(name, model, config, path)
     caches = CacheMaker(model, quantisation)
     findings = known or _measure(path, model, caches, step.backend if shard is None else None)
     if probes and findings.reading is None:
@@ -226,7 +234,10 @@ def _load_one(
     if findings != known:
         record.write(findings)
     text, element = config.get("text_config") or config, compute_dtype(model).size
-    transient = Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend)
+    transient = replace(
+        Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
+        packed_attention=quantisation is None or quantisation.packed,
+    )
     step.expect(findings.speed.per_token if findings.speed else 0.0, transient.head_dim)
     return LoadedModel(
         model,
@@ -259,13 +270,12 @@ def load_tokenizer_of(
         return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))
 
 
-def _quantisation(name: str, path: Path, model: Any, kv_bits: int | None) -> Quantisation | None:
-    if kv_bits is None:
-        return None
+@contextmanager
+def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
     try:
-        return find_quantisation(model, kv_bits)
+        yield
     except NotQuantisable as error:
-        problem = f"The cache of {name} cannot be quantised to {kv_bits} bits: {error}"
+        problem = f"The cache of {name} cannot be quantised to {bits} bits: {error}"
         raise LoadError(problem, "turn KV quantisation off") from error
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
@@ -374,7 +384,7 @@ def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) 
     return Findings(memory.CacheSize.of(cache), has_sinks, speed)
 
 
-def model_info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
+def model_info(name: str, model: Any, config: dict[str, Any], path: Path) -> ModelInfo:
     arrays = weight_arrays(model)
     text = config.get("text_config") or config
     return ModelInfo(
@@ -383,6 +393,7 @@ def model_info(name: str, model: Any, config: dict[str, Any]) -> ModelInfo:
         parameters=sum(a.size for a in arrays),
         weight_bytes=sum(a.nbytes for a in arrays),
         context_length=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
+        sampling=read_generation_config(path),
     )
 
 

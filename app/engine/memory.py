@@ -146,6 +146,8 @@ class Transient:
     them; small ones materialise scores, masked scores and probabilities."""
     forcible: bool = False
     """Whether attention can be forced to be fused: slower, but scores are never materialised."""
+    packed_attention: bool = True
+    """False where attention cannot take packed numbers: then small steps dequantise, too."""
 
     @classmethod
     def of(
@@ -179,7 +181,7 @@ class Transient:
         rows, copies, expanded = min(step, self.rows), self.score_copies, 0
         if forced and self.forcible:
             copies = 0
-        if self.dequantised_per_token and step >= DEQUANTISE_FROM:
+        if self.dequantised_per_token and (step >= DEQUANTISE_FROM or not self.packed_attention):
             expanded = self.dequantised_per_token
         elif self.dequantised_per_token:
             rows, copies = step, 3

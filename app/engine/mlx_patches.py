@@ -5,6 +5,7 @@ exactly what the originals do until one of the context managers below is active.
 architecture calls these two functions, so no per-architecture code is needed, and the model object
 is never touched. mlx-lm's attention over quantised keys and values is replaced, too: for a step of
 many tokens it dequantises them, so that attention is fused and no scores are written to memory.
+So is the function that scales queries by their positions in ministral3 and mistral4.
 Where MLX compiles kernels is made private to this user.
 """
 
@@ -22,7 +23,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models import base
+from mlx_lm.models import base, ministral3, mistral4
 from numpy.typing import NDArray
 
 from app.engine import block_sparse
@@ -140,6 +141,8 @@ def install() -> None:
         base.quantized_scaled_dot_product_attention = _patched_quantised_attention(
             quantised_attention
         )
+        scale = _patched_query_scale(ministral3._get_llama_4_attn_scale)
+        ministral3._get_llama_4_attn_scale = mistral4._get_llama_4_attn_scale = scale
 
 
 def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
@@ -168,6 +171,20 @@ def _forcible(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
         return attention(q, k, v, **kwargs)
 
     return forced
+
+
+def _patched_query_scale(query_scale: Callable[..., mx.array]) -> Callable[..., mx.array]:
+    @wraps(query_scale)
+    def patched(size: int, offset: int | mx.array, *args: Any) -> mx.array:
+        """The factors of `size` queries, (size, 1)."""
+        positions = _positions.get()
+        if positions is None:
+            return query_scale(size, offset, *args)
+        if size != positions.size:
+            raise PatchError(f"{size} queries are scaled, {positions.size} tokens were fed")
+        return query_scale(1, positions, *args).reshape(size, 1)  # one offset per batch row
+
+    return patched
 
 
 def _patched_attention(mlx_attention: Callable[..., mx.array]) -> Callable[..., mx.array]:

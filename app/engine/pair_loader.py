@@ -143,7 +143,7 @@ def _load_sharded(
     loaded = LoadedModel(
         ShardedModel(skeleton, shards),
         tokenizer,
-        replace(model_info(name, skeleton, config), weight_bytes=described["weight_bytes"]),
+        replace(model_info(name, skeleton, config, path), weight_bytes=described["weight_bytes"]),
         memory.CacheSize(**described["cache_size"]),
         size,
         f"{fingerprint(path)}{kv}/{described['ranks']} ranks",

@@ -22,7 +22,7 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
-from app.engine.caches import Cache, PositionedCache, flatten
+from app.engine.caches import Cache, DequantisedCache, PositionedCache, flatten
 from app.engine.memory import CacheSize
 from app.engine.positions import Positions
 from app.engine.prefill import make_stock_cache
@@ -175,7 +175,8 @@ def _outline_of(stock: Cache) -> Cache:
     """One cache of each kind."""
     kinds: dict[object, Any] = {}
     for layer in flatten(stock):
-        plain = KVCache() if isinstance(layer, QuantizedKVCache) else layer
+        quantised = isinstance(layer, QuantizedKVCache | DequantisedCache)
+        plain = KVCache() if quantised else layer
         kinds.setdefault((type(plain), getattr(plain, "max_size", None)), plain)
     return list(kinds.values())
 

@@ -75,6 +75,7 @@ class Turn:
         usual_confidence: float | None = None,
         pool: CachePool | None = None,
     ) -> None:
+        ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
         self._pair, self._ask, self._emit = pair, ask, clock.emit
         self._cache, self._clock, self._pool = cache, clock, pool
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)

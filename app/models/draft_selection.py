@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from app.models import speedup
@@ -22,19 +23,29 @@ UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
 MIN_SPEEDUP = 1.2
 """A draft model with less is not worth its time."""
 
+
+class RatioSource(StrEnum):
+    """Where a cost ratio comes from."""
+
+    MEASURED = "measured"
+    """On this machine."""
+    PUBLISHED = "published"
+    PREDICTED = "predicted"
+
+
 MeasuredRatio = Callable[[str, str], float | None]
 """The measured cost ratio of a target and a draft (by their names without owners), or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """A draft for a target. `cost_ratio`: its cost per token relative to the target's; `measured`:
-    whether that was measured here; `added_bytes`: memory that it adds to the target's at a prompt
-    of `added_at` tokens; `notes`: sentences about limitations."""
+    """A draft for a target. `cost_ratio`: its cost per token relative to the target's, from
+    `source`; `added_bytes`: memory that it adds to the target's at a prompt of `added_at` tokens;
+    `notes`: sentences about limitations."""
 
     draft: ModelDetails
     cost_ratio: float
-    measured: bool
+    source: RatioSource
     fit: Fit
     added_bytes: int
     added_at: int
@@ -99,7 +110,8 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer beside the built-in draft, or None when none is fast enough."""
+    """The draft model to offer beside the built-in draft, or None when none fits and is fast
+    enough."""
     return next((each for each in candidates if each.worthwhile), None)
 
 
@@ -130,14 +142,13 @@ def assess_draft(
     measured: MeasuredRatio = lambda target, draft: None,
 ) -> DraftCandidate:
     """Assess a draft for a target, without comparing their tokenizers."""
-    measured_ratio = measured(_short(target.name), _short(draft.name))
-    ratio = (
-        speedup.cost_ratio(target.size, draft.size) if measured_ratio is None else measured_ratio
-    )
+    ratio, source = _cost_ratio(target, draft, measured)
     pair_fit = fit(target.size, draft.size, machine)
-    notes = [] if ratio <= speedup.MAX_RATIO else [_warning(target, draft, ratio, measured_ratio)]
+    notes = []
     if not pair_fit.max_tokens:
         notes.append(f"The pair needs more memory than this machine's {machine.total >> 30} GB.")
+    elif speedup.speedup(ratio, DEFAULT_KEEP_RATIO) < MIN_SPEEDUP:
+        notes.append(_too_slow(target, ratio, source))
     draft_context, context = draft.size.architecture.context, target.size.architecture.context
     if draft_context and draft_context < context:
         notes.append(
@@ -146,20 +157,26 @@ def assess_draft(
         )
     tokens = min(speedup.REFERENCE_TOKENS, pair_fit.tokens)
     added = peak_bytes(target.size, draft.size, tokens) - peak_bytes(target.size, None, tokens)
-    measured_here = measured_ratio is not None
-    return DraftCandidate(draft, ratio, measured_here, pair_fit, added, tokens, tuple(notes))
+    return DraftCandidate(draft, ratio, source, pair_fit, added, tokens, tuple(notes))
 
 
-def _warning(
-    target: ModelDetails, draft: ModelDetails, ratio: float, measured_ratio: float | None
-) -> str:
+def _cost_ratio(
+    target: ModelDetails, draft: ModelDetails, measured: MeasuredRatio
+) -> tuple[float, RatioSource]:
+    if (ratio := measured(_short(target.name), _short(draft.name))) is not None:
+        return ratio, RatioSource.MEASURED
+    if (ratio := speedup.published_ratio(target.name, draft.name)) is not None:
+        return ratio, RatioSource.PUBLISHED
+    return speedup.cost_ratio(target.size, draft.size), RatioSource.PREDICTED
+
+
+def _too_slow(target: ModelDetails, ratio: float, source: RatioSource) -> str:
     experts = any(layer.expert_share < 1 for layer in target.size.architecture.layers)
-    how = "measured" if measured_ratio is not None else "predicted"
-    limit = 1 / (ratio + speedup.OVERHEAD)
     text = (
-        f"The draft costs {ratio:.0%} of the target per token ({how}): at most {limit:.1f}x faster"
+        f"The draft costs {ratio:.0%} of the target per token ({source}), so reading with it is"
+        f" only {speedup.speedup(ratio, DEFAULT_KEEP_RATIO):.1f}x as fast"
     )
-    if measured_ratio is None and experts:
+    if source is RatioSource.PREDICTED and experts:
         text += "; the speed of experts varies between machines, so measure it"
     return f"{text}."
 

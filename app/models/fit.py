@@ -104,14 +104,10 @@ def layer_bytes_per_token(shape: Architecture, layer: Layer) -> float:
 
 def with_kv_bits(shape: Architecture, bits: int | None) -> Architecture:
     """With keys and values quantised to 8 or 4 bits, or, with None, not quantised. ModelError where
-    MLX's quantised attention does not work."""
+    they cannot be."""
     grown = [layer for layer in shape.layers if layer.heads and layer.window is None]
     why = ""
-    if shape.has_sinks:
-        why = "its attention has sinks"
-    elif any(layer.expanded_kv for layer in grown):
-        why = "its attention is latent"
-    elif not grown:
+    if not grown:
         why = "it has no full-attention layers"
     elif any(layer.head_dim % KV_GROUP_SIZES[-1] for layer in grown):
         why = f"its heads are not a multiple of {KV_GROUP_SIZES[-1]} wide"

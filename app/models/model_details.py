@@ -17,6 +17,8 @@ from app.models.fit import ModelSize
 from app.models.packaged import conversion_bits, find_packaged
 from app.models.resolve import resolve_model
 from app.models.weights import listed_bytes, loaded_bytes, weight_format
+from app.protocol.generation_config import read_generation_config
+from app.protocol.options import ModelSampling
 
 if TYPE_CHECKING:
     from app.models.hub_info import HubModel
@@ -35,6 +37,8 @@ class ModelDetails:
     entry: Entry | None
     quantised: str = ""
     """The format of the weights in memory, such as `4-bit`."""
+    sampling: ModelSampling | None = None
+    """What its makers recommend, once it is installed."""
 
     @property
     def name(self) -> str:
@@ -67,7 +71,8 @@ def find_model(
     if folder is not None:
         config = read_json(folder / "config.json")
         sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
-        return ModelDetails(sized, folder, entry, weight_format(config) or _bits(sized))
+        bits = weight_format(config) or _bits(sized)
+        return ModelDetails(sized, folder, entry, bits, read_generation_config(folder))
     if entry is not None and (size := listed_size(entry)) is not None:
         return ModelDetails(size, None, entry, _listed_format(entry))
     check_repository(name)

@@ -25,7 +25,8 @@ class ModelOverview:
 
     @property
     def best_draft(self) -> DraftCandidate | None:
-        """The draft model to offer beside the default, or None when none is fast enough."""
+        """The draft model to offer beside the default, or None when none fits and is fast
+        enough."""
         return None if self.default_draft else draft_selection.best_draft(self.drafts)
 
     @property

@@ -1,9 +1,10 @@
 """The speedup of the first token with a draft: 1 / (r + keep + e).
 
-`r` is the cost of the draft's prefill per token relative to the target's, predicted from the
-configurations or measured. `e` is the overhead beyond both prefills. The formula is from the port
-of SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919); the prediction is tested
-against its five pairs (`tests/models/test_speedup.py`).
+`r` is the cost of the draft's prefill per token relative to the target's: measured here, computed
+from a published speedup of this pair (`published.toml`), or predicted from the configurations. `e`
+is the overhead beyond both prefills. The formula is from the port of SpecPrefill to unified memory
+(Green 2026, doi 10.5281/zenodo.19120919); the prediction is tested against its five pairs
+(`tests/models/test_speedup.py`).
 
 A token costs operations and memory bandwidth. Matrices are read once for each tile of tokens, which
 is cheap in a dense model. In a mixture of experts, a tile uses most experts for a token or two
@@ -13,8 +14,12 @@ off even if it has more active parameters than its target.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
 from statistics import median
+from typing import Any
 
 from app.models.architecture import Architecture, Layer
 from app.models.fit import SSM_CHUNK, ModelSize
@@ -24,8 +29,6 @@ from app.sessions.records import AnswerStats
 
 OVERHEAD = 0.02
 """`e`, an estimate for observing the question and eight tokens, and selecting chunks."""
-MAX_RATIO = 0.15
-"""The `r` from which there is a warning: at keep 20 %, a third of the gain is lost."""
 REFERENCE_TOKENS = 32_768
 """Prompt tokens at which costs are compared."""
 TILE = 32
@@ -95,6 +98,28 @@ def _ssm_bytes(layer: Layer) -> float:
     if not layer.ssm_heads:
         return 0.0
     return layer.state_bytes + 4 * SSM_PASSES * layer.ssm_heads * SSM_CHUNK
+
+
+PUBLISHED_KEEP = 0.2
+"""The keep at which the published pairs were timed."""
+
+
+@cache
+def published_pairs() -> tuple[dict[str, Any], ...]:
+    """Pairs that others timed, as `published.toml` lists them."""
+    text = (files("app.models") / "published.toml").read_text("utf-8")
+    return tuple(tomllib.loads(text)["pair"])
+
+
+def published_ratio(target: str, draft: str) -> float | None:
+    """`r` with which the formula gives the speedup that was published for this pair, at the length
+    nearest to REFERENCE_TOKENS; None for pairs that were not timed."""
+    for pair in published_pairs():
+        if (pair["target"], pair["draft"]) == (target, draft):
+            by_length = {1024 * int(length): times for length, times in pair["speedups"].items()}
+            nearest = min(by_length, key=lambda length: abs(length - REFERENCE_TOKENS))
+            return max(float(1 / by_length[nearest] - PUBLISHED_KEEP - OVERHEAD), 0.0)
+    return None
 
 
 def measured_ratio(answers: Iterable[AnswerStats], target: str, draft: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.models.fit import MIN_TOKENS, Fit, Machine, format_tokens
 from app.models.model_details import ModelDetails
+from app.protocol.generation_config import describe_sampling, ignored_values
 from app.protocol.memory import format_bytes
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
@@ -25,6 +26,15 @@ def facts(model: ModelDetails) -> list[str]:
     if model.entry is not None and model.entry.licence:
         parts.append(model.entry.licence)
     return parts
+
+
+def sampling_lines(model: ModelDetails) -> list[str]:
+    """How an installed model's answers are sampled, and which of its values are ignored."""
+    if model.sampling is None:
+        return []
+    problem = ignored_values(model.sampling)
+    described = f"Sampling by default: {describe_sampling(model.sampling)}."
+    return [described, problem] if problem else [described]
 
 
 def breakdown_rows(estimate: Fit) -> list[tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats, PressureLevel
+from app.protocol.options import GREEDY, ModelSampling
 from app.protocol.prompt import RetrievedPart, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
@@ -20,6 +21,7 @@ class ModelInfo:
     weight_bytes: int
     context_length: int
     """Tokens; 0 if the config does not say."""
+    sampling: ModelSampling = GREEDY
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 EMBEDDED = "embedded"
 """The name of the pair that ships with the program, whose target can only quote."""
@@ -133,6 +134,28 @@ NO_ANSWER_LIMIT = 1_000_000
 """Maximum tokens of an answer that only the context limits."""
 
 
+MODELS_OWN = -1
+"""In settings and overrides: the value that the model's makers recommend."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSampling:
+    """The sampling that a model's makers recommend; greedy where they recommend nothing. `ignored`
+    are the names of their values that cannot be used."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    ignored: tuple[str, ...] = ()
+
+
+GREEDY = ModelSampling()
+FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""The fields of `Sampling` that a model's makers may recommend."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """`temperature` 0 is greedy. `seed` None draws a fresh one. With `stop_repeats` an answer ends
@@ -147,7 +170,8 @@ class Sampling:
     model's own end.
     `thinking` is what chat templates call `enable_thinking`; it ends after `thinking_budget`
     tokens, unless that is 0. `template_values` are further variables (name, value) of the chat
-    template."""
+    template. The fields named in `from_model` are what the model's makers recommend: the engine
+    puts them in."""
 
     max_tokens: int = 512
     temperature: float = 0.0
@@ -169,6 +193,16 @@ class Sampling:
     thinking: bool = True
     thinking_budget: int = 0
     template_values: TemplateValues = ()
+    from_model: tuple[str, ...] = ()
+
+    def with_values(self, **values: Any) -> Sampling:
+        """With these values instead of those that the model's makers recommend."""
+        left = tuple(name for name in self.from_model if name not in values)
+        return replace(self, **values, from_model=left)
+
+    def resolved(self, model: ModelSampling) -> Sampling:
+        """With what this model's makers recommend."""
+        return self.with_values(**{name: getattr(model, name) for name in self.from_model})
 
 
 DEFAULT_TUNING, DEFAULT_SAMPLING = Tuning(), Sampling()

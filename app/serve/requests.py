@@ -427,8 +427,7 @@ def to_ask(
     BadRequest."""
     thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
     values = {name: value for name, value in _sampling(request).items() if value is not None}
-    sampling = replace(
-        defaults.sampling,
+    sampling = defaults.sampling.with_values(
         max_tokens=max_tokens or NO_ANSWER_LIMIT,
         stop_repeats=False,
         **values,

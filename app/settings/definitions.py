@@ -12,7 +12,14 @@ from typing import Annotated
 
 from app.ingest.limits import MIB, Limits
 from app.protocol.commands import CachePolicy
-from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling
+from app.protocol.options import (
+    AUTO_KEEP,
+    FROM_MODEL,
+    MODELS_OWN,
+    BackgroundPolicy,
+    Mode,
+    Sampling,
+)
 from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
@@ -22,12 +29,14 @@ _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
 @dataclass(frozen=True, slots=True)
 class Range:
     """From `min` to `max`, both allowed; a key changes the value by `step`. `zero` is what 0 is
-    called, if it means something else than a number."""
+    called, if it means something else than a number. With a `neutral` value, which changes
+    nothing, -1 is allowed, too: the model's own value."""
 
     min: float
     max: float
     step: float = 1
     zero: str = ""
+    neutral: float | None = None
 
 
 class KvBits(StrEnum):
@@ -94,15 +103,16 @@ class Answers:
 
     max_tokens: Annotated[int, Range(1, 131_072, 64)] = _SAMPLING.max_tokens
     """Maximum length of an answer, in tokens."""
-    temperature: Annotated[float, Range(0, 2, 0.1)] = _SAMPLING.temperature
-    """How random the answers are. At 0 the most likely token is always chosen."""
-    top_p: Annotated[float, Range(0.01, 1, 0.05)] = _SAMPLING.top_p
+    temperature: Annotated[float, Range(0, 2, 0.1, neutral=_SAMPLING.temperature)] = MODELS_OWN
+    """How random the answers are. At 0 the most likely token is always chosen. The model's own: as
+    its generation_config.json says."""
+    top_p: Annotated[float, Range(0.01, 1, 0.05, neutral=_SAMPLING.top_p)] = MODELS_OWN
     """Sample only from the most likely tokens whose probabilities add up to this."""
-    top_k: Annotated[int, Range(0, 1000, 10, "all")] = _SAMPLING.top_k
+    top_k: Annotated[int, Range(0, 1000, 10, "all", neutral=_SAMPLING.top_k)] = MODELS_OWN
     """Sample only from this many of the most likely tokens. 0: from all."""
-    min_p: Annotated[float, Range(0, 1, 0.05)] = _SAMPLING.min_p
+    min_p: Annotated[float, Range(0, 1, 0.05, neutral=_SAMPLING.min_p)] = MODELS_OWN
     """Sample only from tokens that are at least this share as likely as the likeliest one."""
-    repetition_penalty: Annotated[float, Range(0.5, 2, 0.05)] = _SAMPLING.repetition_penalty
+    repetition_penalty: Annotated[float, Range(0.5, 2, 0.05, neutral=1)] = MODELS_OWN
     """Above 1, what the last 64 tokens said becomes less likely. At 1 nothing changes."""
     thinking: bool = _SAMPLING.thinking
     """Whether models that can think before they answer do so. Some cannot do without."""
@@ -180,17 +190,15 @@ class Settings:
 
     def sampling(self) -> Sampling:
         answers = self.answers
+        values = {name: getattr(answers, name) for name in FROM_MODEL}
+        chosen = {name: value for name, value in values.items() if value != MODELS_OWN}
         return Sampling(
             answers.max_tokens,
-            answers.temperature,
-            answers.top_p,
             stop_repeats=answers.stop_repeats,
-            top_k=answers.top_k,
-            min_p=answers.min_p,
-            repetition_penalty=answers.repetition_penalty,
             thinking=answers.thinking,
             thinking_budget=answers.thinking_budget,
-        )
+            from_model=FROM_MODEL,
+        ).with_values(**chosen)
 
     def limits(self, *, private: bool = False, ignored: bool = False) -> Limits:
         """Limits for reading files and folders."""

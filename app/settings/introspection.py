@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from app.protocol.options import MODELS_OWN
 from app.settings.definitions import RENAMED, Range, Settings
 
 Value = bool | int | float | StrEnum | str
@@ -53,10 +54,16 @@ class Setting:
     def allowed(self) -> str:
         """The allowed values, in a few words."""
         if self.range is not None:
-            return f"{self.range.min:,g} to {self.range.max:,.6g}"
+            own = f", or {MODELS_OWN}: the model's own" if self.range.neutral is not None else ""
+            return self.bounds + own
         if self.type is str:
             return "a name without quotes or backslashes"
         return ", ".join(format_value(choice) for choice in self.choices)
+
+    @property
+    def bounds(self) -> str:
+        """`0 to 2`: the smallest and the largest number."""
+        return f"{self.range.min:,g} to {self.range.max:,.6g}" if self.range is not None else ""
 
     @property
     def requirement(self) -> str:
@@ -68,8 +75,13 @@ class Setting:
         """For people."""
         if isinstance(value, bool):
             return "on" if value else "off"
+        if self.is_models_own(value):
+            return "the model's own"
         zero = self.range.zero if self.range is not None and value == 0 else ""
         return zero or format_value(value) or "none"
+
+    def is_models_own(self, value: object) -> bool:
+        return self.range is not None and self.range.neutral is not None and value == MODELS_OWN
 
     def value_in(self, settings: Settings) -> Value:
         value: Value = getattr(getattr(settings, self.group), self.name)
@@ -92,7 +104,9 @@ class Setting:
                 return value
         elif isinstance(value, int | float) and not isinstance(value, bool):
             in_range = self.range.min <= value <= self.range.max
-            if in_range and (self.type is float or isinstance(value, int)):
+            if (in_range or self.is_models_own(value)) and (
+                self.type is float or isinstance(value, int)
+            ):
                 return float(value) if self.type is float else value
         raise ValueError(self.requirement)
 

@@ -35,6 +35,17 @@ def test_ratios_are_of_one_run_and_later_turns_reuse() -> None:
         assert 1 <= others[-1][0]["memory"] < 10
 
 
+@pytest.mark.slow
+def test_a_hybrid_model_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "CHATS", 5)
+    options = Options(1, lengths=(300,), shapes=("hybrid",), scale=0.5)
+    rows = {row["turn"]: row for row in measured(turns.BENCH, options).rows}
+    assert rows["full, turn 2"].median("reused") > 300
+    assert rows["sparse, turn 2"].median("recalled") > 0
+    assert rows["sparse, turn 2 after a restart"].median("snapshot") > 0
+    assert rows["full, turn 1"].median("cache") > rows["sparse, turn 1"].median("cache")
+
+
 def test_the_document_is_long_and_has_both_passages() -> None:
     text = sample().text
     assert len(text) > 4 * 4096

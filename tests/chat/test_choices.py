@@ -99,7 +99,7 @@ def test_a_conversation_that_is_not_kept_has_choices_too(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "choices",
-    [Overrides(temperature=-1.0), Overrides(top_p=float("nan")), Overrides(max_tokens=0)],
+    [Overrides(temperature=-2.0), Overrides(top_p=float("nan")), Overrides(max_tokens=0)],
 )
 def test_what_nothing_can_be_sampled_with_is_left_out(choices: Overrides) -> None:
     assert effective_sampling(choices, SAMPLING) == SAMPLING

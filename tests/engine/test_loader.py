@@ -24,8 +24,12 @@ from tests.tiny import ORACLE, build
 
 mlx_patches.install()
 
-MORE = ("deepseek_v3", "deepseek_v32", "gemma3n", "gemma4_text", "falcon_h1", "gemma2")
-"""Latent attention, key selection, shared caches, lists of caches, capped attention."""
+MORE = (
+    *("deepseek_v3", "deepseek_v32", "gemma3n", "gemma4_text", "falcon_h1", "gemma2"),
+    *("ministral3", "mistral4"),
+)
+"""Latent attention, key selection, shared caches, lists of caches, capped attention, and queries
+that are scaled by their positions."""
 
 
 @pytest.mark.parametrize("name", [*ORACLE, *MORE])
@@ -63,7 +67,7 @@ def test_the_probe_refuses_lost_positions_and_no_rounding(
 def test_the_probe_refuses_what_depends_on_the_offset(
     name: str, context: int, precision: str
 ) -> None:
-    """Attention scaled by position, and learned positions."""
+    """Learned positions."""
     model = build(name, dtype=rounding.DTYPES[precision])
     assert "read in full" in (probe(model, context, precision == "TF32") or "")
 

@@ -165,11 +165,12 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 
 @pytest.mark.parametrize("step", ["_check_no_nans", "_measure", "load_model", "find_quantisation"])
 def test_running_out_of_memory_while_loading_is_said(
-    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
+    folder = tiny.save(tmp_path / "m", head_dim=32)
     monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(METAL)))
     bits = 8 if step == "find_quantisation" else None
-    driver.engine.send(Load(str(folders["target"]), kv_bits=bits))
+    driver.engine.send(Load(str(folder), kv_bits=bits))
     failed = driver.until(Failed)
     assert isinstance(failed, Failed)
     assert failed.message == (

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import ArraysCache
 
 from app.engine import caches, mlx_patches, prefill
 from tests.engine import oracle
-from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, build
+from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, WINDOW, build
 
 TOLERANCE = 1e-4
 ROUNDING = 1.5
@@ -21,6 +21,14 @@ ROUNDING = 1.5
 attention, where it is the same bit for bit, and 1.03 on nemotron_h (measured)."""
 _LONG = {"original_max_position_embeddings": 64}
 """Far below the prompt's 200 tokens."""
+_SCALED_QUERIES = {
+    "rope_parameters": {
+        "type": "default",
+        "rope_theta": 10000.0,
+        "llama_4_scaling_beta": 0.5,
+        **_LONG,
+    }
+}
 SCALED: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
     "llama3": (
@@ -48,8 +56,18 @@ SCALED: dict[str, tuple[str, dict[str, Any]]] = {
             **_LONG,
         },
     ),
+    "queries": ("ministral3", _SCALED_QUERIES),
+    "queries, windows": (
+        "ministral3",
+        {
+            **_SCALED_QUERIES,
+            "sliding_window": WINDOW,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "queries, latent": ("mistral4", _SCALED_QUERIES),
 }
-"""Scaled rotary positions: an architecture, and what its configuration says of them."""
+"""Scaled positions, or queries scaled by them: an architecture, and what its config says."""
 mlx_patches.install()
 
 
@@ -96,13 +114,14 @@ def test_scaled_positions_past_the_original_length(how: str, backend: str) -> No
         assert oracle.difference(expected, unscaled) > 100 * TOLERANCE, "nothing was scaled"
 
 
-@pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.parametrize("name", [*ORACLE, "ministral3", "mistral4"])
 def test_keeping_everything_equals_plain_mlx_lm(name: str, models: dict[str, Any]) -> None:
     ids, _ = oracle.prompt()
     everything = np.arange(oracle.PROMPT, dtype=np.int32)
     prompt = mx.array(ids[: oracle.PROMPT])
-    _, plain = next(generate_step(prompt, models[name], max_tokens=1, prefill_step_size=16))
-    ours = oracle.sparse_logits(models[name], ids, everything)[0]
+    model = models.get(name) or build(name)
+    _, plain = next(generate_step(prompt, model, max_tokens=1, prefill_step_size=16))
+    ours = oracle.sparse_logits(model, ids, everything)[0]
     ours = ours - mx.logsumexp(ours, keepdims=True)
     assert oracle.difference(ours, plain) < TOLERANCE
 

@@ -46,7 +46,7 @@ def test_more_memory_never_gets_less() -> None:
 
 
 def test_where_no_long_document_can_be_read_the_longest_counts() -> None:
-    found = recommend(catalogue(), mac_with(3 << 29))
+    found = recommend(catalogue(), mac_with(11 << 27))
     assert found is not None
     assert MIN_TOKENS <= found.fit.max_tokens < LONG_DOCUMENT_TOKENS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.protocol.options import NO_ANSWER_LIMIT, Sampling
+from app.protocol.options import FROM_MODEL, NO_ANSWER_LIMIT, ModelSampling, Sampling
 from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
 from app.serve.requests import (
     ChatMessage,
@@ -219,6 +219,14 @@ def test_a_field_of_another_route_is_refused(kind: Any, fields: dict[str, Any]) 
 def test_values_that_mean_nothing_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be|leave|Input should|cannot set"):
         sampling(**fields)
+
+
+def test_fields_of_a_request_win_over_the_model_s_own_sampling() -> None:
+    defaults = Defaults(sampling=Sampling(from_model=FROM_MODEL))
+    body = ChatRequest.model_validate({"messages": MESSAGES, "temperature": 0, "top_k": 5})
+    found = to_ask((), body, {}, defaults, body.limit).sampling
+    own = found.resolved(ModelSampling(0.6, 0.95, 20, 0.1))
+    assert (own.temperature, own.top_p, own.top_k, own.min_p) == (0, 0.95, 5, 0.1)
 
 
 def test_an_answer_that_repeats_itself_is_not_ended() -> None:

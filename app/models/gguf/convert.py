@@ -30,6 +30,7 @@ from app.models.gguf.weights import SAFETENSORS_BYTES, Error, Plan, convert, pla
 from app.models.manifest import Manifest, ModelFile
 from app.models.progress import Progress, ProgressMeter
 from app.models.unfinished import lock_model
+from app.protocol.generation_config import FILE_NAME
 from app.util.atomic_files import make_folder, temp_file
 from app.util.formatting import size
 from app.util.regular_files import open_file
@@ -39,6 +40,15 @@ _SPARE = 64 << 20
 """Bytes that stay free on the disk."""
 _WEIGHTS = "model.safetensors"
 _BLOCK = 8 << 20
+
+_SAMPLING = {
+    "temp": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""Metadata below `general.sampling.`, and its names in `generation_config.json`."""
 
 
 class ConversionStopped(Exception):
@@ -54,6 +64,7 @@ class Conversion:
     config: dict[str, Any]
     tokenizer: dict[str, Any]
     tokenizer_config: dict[str, Any]
+    generation_config: dict[str, Any]
     plans: tuple[Plan, ...]
     size: int
 
@@ -127,7 +138,21 @@ def plan_conversion(
             f"{name!r} cannot be the name of a model",
             "use letters, digits, dots, dashes and underscores",
         )
-    return Conversion(gguf, repository, config, tokenizer, tokenizer_config, plans, total)
+    generation = _generation_config(gguf)
+    return Conversion(
+        gguf, repository, config, tokenizer, tokenizer_config, generation, plans, total
+    )
+
+
+def _generation_config(gguf: GgufFile) -> dict[str, Any]:
+    """The sampling that the file recommends; empty where it recommends nothing. What is not a
+    number is not taken."""
+    found: dict[str, Any] = {}
+    for key, name in _SAMPLING.items():
+        with suppress(GgufError):
+            if (value := gguf.metadata.number(f"general.sampling.{key}")) is not None:
+                found[name] = int(value) if name == "top_k" else round(value, 6)
+    return {"do_sample": True} | found if found else {}
 
 
 def repository_of(path: Path, title: str = "") -> str:
@@ -264,6 +289,8 @@ class _Writer:
             "tokenizer_config.json": conversion.tokenizer_config,
             "config.json": conversion.config,
         }
+        if conversion.generation_config:
+            texts[FILE_NAME] = conversion.generation_config
         for name, content in texts.items():
             with self._file(name) as write:
                 write(json.dumps(content, ensure_ascii=False, indent=1).encode())

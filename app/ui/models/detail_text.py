@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from app.models.draft_selection import DraftCandidate
+from app.models.draft_selection import DraftCandidate, RatioSource
 from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
 from app.models.gguf.summary import GgufSummary
 from app.models.overview import ModelOverview
 from app.models.speedup import OVERHEAD, built_in_speedup
-from app.models.text import breakdown_rows, facts, verdict_sentences
+from app.models.text import breakdown_rows, facts, sampling_lines, verdict_sentences
 from app.paths import display_path
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.models.inventory import Inventory
@@ -39,6 +39,7 @@ def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
     elif not model.installed:
         size, free = formatting.size(model.download), formatting.size(inventory.free_bytes)
         lines.append(_dim(f"{size} to download, {free} free on disk"))
+    lines += [_dim(text) for text in sampling_lines(model)]
     if model.entry is not None and model.entry.measured:
         lines.append(_dim(f"Measured on another machine: {model.entry.measured}."))
     memory = "Memory with its draft" if overview.default_draft else "Memory with the built-in draft"
@@ -98,10 +99,10 @@ def _drafts(overview: ModelOverview) -> list[Content]:
     for each in overview.drafts[:MAX_DRAFTS]:
         size = formatting.size(each.draft.download)
         download = "" if each.draft.installed else f", {size} to download"
-        measured = " (measured)" if each.measured else ""
+        source = "" if each.source is RatioSource.PREDICTED else f" ({each.source})"
         line = (
             f"{draft_name(overview, each)}: {each.speedup():.1f}x faster,"
-            f" r {each.cost_ratio:.2f}{measured}, pair: {each.fit.verdict}{download}"
+            f" r {each.cost_ratio:.2f}{source}, pair: {each.fit.verdict}{download}"
         )
         mark = "▸ " if each is overview.default_draft else "  "
         lines.append(Content.assemble((mark, WARN), line))

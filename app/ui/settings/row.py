@@ -17,6 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from app.protocol.options import MODELS_OWN
 from app.settings.introspection import Setting, Value
 from app.ui.click_line import ClickLine, Piece
 from app.ui.keys import run_own_binding
@@ -113,7 +114,7 @@ class SettingRow(ClickLine, can_focus=True):
             yield Piece("  choose with ^L", "$ink-dim")
         else:
             text = f"{self.typed}▏" if self.typed else self.setting.display(self.value)
-            hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.allowed}"
+            hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.bounds}"
             show_all = self.action_set if choices else None
             yield Piece("‹", "$accent", partial(self.action_move, -1))
             yield Piece(f" {text} ", "bold", show_all)
@@ -146,7 +147,13 @@ class SettingRow(ClickLine, can_focus=True):
         if (bounds := self.setting.range) is not None:
             assert isinstance(self.value, int | float)
             moved = round(self.value + steps * bounds.step, 6)
-            self._change(self.setting.validate(min(bounds.max, max(bounds.min, moved))))
+            if self.setting.is_models_own(self.value):
+                moved = bounds.neutral or 0
+            elif bounds.neutral is not None and moved < self.value == bounds.min:
+                moved = MODELS_OWN
+            else:
+                moved = min(bounds.max, max(bounds.min, moved))
+            self._change(self.setting.validate(moved))
         elif choices := self.setting.choices:
             index = choices.index(self.value) + (steps > 0) - (steps < 0)
             self._change(choices[min(len(choices) - 1, max(0, index))])

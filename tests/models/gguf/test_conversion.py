@@ -20,6 +20,8 @@ from app.models.gguf import convert
 from app.models.gguf.convert import ConversionStopped, Converted, install, joined, plan_conversion
 from app.models.progress import Progress
 from app.models.verify import verify
+from app.protocol.generation_config import read_generation_config
+from app.protocol.options import ModelSampling
 from tests import tiny
 from tests.models.gguf.making import NAMES, VOCABULARY, write_gguf
 
@@ -197,6 +199,19 @@ def test_it_is_installed_like_one_that_was_downloaded(tmp_path: Path, cache: Mod
     assert not (cache.app_folder / "conversions").exists()
     with pytest.raises(ModelError, match="is installed already"):
         install(planned, cache)
+
+
+def test_the_sampling_that_a_file_recommends_is_kept(tmp_path: Path, cache: ModelCache) -> None:
+    values = {
+        "general.sampling.temp": 0.6,
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": "much",
+        "general.sampling.penalty_repeat": 1.05,
+    }
+    write_gguf(tmp_path / "m.gguf", values=values)
+    folder = install(plan_conversion([tmp_path / "m.gguf"]), cache).folder
+    expected = ModelSampling(0.6, top_k=20, repetition_penalty=1.05)
+    assert read_generation_config(folder) == expected
 
 
 def test_cancelling_leaves_nothing(tmp_path: Path, cache: ModelCache) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +84,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         await opened(pilot, app)
         await pilot.press(*"Be brief.")
         await row(pilot, app, "temperature")
-        await pilot.press("right", "right")
+        await pilot.press("right", "right", "right")
         await row(pilot, app, "keep")
         await pilot.press("3", "5", "enter")
         await until_shown(pilot, "must be a number from 0 to 1")
@@ -94,13 +93,15 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         await pilot.press("right")
         await row(pilot, app, "seed")
         await pilot.press("7", "enter")
-        await until_shown(pilot, "• Temperature", "default 0", "• Keep", "• Mode", "• Seed")
+        await until_shown(
+            pilot, "• Temperature", "default the model's own", "• Keep", "• Mode", "• Seed"
+        )
         await pilot.press("escape")
         await until_shown(pilot, "next: SPARSE 35%")
         await ask(pilot, engine, "One?")
         asked = engine.asks[0]
         assert said(asked.messages) == ["Be brief."]
-        assert asked.sampling == replace(SAMPLING, temperature=0.2, seed=7)
+        assert asked.sampling == SAMPLING.with_values(temperature=0.2, seed=7)
         assert (asked.mode, asked.keep_ratio) == (Mode.SPARSE, 0.35)
         await until_shown(pilot, "Yes.")
         with Store(tmp_path) as beside:
@@ -225,13 +226,13 @@ async def test_what_is_as_the_settings_say_follows_them() -> None:
         await row(pilot, app, "temperature")
         await pilot.press("right", "ctrl+d")
         await row(pilot, app, "top_p")
-        await pilot.press("left", "escape")
+        await pilot.press("left", "left", "escape")
         await until_gone(pilot, "This conversation")
         assert app.chat.open_chats.shown.conversation.overrides == Overrides(top_p=0.95)
         app.settings.change(find("answers.temperature"), 0.9)
         await ask(pilot, engine, "What?")
-        assert engine.asks[0].sampling == replace(
-            SAMPLING, max_tokens=99, temperature=0.9, top_p=0.95
+        assert engine.asks[0].sampling == SAMPLING.with_values(
+            max_tokens=99, temperature=0.9, top_p=0.95
         )
 
 

@@ -101,6 +101,20 @@ async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
         assert (engine.asks[0].mode, engine.asks[0].keep_ratio) == (Mode.SPARSE, 0.45)
 
 
+async def test_the_model_s_own_value_comes_below_the_least(file: SettingsFile) -> None:
+    async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
+        await pilot.press("f2", *"temperature", "enter")
+        await _focused(pilot, "answers.temperature")
+        await until_shown(pilot, "‹ the model's own ›")
+        await pilot.press("right")
+        await until_shown(pilot, "‹ 0 ›", "default the model's")
+        await until(pilot, lambda: "temperature = 0" in on_disk(file), "the save")
+        await pilot.press("right")
+        await until_shown(pilot, "‹ 0.1 ›")
+        await pilot.press("left", "left")
+        await until_shown(pilot, "‹ the model's own ›")
+
+
 async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
     async with app_with(FakeEngine(), file).run_test(size=(100, 40)) as pilot:
         row = await go(pilot, "appearance.animations")
