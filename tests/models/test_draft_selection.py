@@ -114,7 +114,7 @@ def test_a_pair_that_was_timed_is_as_fast_as_it_was_and_carries_no_warning(pair:
 def test_only_a_draft_that_does_not_pay_is_warned_of() -> None:
     found = [
         candidate
-        for target in ("Qwen3.5-4B-MLX-4bit", "Qwen3.5-9B-4bit", "Qwen3.8-27B-4bit")
+        for target in ("gemma-4-e4b-it-4bit", "Qwen3.5-9B-4bit", "Qwen3.8-27B-4bit")
         for candidate in draft_candidates(known(target), known_models(NOWHERE, OURS), MACHINE)
     ]
     warned = [any("x as fast" in note for note in each.notes) for each in found]

@@ -49,7 +49,7 @@ async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
-        screen.list.filter.value = "Qwen3.5-2B"
+        screen.list.filter.value = "gemma-4-e4b"
         await until_shown(pilot, "4.5x faster · with the built-in draft")
         await pilot.press("enter")
         await until_shown(pilot, "! The draft costs ", "of the target per token (predicted)")
