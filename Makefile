@@ -25,7 +25,7 @@ help:
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-coder  fetch Qwen2.5-Coder 0.5B (490 MB; 2.5 GB once converted) into .cache/real"
 	@echo "make real-texts  fetch the real documents that evaluations ask about into .cache/real"
-	@echo "make real-report  measure real models on real documents for docs/real-models (hours)"
+	@echo "make real-report  measure real models on real documents for benchmarks/results/real-models (hours)"
 	@echo "make picture    draw the README's map from a run of the demo"
 	@echo "make pictures   record the app in all its states, for tests and docs"
 	@echo "make recording  record the README's recording from a real run of the embedded pair"

@@ -12,6 +12,7 @@ import pytest
 
 from app.cli.arguments import parser
 from app.errors import UserError
+from benchmarks.__main__ import parser as measures
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -19,6 +20,7 @@ PAGES = (
     ROOT / "packaging" / "RELEASE.md",
     ROOT / "assets" / "pair" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
@@ -61,24 +63,24 @@ def _lines(code: str) -> list[str]:
 def called(program: str, page: Path) -> list[list[str]]:
     """The arguments with which a page calls it."""
     found = [words[1:] for words in commands(page) if Path(words[0]).name == program]
-    if program == "specchat":
-        modules = [words for words in commands(page) if words[1:3] == ["-m", "app"]]
-        found += [words[3:] for words in modules]
-    return found
+    module = {"specchat": "app", "benchmarks": "benchmarks"}.get(program)
+    return found + [words[3:] for words in commands(page) if words[1:3] == ["-m", module]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_the_parser_takes_every_command_line(page: Path) -> None:
-    for words in called("specchat", page):
+    calls = [(parser(), words) for words in called("specchat", page)]
+    calls += [(measures(), words) for words in called("benchmarks", page)]
+    for program, words in calls:
         try:
-            options = parser().parse_args(words)
+            options = program.parse_args(words)
         except UserError as error:
             said = error.problem
             # In a sentence a command, or an option of it, may be named alone.
             if re.search(r"are required: [A-Z]|expected one argument", said):
                 continue
-            pytest.fail(f"specchat {shlex.join(words)}: {said}")
-        if options.command in (None, "ask"):
+            pytest.fail(f"{program.prog} {shlex.join(words)}: {said}")
+        if getattr(options, "command", "") in (None, "ask"):
             for each in options.paths or getattr(options, "files", []):
                 assert each in FOR_ANY or (ROOT / each).exists(), each
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.terminal import Terminal, own_folders
-from app.cli.bench_ui import READY
+from benchmarks.terminal import Terminal, own_folders
+from benchmarks.ui import READY
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = ROOT / "assets" / "demo" / "gpl-3.0.txt"

@@ -177,31 +177,6 @@ def _conversation(store: Store, name: str) -> int | None:
     return found.id
 
 
-EARLIER_NAMES = {
-    "keep_ratio": "keep",
-    "selected_tokens": "kept_tokens",
-    "read_tokens": "kept_tokens",
-    "ttft_alternative": "otherwise",
-    "finish_reason": "ended",
-    "predicted": "foreseen",
-    "excess_tokens": "excess",
-    "weight_bytes": "bytes",
-    "context_length": "context",
-    "speed_hint": "faster",
-    "recall_is_expensive": "rereads",
-    "stats": "figures",
-    "level": "rung",
-    "previous": "was",
-    "message": "sentence",
-    "freed_bytes": "freed",
-    "requested": "asked",
-    "fixed": "start",
-    "per_token": "token",
-    "per_pair": "pair",
-}
-"""Fields that had another name in earlier versions. Both are printed: scripts may read either."""
-
-
 class JsonLines:
     """Prints every event as a JSON object: its class as `event`, and its fields."""
 
@@ -218,12 +193,4 @@ def _plain(event: Event) -> dict[str, Any]:
             "read_fraction": statistics.read_fraction,
             "decode_rate": statistics.decode_rate,
         }
-    return _with_earlier_names(fields)
-
-
-def _with_earlier_names(fields: dict[str, Any]) -> dict[str, Any]:
-    named = {
-        name: _with_earlier_names(value) if isinstance(value, dict) else value
-        for name, value in fields.items()
-    }
-    return named | {EARLIER_NAMES[name]: named[name] for name in named if name in EARLIER_NAMES}
+    return fields

@@ -1,86 +1,133 @@
-"""`specchat bench`: which benchmark to run; its options are checked before anything is built."""
+"""`specchat bench`: how fast a pair of models is on this machine, as one table to paste."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from statistics import median
+from typing import TextIO
 
-from app.bench import (
-    built_in,
-    copying,
-    decode,
-    draft,
-    memory,
-    overhead,
-    planner,
-    published,
-    snapshot,
-    store,
-    ttft,
-    turns,
-)
-from app.bench.harness import Bench, Options, run
-from app.cli import bench_hosts, bench_serve, bench_ui
-from app.cli.parsing import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
-from app.errors import UserError
+from app.chat.conversation import Conversation, Question
+from app.chat.engine_session import EngineError, EngineSession
+from app.chat.model_pairs import resolve_pair
+from app.chat.sample import QUESTION, text_of
+from app.cli.machine import machine
+from app.cli.settings import requested_pair, user_settings
+from app.protocol.commands import CachePolicy, Load
+from app.protocol.events import Failed, Finished, Loaded
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
+from app.protocol.prompt import Document
+from app.protocol.stats import Statistics
+from app.settings.definitions import KvBits
+from app.util.formatting import size
 
-T = TypeVar("T")
-
-BENCHES: tuple[Bench, ...] = (
-    overhead.BENCH,
-    ttft.BENCH,
-    published.BENCH,
-    draft.BENCH,
-    built_in.BENCH,
-    planner.BENCH,
-    turns.BENCH,
-    bench_serve.BENCH,
-    decode.BENCH,
-    copying.BENCH,
-    memory.BENCH,
-    snapshot.BENCH,
-    store.BENCH,
-    bench_hosts.BENCH,
-    bench_ui.BENCH,
-)
-"""In the report's order."""
+ANSWER_TOKENS = 32
+MODES = (Mode.SPARSE, Mode.FULL)
+ALONE = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
+"""No turn starts from what another one has read."""
 
 
-def bench(arguments: argparse.Namespace) -> int:
-    """Returns the exit status. Raises UserError."""
-    if arguments.measure == "all":
-        from app.cli.bench_all import bench_all
-
-        return bench_all(arguments, BENCHES)
-    if arguments.measure == bench_ui.BENCH.name and arguments.probed:
-        return bench_ui.probed(arguments.probed)
-    (chosen,) = (bench for bench in BENCHES if bench.name == arguments.measure)
-    return run(chosen, options(arguments), arguments.json, sys.stdout)
+def chosen_pair(options: argparse.Namespace) -> Load:
+    """The pair of the command line or of the settings. Raises UserError."""
+    settings = user_settings()
+    target, draft = requested_pair(options.target, options.draft, settings)
+    kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
+    return resolve_pair(target, draft, kv_bits=kv.bits)
 
 
-def options(arguments: argparse.Namespace) -> Options:
-    """Those that the command has. Raises UserError."""
-    values = vars(arguments)
-    scale, shape = values.get("scale", 1.0), values.get("shape")
-    if values.get("draft") and not values.get("target"):
-        raise UserError("A draft needs a target", "name one with --target")
-    shortest = draft.MIN_LENGTH if arguments.measure == draft.BENCH.name else MIN_PROMPT_TOKENS
-    return Options(
-        runs=values.get("runs") or 1,
-        lengths=_list(values.get("length"), lambda text: parse_prompt_length(text, shortest)),
-        keeps=_list(values.get("keep"), lambda text: parse_fraction(text, "keep")),
-        shapes=tuple(shape.split(",")) if shape else (),
-        scale=scale,
-        bits=values.get("bits"),
-        target=values.get("target"),
-        draft=values.get("draft"),
-        tokens=values.get("tokens", 0),
-        turns=values.get("turns", 0),
-        megabytes=values.get("megabytes", 0),
-    )
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """`runs` has a pair of statistics a run: of the sparse turn, and of the full one."""
+
+    loaded: Loaded
+    keep: float
+    runs: list[tuple[Statistics, Statistics]]
 
 
-def _list(text: str | None, parse: Callable[[str], T]) -> tuple[T, ...]:
-    return () if text is None else parse_list(text, parse)
+def bench(options: argparse.Namespace) -> int:
+    """Measure, and print; returns the exit status. Raises UserError."""
+    with EngineSession(upkeep=ALONE) as session:
+        measured = _Runs(session.load(chosen_pair(options)), options.keep, [])
+        for number in range(options.runs + 1):  # the first one warms up
+            _show(f"run {number} of {options.runs}" if number else "warming up")
+            sparse, full = (_turn(session, options.length, options.keep, each) for each in MODES)
+            if number:
+                measured.runs.append((sparse, full))
+        _show("")
+    if options.json:
+        sys.stdout.write(json.dumps(_plain(measured)) + "\n")
+    else:
+        _print(measured, sys.stdout)
+    return 0
+
+
+def _turn(session: EngineSession, length: int, keep: float, mode: Mode) -> Statistics:
+    question = Question(QUESTION, (Document("text.txt", text_of(length)),), mode, keep)
+    sampling = Sampling(max_tokens=ANSWER_TOKENS, stop_repeats=False, ignore_eos=True)
+    _, command = Conversation(sampling).start_turn(question)
+    for event in session.run(command):
+        if isinstance(event, Failed):
+            raise EngineError(event.problem, event.advice)
+        if isinstance(event, Finished) and event.statistics is not None:
+            return event.statistics
+    raise AssertionError("a turn that was not cancelled ends with statistics")
+
+
+def _plain(measured: _Runs) -> dict[str, object]:
+    loaded = measured.loaded
+    runs = [
+        {
+            str(mode): {
+                "ttft": each.ttft,
+                "prompt_tokens": each.prompt_tokens,
+                "read_tokens": each.read_tokens,
+                "decode_rate": each.decode_rate,
+                "peak_bytes": each.peak_bytes,
+            }
+            for mode, each in zip(MODES, pair, strict=True)
+        }
+        for pair in measured.runs
+    ]
+    return {
+        "specchat": version("specchat"),
+        "machine": machine(),
+        "target": loaded.target.name,
+        "draft": loaded.draft.name if loaded.draft else None,
+        "runs": runs,
+    }
+
+
+def _print(measured: _Runs, out: TextIO) -> None:
+    loaded, runs = measured.loaded, measured.runs
+    draft = loaded.draft.name if loaded.draft else "the built-in draft"
+    out.write(f"specchat {version('specchat')}; {machine()}\n")
+    out.write(f"{loaded.target.name} with {draft}, medians of {len(runs)}\n\n")
+    for row in _rows(measured):
+        out.write(f"{row[0]:<18}{row[1]:>14}{row[2]:>14}\n")
+    ratio = median(full.ttft / sparse.ttft for sparse, full in runs)
+    out.write(f"\nSparse, the first word came {ratio:.2f} times as soon as in full.\n")
+
+
+def _rows(measured: _Runs) -> Iterator[tuple[str, str, str]]:
+    sparse, full = zip(*measured.runs, strict=True)
+    both = (sparse, full)
+
+    def row(name: str, texts: Iterator[str]) -> tuple[str, str, str]:
+        first, second = texts
+        return name, first, second
+
+    yield "", f"keep {measured.keep:.0%}", "in full"
+    yield row("first word", (f"{median(s.ttft for s in each):.2f} s" for each in both))
+    yield row("tokens read", (f"{each[0].read_tokens:,}" for each in both))
+    yield row("tokens a second", (f"{median(s.decode_rate for s in each):.1f}" for each in both))
+    yield row("peak memory", (size(max(s.peak_bytes for s in each)) for each in both))
+
+
+def _show(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()

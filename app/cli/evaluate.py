@@ -1,406 +1,208 @@
-"""`specchat eval`: does sparse reading give the same answers? Checks options, shows progress."""
+"""`specchat eval`: which answers of a pair of models survive sparse reading.
+
+Facts, sentences and marked lines are hidden in a text, and asked for in full and sparsely. Needles
+follow RULER (arXiv 2404.06654).
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
+import json
+import re
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
-from dataclasses import fields, replace
-from enum import StrEnum
-from functools import partial
-from importlib.metadata import version
-from itertools import product
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TextIO
 
-from app import paths
-from app.chat.engine_session import EngineSession
-from app.chat.model_pairs import resolve_pair
+from app.chat.conversation import Conversation, Question
+from app.chat.engine_session import EngineError, EngineSession
+from app.chat.sample import text_of
+from app.cli.bench import ALONE, chosen_pair
 from app.cli.exit_codes import INTERRUPTED
-from app.cli.inputs import read_inputs
-from app.cli.parsing import parse_fraction, parse_keep, parse_list, parse_prompt_length, whole
 from app.cli.sigint import cancel_on_sigint
-from app.errors import UserError
-from app.eval.figure import results_figure
-from app.eval.json_report import as_json
-from app.eval.real_documents import Corpus
-from app.eval.report import Study, markdown, table
-from app.eval.results_log import ResultsLog
-from app.eval.runner import Outcome, Runner, Status, results_name
-from app.eval.settings import TUNING, Settings
-from app.eval.suites import (
-    ABOUT_PASSAGES,
-    GROUPS,
-    HELD_OUT,
-    NEED_FILES,
-    PERPLEXITY,
-    SUITES,
-    DoesNotFit,
-    continuation,
-)
-from app.eval.tokens import FolderTokens, Tokens
-from app.models.embedded import BUILT_IN, EMBEDDED
-from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import BackgroundPolicy, Scoring, Tuning
-from app.settings.definitions import KvBits
-from app.util.sanitize import sanitize
+from app.protocol.events import Failed, Finished
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document
+from app.protocol.stats import FinishReason
 
-QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
-"""Between two lines of progress: into a file, and on a terminal."""
+ANSWER_TOKENS = 64
+_ADJECTIVES = ("amber", "brisk", "calm", "dusty", "eager", "faint", "gentle", "hollow", "icy")
+_NOUNS = ("anchor", "bridge", "candle", "dagger", "engine", "falcon", "garden", "harbour")
+_VERBS = ("carries", "follows", "greets", "hides", "lifts", "mends", "paints", "watches")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`lines` are hidden in the text. An answer is right if it contains `expected` as a word."""
+
+    kind: str
+    lines: tuple[str, ...]
+    question: str
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    right: bool
+    read_fraction: float
+    ttft: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of a task."""
+
+    kind: str
+    full: Answer
+    sparse: Answer
+
+
+def needle(rng: Random) -> Task:
+    key = f"{rng.choice(_ADJECTIVES)}-{rng.choice(_NOUNS)}"
+    value = str(rng.randrange(1_000_000, 10_000_000))
+    line = f"The special magic number for {key} is: {value}."
+    return Task("needle", (line,), f"What is the special magic number for {key}?", value)
+
+
+def quotation(rng: Random) -> Task:
+    subject, first, second = rng.sample(_NOUNS, 3)
+    one, two, three = rng.sample(_ADJECTIVES, 3)
+    begins = f"The {one} {subject} {rng.choice(_VERBS)} the {two} {first}"
+    ends = f"while the {three} {second} {rng.choice(_VERBS)} it"
+    question = f'How does the sentence go on that begins with "{begins}"? Quote it.'
+    return Task("quotation", (f"{begins} {ends}.",), question, ends)
+
+
+def count(rng: Random) -> Task:
+    number = rng.randint(2, 9)
+    tickets = rng.sample(range(100, 1000), number)
+    lines = tuple(f"Ticket {each} is marked LATE." for each in tickets)
+    return Task("count", lines, "How many tickets are marked LATE?", str(number))
+
+
+KINDS: dict[str, Callable[[Random], Task]] = {
+    "needle": needle,
+    "quotation": quotation,
+    "count": count,
+}
+
+
+def document(task: Task, length: int, rng: Random) -> str:
+    """A text of about `length` tokens with the task's lines between its paragraphs."""
+    paragraphs = text_of(length).split("\n\n")
+    for line in task.lines:
+        paragraphs.insert(rng.randint(0, len(paragraphs)), line)
+    return "\n\n".join(paragraphs)
+
+
+def is_right(answer: str, expected: str) -> bool:
+    """White space and case are ignored."""
+    plain, wanted = (" ".join(each.casefold().split()) for each in (answer, expected))
+    return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", plain) is not None
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Measures what is not in the results log yet, prints the table and writes the files; returns
-    the exit status. Everything that can be checked is checked before a model loads."""
-    options.scoring = options.scoring or _default_scoring(options)
-    settings = _settings(options)
-    outputs = _outputs(options, settings)
-    load = _load(options, settings)
-    tokens = FolderTokens(Path(load.target))
-    _check_files(settings, tokens)
-    name = results_name(load, settings)
-    with closing(ResultsLog(paths.cache_path() / "eval" / name, options.fresh)) as log:
-        outcome = _measure(load, settings, log, tokens)
-    for note in () if outcome.records else outcome.skipped:
-        sys.stderr.write(sanitize(note) + "\n")
-    if outcome.complete and not outcome.records:
-        raise UserError("Nothing was measured", "choose another --length or --suite")
-    study = _study(options, settings, load, outcome)
-    sys.stdout.write(sanitize(table(study)) if outcome.records else "Nothing was measured yet.\n")
-    sys.stdout.flush()
-    if not outcome.complete:
-        written = " Nothing was written yet." if outputs else ""
-        done = f"{outcome.done:,} of {outcome.total:,} runs"
-        sys.stderr.write(f"Stopped after {done}; the same command continues from there.{written}\n")
+    """Ask, and print a table of what was answered so far when it is interrupted; returns the exit
+    status. Raises UserError."""
+    results: list[Result] = []
+    total = options.n * len(KINDS)
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        session.cancel(0)
+
+    with EngineSession(upkeep=ALONE) as session:
+        # What the model itself writes is measured, also of one that only quotes.
+        session.load(replace(chosen_pair(options), only_quotes=False))
+        with cancel_on_sigint(stop):
+            for result in _results(session, options):
+                if result is None or stopped:
+                    break
+                results.append(result)
+                _show(f"{len(results)} of {total} questions")
+        _show("")
+    if options.json:
+        sys.stdout.write(json.dumps([_plain(each) for each in results]) + "\n")
+    elif results:
+        _print(results, options.keep, sys.stdout)
+    if len(results) < total:
+        sys.stderr.write(f"Stopped after {len(results)} of {total} questions.\n")
         return INTERRUPTED
-    for path, text in outputs.items():
-        _write(path, text(study))
     return 0
 
 
-def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) -> Outcome:
-    # What was skipped must stay skipped, however long the next question takes.
-    # Nor may an item start from what another one has read.
-    upkeep = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
-    with EngineSession(upkeep=upkeep) as session:
-        loaded = session.load(load)
-        if loaded.dense_only is not None:
-            raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
-        runner = Runner(session, settings, log, tokens, loaded.target.context_length)
-        with _Progress() as progress, cancel_on_sigint(runner.cancel):
-            return runner.run(progress.show)
+def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Result | None]:
+    """One a task; None where it was cancelled. All kinds in turn, so that a part of them is a
+    sample of all."""
+    for number in range(options.n):
+        for kind, make in KINDS.items():
+            rng = Random(f"{options.seed} {kind} {number}")
+            task = make(rng)
+            text = document(task, options.length, rng)
+            answers = [
+                _answer(session, task, text, mode, options.keep)
+                for mode in (Mode.FULL, Mode.SPARSE)
+            ]
+            full, sparse = answers
+            yield None if full is None or sparse is None else Result(kind, full, sparse)
 
 
-def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:
-    from app.bench.machine import machine
+def _answer(
+    session: EngineSession, task: Task, text: str, mode: Mode, keep: float
+) -> Answer | None:
+    """None if it was cancelled. Raises EngineError."""
+    question = Question(task.question, (Document("text.txt", text),), mode, keep)
+    _, command = Conversation(Sampling(max_tokens=ANSWER_TOKENS)).start_turn(question)
+    for event in session.run(replace(command, turn=0)):
+        if isinstance(event, Failed):
+            raise EngineError(event.problem, event.advice)
+        if isinstance(event, Finished):
+            if event.finish_reason is FinishReason.CANCELLED or event.statistics is None:
+                return None
+            stats = event.statistics
+            return Answer(is_right(event.text, task.expected), stats.read_fraction, stats.ttft)
+    return None
 
-    target, draft = load.names
-    return Study(
-        settings,
-        (f"{target}, cache in {load.kv_bits} bits" if load.kv_bits else target, draft),
-        version("specchat"),
-        machine(),
-        _command(options),
-        outcome.records,
-        outcome.skipped,
-        outcome.stale,
+
+def _plain(result: Result) -> dict[str, object]:
+    return {
+        "kind": result.kind,
+        **{
+            name: {"right": each.right, "read_fraction": each.read_fraction, "ttft": each.ttft}
+            for name, each in (("full", result.full), ("sparse", result.sparse))
+        },
+    }
+
+
+def _print(results: Sequence[Result], keep: float, out: TextIO) -> None:
+    head = ("questions", "in full", "sparse", "lost", "read", "first word")
+    out.write(" " * 12 + "".join(f"{cell:>12}" for cell in head) + "\n")
+    for kind in KINDS:
+        of_kind = [each for each in results if each.kind == kind]
+        if not of_kind:
+            continue
+        lost = sum(each.full.right and not each.sparse.right for each in of_kind)
+        read = sum(each.sparse.read_fraction for each in of_kind) / len(of_kind)
+        sooner = sum(each.full.ttft for each in of_kind) / sum(each.sparse.ttft for each in of_kind)
+        cells = (
+            f"{len(of_kind)}",
+            f"{sum(each.full.right for each in of_kind)}",
+            f"{sum(each.sparse.right for each in of_kind)}",
+            f"{lost}",
+            f"{read:.0%}",
+            f"{sooner:.1f}x",
+        )
+        out.write(f"{kind:<12}" + "".join(f"{cell:>12}" for cell in cells) + "\n")
+    out.write(
+        "\nRight answers with all of the text and with a part of it; *lost* were right with all."
+        "\nWhat needs every line, as counting does, is asked with Ctrl+T (`--full`).\n"
     )
 
 
-def _command(options: argparse.Namespace) -> str:
-    """The command that gives this result again, with the defaults spelled out."""
-    parts = ["specchat", "eval"]
-    for suite in options.suite or ["all"]:
-        parts += ["--suite", suite]
-    if options.pair:
-        parts += ["--pair", *options.pair]
-    elif options.target or options.draft:
-        parts += ["--target", options.target or EMBEDDED]
-        parts += ["--draft", options.draft] if options.draft else []
-    for name in ("length", "keep", "scoring", "n", "seed"):
-        parts += [f"--{name}", str(getattr(options, name))]
-    parts += ["--kv-bits", options.kv_bits] if options.kv_bits else []
-    parts += ["--held-out"] if options.held_out else []
-    parts += ["--auto"] if options.auto else []
-    parts += ["--published"] if options.published else []
-    parts += ["--sparse-only"] if options.sparse_only else []
-    for name, values in (
-        ("tune", options.tune),
-        ("ablate", options.ablate),
-        ("file", options.files),
-    ):
-        parts += [part for value in values for part in (f"--{name}", value)]
-    for name in ("json", "report"):
-        if value := getattr(options, name):
-            parts += [f"--{name}", value]
-    return shlex.join(parts)
-
-
-# -------------------------------------------------------------------------------- the options
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    """Raises UserError for the first option that makes no sense."""
-    suites = _suites(options.suite)
-    about_files = [name for name in suites if name in NEED_FILES]
-    if about_files and not options.files:
-        raise UserError(f"The {about_files[0]} suite asks about files", "name them with --file")
-    if options.files and not about_files:
-        known = _names(name for name in SUITES if name in NEED_FILES)
-        raise UserError("No chosen suite asks about files", f"leave --file out, or add {known}")
-    lengths = parse_list(options.length, parse_prompt_length)
-    keeps = parse_list(options.keep, parse_keep)
-    scorings = parse_list(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
-    if options.sparse_only and (options.auto or PERPLEXITY in suites):
-        what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
-        raise UserError(
-            f"{what} is compared with a full prefill, which --sparse-only skips",
-            "give one of the two",
-        )
-    tunings = _tunings(options.tune, options.ablate)
-    inputs = read_inputs(options.files).results
-    texts = {document.text: document for result in inputs for document in result.texts}
-    files = tuple(texts.values())
-    order = list(Scoring)
-    return Settings(
-        suites,
-        tuple(sorted(lengths)),
-        tuple(sorted(keeps)),
-        tuple(sorted(scorings, key=order.index)),
-        options.n,
-        options.seed,
-        options.held_out,
-        options.auto,
-        tunings,
-        files,
-        options.published,
-        options.sparse_only,
-    )
-
-
-def _suites(names: Sequence[str]) -> tuple[str, ...]:
-    chosen: set[str] = set()
-    for name in ",".join(names or ["all"]).split(","):
-        if name not in GROUPS and name not in SUITES:
-            raise UserError(
-                f"There is no suite {name!r}", f"choose from {_names([*GROUPS, *SUITES])}"
-            )
-        chosen.update(GROUPS.get(name, (name,)))
-    return tuple(name for name in SUITES if name in chosen)
-
-
-def _names(suites: Iterable[str]) -> str:
-    """With the name of their group for those of one that is too long to list."""
-    return ", ".join(dict.fromkeys("passages" if s in HELD_OUT else s for s in suites))
-
-
-class YesNo(StrEnum):
-    YES = "yes"
-    NO = "no"
-
-
-T = TypeVar("T")
-E = TypeVar("E", bound=StrEnum)
-
-
-def _choice(text: str, kind: type[E], what: str) -> E:
-    if text not in list(kind):
-        raise UserError(f"There is no {what} {text!r}", f"choose from {', '.join(kind)}")
-    return kind(text)
-
-
-def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
-    """Every combination of the values in `combined`, then the first of these with each of the
-    values in `alone`; without those that skip every layer."""
-    values = _tuning_values(combined)
-    chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
-    tunings = [replace(TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
-    for name, others in _tuning_values(alone).items():
-        tunings += [replace(tunings[0], **{name: value}) for value in others]  # type: ignore[arg-type]
-    observing = [tuning for tuning in tunings if tuning.skip_layers < tuning.layers]
-    if not observing:
-        raise UserError("No layer is left to observe", "give a skip_layers below layers")
-    return tuple(dict.fromkeys(observing))
-
-
-def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
-    """The values of each NAME=VALUE,VALUE; a repeated name replaces the earlier values."""
-    known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
-    del known["scoring"]
-    values: dict[str, tuple[object, ...]] = {}
-    for text in pairs:
-        name, separator, value = text.partition("=")
-        if name == "scoring":
-            raise UserError("The scoring is not a tuning parameter", "choose it with --scoring")
-        if name not in known or not separator:
-            names = ", ".join(known)
-            raise UserError(
-                f"There is no tuning parameter {text!r}", f"give NAME=VALUE, NAME from {names}"
-            )
-        values[name] = parse_list(value, partial(_tuned, name, default=known[name]))
-    return values
-
-
-def _tuned(name: str, text: str, default: object) -> object:
-    """The value of a field of Tuning, with the type of its default."""
-    if isinstance(default, bool):
-        return _choice(text, YesNo, name) is YesNo.YES
-    if isinstance(default, float):
-        return parse_fraction(text, name)
-    least = 1 if name in ("lookahead", "pool", "chunk") else 0
-    value = whole(name, least, 999_999_999)(text)
-    if name == "pool" and value % 2 == 0:
-        raise UserError(f"{text!r} is not a valid {name}", "give an odd number")
-    return value
-
-
-def _default_scoring(options: argparse.Namespace) -> Scoring:
-    """What the engine would choose."""
-    target, draft = _pair(options)
-    if draft is None and target == EMBEDDED:
-        draft = EMBEDDED
-    if draft is None or draft == BUILT_IN:
-        return Scoring.BUILT_IN
-    return Scoring.BOTH if draft == EMBEDDED else Scoring.JOINED
-
-
-def _pair(options: argparse.Namespace) -> tuple[str, str | None]:
-    """The names of target and draft."""
-    target, draft = options.target, options.draft
-    if options.pair:
-        if target or draft:
-            raise UserError("The pair was given twice", "give --pair, or --target and --draft")
-        if len(options.pair) > 2:
-            raise UserError(
-                f"A pair has two models, not {len(options.pair)}", "give --pair TARGET DRAFT"
-            )
-        target, draft = [*options.pair, None][:2]
-    return target or EMBEDDED, draft
-
-
-def _load(options: argparse.Namespace, settings: Settings) -> Load:
-    load = resolve_pair(*_pair(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
-    load = replace(load, only_quotes=False)  # what the model itself writes is measured
-    scorings = [tuning.scoring for tuning in settings.tunings_by_name.values()]
-    needed = [scoring for scoring in scorings if scoring and scoring.needs_draft]
-    if load.draft is None and needed:
-        free = ",".join(s for s in Scoring if not s.needs_draft)
-        raise UserError(
-            f"The scoring {str(needed[0])!r} needs a draft model",
-            f"name one with --draft, or choose --scoring {free}",
-        )
-    return load
-
-
-def _check_files(settings: Settings, tokens: Tokens) -> None:
-    about_passages = [name for name in settings.suites if name in ABOUT_PASSAGES]
-    Corpus(settings.files, tokens).check(about_passages)
-    for document in settings.files if PERPLEXITY in settings.suites else ():
-        offsets = tokens.offsets(document.text)
-        for length in settings.lengths:
-            try:
-                continuation(document, length, offsets, tokens.count)
-            except DoesNotFit as reason:
-                raise UserError(
-                    f"{document.name!r} is too short for the {PERPLEXITY} suite at {length:,}"
-                    f" tokens, {reason}",
-                    "give a longer file, or a smaller --length",
-                ) from None
-
-
-# -------------------------------------------------------------------------------- the outputs
-
-
-def _outputs(options: argparse.Namespace, settings: Settings) -> dict[Path, Callable[[Study], str]]:
-    """The files to write. Raises UserError when one cannot be written."""
-    outputs: dict[Path, Callable[[Study], str]] = {}
-    if options.report:
-        report = Path(options.report)
-        if report.suffix.lower() == ".svg" or not report.name:
-            raise UserError(
-                f"'{report}' cannot be the name of a report", "give a name that ends with .md"
-            )
-        drawn = report.with_suffix(".svg")
-        outputs[report] = lambda study: markdown(study, drawn.name)
-        if set(settings.suites) != {PERPLEXITY} and not options.sparse_only:
-            title = "Sparse reading over keep"
-            outputs[drawn] = lambda study: results_figure(
-                study.cells, study.real, f"{title}: {study.title}"
-            )
-    if options.json:
-        if Path(options.json) in outputs:
-            raise UserError("--json and --report name the same file", "give two names")
-        outputs[Path(options.json)] = as_json
-    for path in outputs:
-        _check_writable(path)
-    return outputs
-
-
-def _check_writable(path: Path) -> None:
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(None, "it is a folder")
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"'{path}' cannot be written ({reason})",
-            "name a file in a folder that you may write to",
-        ) from None
-
-
-def _write(path: Path, text: str) -> None:
-    """Replaces the file in one step. Raises UserError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"'{path}' could not be written ({error.strerror})",
-            "the same command tries again, without measuring again",
-        ) from None
-
-
-class _Progress:
-    """On standard error: one line that is updated on a terminal, otherwise a line now and then."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = False
-        self._next_at = 0.0 if self._live else time.monotonic() + QUIET_SECONDS
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-    def show(self, status: Status) -> None:
-        now = time.monotonic()
-        if now < self._next_at:
-            return
-        self._next_at = now + (LIVE_SECONDS if self._live else QUIET_SECONDS)
-        key = status.key
-        eta = "" if status.eta is None else f" · ETA {_duration(status.eta)}"
-        line = f"{key.suite} {key.length:,} · item {key.index + 1}"
-        line += f" · {status.done:,}/{status.total:,} runs{eta}"
-        sys.stderr.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
+def _show(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
-        self._shown = self._live
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

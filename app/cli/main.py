@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
@@ -14,13 +14,13 @@ WITH_HOSTS = (None, "ask", "serve", "hosts")
 """Commands that use the machines of --hosts."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run a command line; returns the exit status."""
+def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None = None) -> int:
+    """Run a command line, by another `command` than specchat's; returns the exit status."""
     from app.cli.streams import OutputError, discard_output
 
     try:
         try:
-            return _dispatch(arguments)
+            return (command or _dispatch)(arguments)
         finally:
             sys.stdout.flush()
     except OutputError as error:

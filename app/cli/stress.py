@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TextIO
 
-from app.bench.stress import Stress
-from app.bench.stress import stress as stressed
 from app.chat.model_pairs import resolve_pair
 from app.cli.arguments import STRESS_LENGTH, STRESS_RUNS
 from app.cli.parsing import parse_prompt_length
 from app.cli.settings import requested_pair, user_settings
+from app.cli.stress_runs import Stress
+from app.cli.stress_runs import stress as stressed
 from app.paths import logs_path
 
 

@@ -132,10 +132,8 @@ def _noted(folder: Path) -> Expired:
 
 def _drop_words(copy: sqlite3.Connection) -> None:
     """Delete the words of documents, which are more than all messages."""
-    tables = "SELECT count(*) FROM sqlite_schema WHERE name = 'document_words'"
-    if copy.execute(tables).fetchone() == (1,):
-        copy.execute("DELETE FROM document_words")
-        copy.execute("VACUUM")
+    copy.execute("DELETE FROM document_words")
+    copy.execute("VACUUM")
 
 
 def restore(folder: Path, database: Path) -> Path | None:

@@ -147,7 +147,7 @@ def _tree(plain: dict[str, Any]) -> Tree:
         updated_at=_time(plain["updated_at"]),
         trashed_at=None,
         current=current,
-        overrides=_overrides(plain.get("choices", {})),  # older exports have none
+        overrides=_overrides(plain["choices"]),
     )
     maps = {
         number: _map(each["read_map"], len(messages))
@@ -177,8 +177,8 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         failure=None if plain["failure"] is None else _checked(str, plain["failure"]),
         attachments=tuple(_attachment(each) for each in plain["attachments"]),
         stats=None if stats is None else _stats(stats),
-        thinking=_checked(str, plain.get("thinking", "")),  # older exports have none
-        truncated=_checked(bool, plain.get("truncated", plain.get("cut", False))),
+        thinking=_checked(str, plain["thinking"]),
+        truncated=_checked(bool, plain["truncated"]),
         mode=None if plain.get("mode") is None else Mode(plain["mode"]),
         keep=None if plain.get("keep") is None else _fraction(plain["keep"]),
     )

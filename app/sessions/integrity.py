@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.sessions import schema
 from app.sessions.database import connect_for_reading
+from app.sessions.schema import Version
 from app.util.regular_files import open_file
 
 _MAGIC = b"SQLite format 3\0"
@@ -39,14 +40,10 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """`pending`: there are migrations to apply. `fault` completes the sentence "the file is"."""
+    """`fault` completes the sentence "the file is"."""
 
     condition: Condition
-    pending: bool = False
     fault: str = ""
-
-
-_NEW = HealthReport(Condition.NEW, pending=True)
 
 
 def examine(path: Path) -> HealthReport:
@@ -60,7 +57,11 @@ def examine(path: Path) -> HealthReport:
     if not head:
         # A WAL without its database has changes that a new database would overwrite.
         lost = any(file_size(part) for part in database_files(path))
-        return HealthReport(Condition.BROKEN, fault="only a journal") if lost else _NEW
+        return (
+            HealthReport(Condition.BROKEN, fault="only a journal")
+            if lost
+            else HealthReport(Condition.NEW)
+        )
     if not head.startswith(_MAGIC):
         return HealthReport(Condition.BROKEN, fault="not a database")
     if not {*head[18:]} <= {1, 2}:  # other file formats are read-only for SQLite
@@ -82,21 +83,17 @@ def _report(connection: sqlite3.Connection) -> HealthReport:
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":
         return HealthReport(Condition.BROKEN, fault="damaged")
-    steps = schema.applied(connection)
-    if steps is None:
-        return HealthReport(Condition.BROKEN, fault="another program's")
-    if not steps:
-        return _NEW
-    pending = bool(schema.pending(steps))
-    if schema.unknown(steps):
-        return (
-            HealthReport(Condition.BROKEN, fault="damaged")
-            if pending
-            else HealthReport(Condition.NEWER)
-        )
-    if not pending and not schema.is_whole(connection):
-        return HealthReport(Condition.BROKEN, fault="damaged")
-    return HealthReport(Condition.GOOD, pending)
+    match schema.version(connection):
+        case Version.NONE:
+            return HealthReport(Condition.NEW)
+        case Version.LATER:
+            return HealthReport(Condition.NEWER)
+        case Version.FOREIGN:
+            return HealthReport(Condition.BROKEN, fault="another program's")
+        case Version.CURRENT if schema.is_whole(connection):
+            return HealthReport(Condition.GOOD)
+        case _:
+            return HealthReport(Condition.BROKEN, fault="damaged")
 
 
 def database_files(database: Path) -> list[Path]:

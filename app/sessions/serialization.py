@@ -17,13 +17,8 @@ from app.sessions.errors import StoreError
 from app.sessions.records import AnswerStats, Overrides, ReadMap, Retrieval
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-_STORED_AS = {"keep_ratio": "keep", "read_tokens": "kept_tokens"}
-STATS_COLUMNS = {
-    _STORED_AS.get(field.name, field.name): field.name
-    for field in fields(AnswerStats)
-    if field.name != "forced_loss"
-}
-"""Of the table `runs` and of exports, each with the field that it holds."""
+STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats) if field.name != "forced_loss")
+"""Of the table `runs` and of exports: the fields that they hold."""
 _OVERRIDE_TYPES: dict[str, type[str | int | float]] = {
     "system": str,
     "mode": str,
@@ -123,15 +118,14 @@ def unpack_overrides(packed: str) -> Overrides:
 
 def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
     """By the names of columns, phases as pairs."""
-    values = {column: getattr(stats, field) for column, field in STATS_COLUMNS.items()}
+    values = {name: getattr(stats, name) for name in STATS_COLUMNS}
     return values | {"phases": [(str(phase.phase), phase.seconds) for phase in stats.phases]}
 
 
 def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
     """Phases that only a later version knows are ignored. Raises ValueError, TypeError or
     KeyError."""
-    values = _LATER | values
-    made = {field: values[column] for column, field in STATS_COLUMNS.items()}
+    made = {name: values[name] for name in STATS_COLUMNS}
     made["reading"], made["mode"] = Reading(made["reading"]), Mode(made["mode"])
     made["unsure"] = bool(made["unsure"])
     known = [(name, seconds) for name, seconds in made["phases"] if name in _PHASES]
@@ -140,15 +134,6 @@ def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
 
 
 _PHASES = frozenset(Phase)
-_LATER = {
-    "proposed_tokens": 0,
-    "accepted_tokens": 0,
-    "verified_steps": 0,
-    "plain_rate": 0.0,
-    "confidence": None,
-    "unsure": False,
-}
-"""What exports of earlier schemas lack."""
 
 
 def pack_stats(stats: AnswerStats) -> dict[str, Any]:

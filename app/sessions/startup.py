@@ -22,6 +22,7 @@ from app.sessions.database import (
 )
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.integrity import Condition
+from app.sessions.schema import Version
 from app.sessions.wal import WalState
 from app.util.atomic_files import Lock, make_folder
 from app.util.private_file import create_private, make_private
@@ -109,22 +110,22 @@ def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
             "update specchat to continue them",
         )
         return opened
-    if finding.condition is Condition.GOOD and finding.pending:
-        backup.back_up(paths.database, paths.backups, now)
     try:
         try:
-            opened.connection = _open_writable(paths, finding.pending, opened.notices)
+            opened.connection = _open_writable(paths, finding, opened.notices)
         except DamagedError:
             finding = _repair(paths, now, opened.notices)
-            opened.connection = _open_writable(paths, finding.pending, opened.notices)
+            opened.connection = _open_writable(paths, finding, opened.notices)
     except StoreError as error:
-        if finding.pending:
+        if finding.condition is Condition.NEW:
             raise
         opened.read_only = error  # such as a full disk: it can still be read
     return opened
 
 
-def _open_writable(paths: Paths, pending: bool, notices: list[str]) -> sqlite3.Connection:
+def _open_writable(
+    paths: Paths, finding: integrity.HealthReport, notices: list[str]
+) -> sqlite3.Connection:
     try:
         with suppress(OSError):  # it exists, or SQLite says what is wrong
             create_private(paths.database).close()  # SQLite's other files get the same permissions
@@ -132,8 +133,8 @@ def _open_writable(paths: Paths, pending: bool, notices: list[str]) -> sqlite3.C
     except ERRORS as error:
         raise store_error(error) from error
     try:
-        if pending:
-            schema.migrate(connection)
+        if finding.condition is Condition.NEW:
+            schema.create(connection)
         _mark_stopped(connection, notices)
     except BaseException:
         connection.close()
@@ -204,10 +205,10 @@ def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
 def _open_secondary(paths: Paths) -> OpenedDatabase:
     try:
         with closing(connect_for_reading(paths.database)) as connection:
-            steps = schema.applied(connection)
+            version = schema.version(connection)
     except ERRORS:
-        steps = None
-    if not steps or schema.pending(steps):
+        version = Version.NONE
+    if version is not Version.CURRENT:
         raise StoreError(
             "Another specchat is preparing the conversations", "wait until it is ready, or close it"
         )

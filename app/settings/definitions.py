@@ -227,24 +227,3 @@ class Settings:
             storage.snapshots_gb * GB,
             costs,
         )
-
-
-RENAMED = {
-    "reading.heal": "reading.background_reading",
-    "documents.document_mb": "documents.max_document_size_mb",
-    "documents.total_mb": "documents.import_limit_mb",
-    "documents.file_mb": "documents.max_file_size_mb",
-    "documents.pdf_mb": "documents.max_pdf_size_mb",
-    "documents.files": "documents.max_files",
-    "documents.seconds": "documents.import_timeout_s",
-    "look.theme": "appearance.theme",
-    "look.animations": "appearance.animations",
-}
-"""Keys of earlier versions, and what they are called now."""
-RENAMED_VALUES = {
-    "reading.background_reading": {
-        "never": BackgroundPolicy.OFF,
-        "plugged": BackgroundPolicy.ON_AC_POWER,
-    }
-}
-"""Values of earlier versions, by today's keys."""

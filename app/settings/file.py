@@ -15,7 +15,6 @@ from app.errors import UserError
 from app.paths import display_path
 from app.settings.definitions import Settings
 from app.settings.introspection import Setting, Value, format_value, groups
-from app.settings.renamed import with_current_keys
 from app.settings.toml import EditError, parse_lenient, template, with_setting
 from app.util.atomic_files import make_folder, replace_durably, temp_file
 from app.util.regular_files import read_file, read_text
@@ -90,7 +89,7 @@ class SettingsFile:
         for issue in issues:
             line = issue.line[:MAX_QUOTE_LENGTH]
             yield f"Line {issue.number} of '{display_path(path)}' isn't valid TOML: '{line}'."
-        yield from self._apply(path, with_current_keys(data))
+        yield from self._apply(path, data)
 
     def _apply(self, path: Path, data: dict[str, Any]) -> Iterator[str]:
         for name in data.keys() - {group.name for group in groups()}:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from app.protocol.options import MODELS_OWN
-from app.settings.definitions import RENAMED, Range, Settings
+from app.settings.definitions import Range, Settings
 
 Value = bool | int | float | StrEnum | str
 MAX_NAME_LENGTH = 1000
@@ -152,8 +152,8 @@ def search(words: str) -> tuple[Setting, ...]:
 
 
 def find(key: str) -> Setting:
-    """By `group.name`, also by one of an earlier version. Raises KeyError."""
-    return {setting.key: setting for setting in all_settings()}[RENAMED.get(key, key)]
+    """By `group.name`. Raises KeyError."""
+    return {setting.key: setting for setting in all_settings()}[key]
 
 
 def _group(name: str, of: type[Any]) -> Group:

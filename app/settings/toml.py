@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.settings.introspection import Setting, Value, format_value, groups
-from app.settings.renamed import rewritten, with_current_keys
 
 WIDTH = 88
 _MAX_ISSUES = 20
@@ -71,10 +70,9 @@ def template() -> str:
 
 
 def with_setting(text: str, setting: Setting, value: Value | None) -> str:
-    """`text` with this value, or without one, and with today's keys. Raises EditError, and
+    """`text` with this value, or without one. Raises EditError, and
     ValueError if `text` is invalid. The result is parsed again: only this value is different."""
-    text = rewritten(text)
-    expected = with_current_keys(tomllib.loads(text))
+    expected = tomllib.loads(text)
     table = expected.setdefault(setting.group, {})
     if not isinstance(table, dict):
         raise EditError
@@ -84,7 +82,7 @@ def with_setting(text: str, setting: Setting, value: Value | None) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     new = end.join(_changed(text.replace("\r\n", "\n").split("\n"), setting, value))
     try:
-        found = {setting.group: {}} | with_current_keys(tomllib.loads(new))
+        found = {setting.group: {}} | tomllib.loads(new)
     except tomllib.TOMLDecodeError:
         raise EditError from None
     if found != expected:

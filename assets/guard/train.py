@@ -3,7 +3,8 @@
 `python assets/guard/train.py` reads the .tsv files beside it (ours: `every` or `place`, a tab, a
 question) and the suites' trained wordings, and writes app/util/guard.json. It needs only numpy,
 takes seconds, and prints the accuracy in five-fold cross-validation. None of the held-out wordings
-in `app/eval/wordings.toml` and `tests/util/counting_questions.tsv` may be among the questions.
+in `benchmarks/quality/wordings.toml` and `tests/util/counting_questions.tsv` may be
+among the questions.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.eval.suites import JUDGED, SUITES, UNSAFE
-from app.eval.words import Keys
 from app.util.counting_guard import features
+from benchmarks.quality.suites import JUDGED, SUITES, UNSAFE
+from benchmarks.quality.words import Keys
 
 HERE = Path(__file__).resolve().parent
 WEIGHTS = HERE.parent.parent / "app" / "util" / "guard.json"

@@ -1,7 +1,7 @@
 """The whole program, but for its screen, until it is killed:
 `python -m tests.chat.killed FOLDER SEED [slowly]`.
 
-It opens (and migrates) the store, loads the embedded pair, asks about a document, streams the
+It opens the store, loads the embedded pair, asks about a document, streams the
 answers into the store, heals and saves snapshots while nothing is asked.
 
 Says on standard output, a line of JSON each: `{"phase": NAME}` when one begins, and
@@ -36,17 +36,11 @@ from app.protocol.commands import CachePolicy
 from app.protocol.events import Event, Finished, Listener, Token
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
-from app.sessions import schema
 from app.sessions.store import Store
 from app.util.assets import assets_path
 
 STEP = 128
 """Tokens that are read at once, so that healing takes several steps."""
-LAST_STEP = "a slow step"
-STEPS = schema.STEPS | {
-    LAST_STEP: "CREATE TABLE slow (x INTEGER); WITH RECURSIVE n(x) AS"
-    " (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 30000) INSERT INTO slow SELECT x FROM n;"
-}
 TEXT = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")[3000:6500]
 DOCUMENT = Document("licence.txt", TEXT)
 PHRASES = [
@@ -111,9 +105,7 @@ def watch_upkeep(saved: threading.Event) -> None:
 
 def main(folder: Path, seed: int, slowly: bool) -> None:
     chance, saved = random.Random(seed), threading.Event()
-    schema.STEPS = STEPS
     engine.IDLE_DELAY = 0.02
-    announce(schema, "migrate", "migrating")
     watch_upkeep(saved)
     with Store(folder / "data") as store:
         say(phase="loading")

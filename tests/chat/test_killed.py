@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,16 +27,15 @@ from app.engine.snapshot_folder import snapshot_folder
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Finished, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
-from app.sessions import schema
 from app.sessions.records import State
 from app.sessions.store import Store
-from tests.chat.killed import LAST_STEP, STEP, STEPS, question
+from tests.chat.killed import STEP, question
 from tests.sessions.faults import assert_whole
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOST_SECONDS = 1.0
 
-AIMS = {"migrating": 0.06, "streaming": 2.0, "healing": 0.3, "saving": 0.06, "saved": 0.2}
+AIMS = {"streaming": 2.0, "healing": 0.3, "saving": 0.06, "saved": 0.2}
 """Where kills are aimed at, and how many seconds later they come at most."""
 LANES = 2
 """Programs that are killed at the same time, each in its own folder."""
@@ -110,8 +107,6 @@ class Killing:
         chance = random.Random(lane)
         for number in range(kills):
             aim = [*AIMS][(number + 2 * lane) % len(AIMS)]
-            if aim == "migrating":
-                self._take_back_the_last_step()
             # Early and late ones, and some in the phases that follow.
             seconds = AIMS[aim] * (number + chance.random()) / kills
             heard, killed = chat_and_kill(self._folder, 1000 * lane + number, aim, seconds)
@@ -178,13 +173,6 @@ class Killing:
             # Nothing of it is saved: that is for the program that is killed.
             self._session.set_policy(CachePolicy(BackgroundPolicy.OFF))
 
-    def _take_back_the_last_step(self) -> None:
-        database = self._folder / "data" / "conversations.db"
-        if database.exists():
-            with closing(sqlite3.connect(database)) as connection, connection:
-                connection.execute("DROP TABLE slow")
-                connection.execute("DELETE FROM _sqlite_migrations WHERE name = ?", (LAST_STEP,))
-
 
 def torn(snapshot: Path) -> bool:
     """Whether files lie there that no manifest names."""
@@ -205,10 +193,7 @@ def session() -> Iterator[EngineSession]:
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.slow)])
-def test_killed_at_any_moment(
-    tmp_path: Path, session: EngineSession, kills: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(schema, "STEPS", STEPS)
+def test_killed_at_any_moment(tmp_path: Path, session: EngineSession, kills: int) -> None:
     one_at_a_time, made_with = threading.Lock(), model_pair(resolve_pair())
     every = [Killing(tmp_path / str(n), session, one_at_a_time, made_with) for n in range(LANES)]
     with ThreadPoolExecutor(LANES) as lanes:
@@ -220,7 +205,7 @@ def test_killed_at_any_moment(
     report = f"killed while {dict(phases)}: {torn=} snapshots, {restored=} ones, {due=} characters"
     print(report)
     assert phases.total() == kills
-    assert phases.keys() >= {"migrating", "streaming", "healing", "saving"}, report
+    assert phases.keys() >= {"streaming", "healing", "saving"}, report
     assert torn, report
     assert restored, report
     assert due, report

@@ -25,7 +25,7 @@ def test_the_version_is_an_answer_and_goes_to_standard_output(
     assert said.err == ""
 
 
-@pytest.mark.parametrize("command", ["ask q", "doctor", "eval", "bench ttft", "models fit NAME"])
+@pytest.mark.parametrize("command", ["ask q", "doctor", "eval", "bench", "models fit NAME"])
 def test_models_named_before_the_command_were_replaced_by_those_of_the_settings(
     command: str,
 ) -> None:
@@ -131,7 +131,7 @@ def test_numeric_options_of_every_kind_are_tried() -> None:
     assert {"serve --port", "worker --port", "ask --keep", "doctor --runs", "eval --n"} <= options
 
 
-@pytest.mark.parametrize("words", ["bench", "ask", "models nothing", "serve --nothing"])
+@pytest.mark.parametrize("words", ["eval --n", "ask", "models nothing", "serve --nothing"])
 def test_what_the_parser_refuses_is_one_sentence(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,7 +104,7 @@ def test_json_has_the_names_of_earlier_versions_too(shell: Shell) -> None:
     assert plain["choices"] == plain["overrides"]
     assert json.loads(shell("list", "--json"))[0]["choices"] == plain["choices"]
     assert question["run"] is None
-    assert (answer["run"]["keep"], answer["run"]["kept_tokens"]) == (0.2, 250)
+    assert (answer["run"]["keep_ratio"], answer["run"]["read_tokens"]) == (0.2, 250)
     assert answer["run"]["phases"] == [["tokenise", 0.25], ["prefill", 1.0]]
     assert answer["cut"] is answer["truncated"] is False
 

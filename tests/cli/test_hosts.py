@@ -74,7 +74,7 @@ def test_a_key_on_the_command_line_is_refused_and_not_shown(
     assert "k@" not in refused
 
 
-@pytest.mark.parametrize("command", ["doctor", "settings", "eval --suite needle"])
+@pytest.mark.parametrize("command", ["doctor", "settings", "eval --n 3"])
 def test_commands_of_one_machine_do_not_ignore_it(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.bench import terminal as plain
-from app.bench.terminal import own_folders
 from app.crash import NOTE
 from app.sessions.store import Store
+from benchmarks import terminal as plain
+from benchmarks.terminal import own_folders
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.terminal import own_folders
 from app.util.sanitize import BIDI_NAMES
+from benchmarks.terminal import own_folders
 from tests.e2e.hostile import TEXTS
 
 ROOT = Path(__file__).parents[2]

@@ -21,11 +21,11 @@ from app.engine.kv_quantisation import Quantisation, find_quantisation
 from app.engine.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from app.engine.progress import Cancelled
 from app.engine.prompt import Prompt
-from app.eval.suites import SUITES, make
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Planned, Selected
 from app.protocol.options import Mode, Sampling, Scoring, Tuning
+from benchmarks.quality.suites import SUITES, make
 from tests.engine.oracle import BACKENDS, difference
 from tests.engine.test_kv_quantisation import wide as wide
 from tests.engine.test_turns import (

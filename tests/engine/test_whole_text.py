@@ -13,9 +13,9 @@ from mlx_lm.utils import load_tokenizer
 
 from app.engine.chat_template import PromptError
 from app.engine.prompt import PromptBuilder
-from app.eval.tokens import FolderTokens
 from app.models.token_count import TokenCounter
 from app.protocol.prompt import Document, Message, Role, SegmentKind
+from benchmarks.quality.tokens import FolderTokens
 from tests import tiny
 
 TEXT = "The lease ends on 30 June. " * 200

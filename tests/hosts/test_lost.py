@@ -13,8 +13,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.bench.relay import Relay
-from app.cli.bench_machines import through
 from app.hosts import cluster
 from app.hosts.cluster import connect_hosts, stalled_seconds
 from app.hosts.ranks import RingState, RingWatch
@@ -22,6 +20,8 @@ from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
 from app.protocol.hosts import Hosts, Link
 from app.protocol.options import BackgroundPolicy, Mode
+from benchmarks.machines import through
+from benchmarks.relay import Relay
 from tests import tiny
 from tests.engine.driver import Driver, question
 from tests.hosts.machines import workers

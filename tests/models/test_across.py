@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from app.bench.shapes import configs_of
 from app.models import across
 from app.models.across import Connection
 from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize, cache_bytes
 from app.protocol.hosts import Machine
+from benchmarks.shapes import configs_of
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

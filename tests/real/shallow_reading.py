@@ -2,8 +2,8 @@
 
 After SPEED (arXiv 2605.06105): every token goes through the first layers, the selected ones through
 all of them. `python -m tests.real.shallow_reading` measures it with SmolLM2 on the real documents,
-and writes docs/real-models/shallow-reading.md. It is not part of the engine: docs/real-models.md
-says why.
+and writes benchmarks/results/real-models/shallow-reading.md. It is not part of the engine:
+benchmarks/results/real-models.md says why.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from app.engine.pair_loader import load_pair  # noqa: E402
 from app.engine.prefill import make_stock_cache  # noqa: E402
 from app.engine.prefix_cache import PrefixCache  # noqa: E402
 from app.engine.selection import select  # noqa: E402
-from app.eval.real_documents import Corpus  # noqa: E402
-from app.eval.suites import REAL, REWORDED, Item  # noqa: E402
-from app.eval.tokens import FolderTokens  # noqa: E402
 from app.protocol.commands import Load  # noqa: E402
 from app.protocol.prompt import Document  # noqa: E402
 from app.util.tables import Table  # noqa: E402
+from benchmarks.quality.real_documents import Corpus  # noqa: E402
+from benchmarks.quality.suites import REAL, REWORDED, Item  # noqa: E402
+from benchmarks.quality.tokens import FolderTokens  # noqa: E402
 from tests.real.documents import fetch_documents  # noqa: E402
 from tests.real.packages import ROOT, SMOLLM2, fetch  # noqa: E402
 
-REPORT = ROOT / "docs" / "real-models" / "shallow-reading.md"
+REPORT = ROOT / "benchmarks" / "results" / "real-models" / "shallow-reading.md"
 LENGTH, ITEMS, KEEPS, STEP = 1024, 8, (0.1, 0.2), 256
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Of the layers, how many read everything."""

@@ -1,14 +1,14 @@
-"""The real documents are those that `specchat eval` asks about."""
+"""The real documents are those that `python -m benchmarks quality` asks about."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.eval.real_documents import Corpus, facts_of
-from app.eval.suites import HELD_OUT, PASSAGE, REAL, SEVERAL, DoesNotFit
-from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 from app.protocol.prompt import Document
+from benchmarks.quality.real_documents import Corpus, facts_of
+from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, SEVERAL, DoesNotFit
+from benchmarks.quality.tokens import FolderTokens
 from tests.real.documents import fetch_documents
 
 pytestmark = pytest.mark.real

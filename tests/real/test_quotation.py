@@ -7,15 +7,15 @@ import pytest
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.engine.quotation import NOTHING_FOUND
-from app.eval.real_documents import Corpus
-from app.eval.suites import REWORDED
-from app.eval.tokens import FolderTokens
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Finished
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
+from benchmarks.quality.real_documents import Corpus
+from benchmarks.quality.suites import REWORDED
+from benchmarks.quality.tokens import FolderTokens
 from tests.real.documents import fetch_documents
 
 pytestmark = pytest.mark.real

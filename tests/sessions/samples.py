@@ -47,18 +47,6 @@ def answer_stats(**changes: Any) -> AnswerStats:
     return replace(stats, **changes)
 
 
-BEFORE_8: dict[str, Any] = {"unsure": False}
-BEFORE_7: dict[str, Any] = {**BEFORE_8, "confidence": None}
-BEFORE_6: dict[str, Any] = {
-    **BEFORE_7,
-    "proposed_tokens": 0,
-    "accepted_tokens": 0,
-    "verified_steps": 0,
-    "plain_rate": 0.0,
-}
-"""What earlier schemas than these did not store."""
-
-
 def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> Attachment:
     return store.attach(name, io.BytesIO(text.encode()))
 

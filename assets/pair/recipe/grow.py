@@ -25,9 +25,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from app.eval import tasks
-from app.eval.documents import compose
-from app.eval.words import Keys
+from benchmarks.quality import tasks
+from benchmarks.quality.documents import compose
+from benchmarks.quality.words import Keys
 
 FOUND = (0, 1)  # the heads of layer 1 whose results are subtracted
 TAKEN_BACK = 0.3

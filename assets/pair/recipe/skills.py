@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from app.eval import adversarial, documents, tasks
-from app.eval.documents import Filler, compose
-from app.eval.tasks import Maker, Task
-from app.eval.words import ADJECTIVES, NOUNS, Keys
+from benchmarks.quality import adversarial, documents, tasks
+from benchmarks.quality.documents import Filler, compose
+from benchmarks.quality.tasks import Maker, Task
+from benchmarks.quality.words import ADJECTIVES, NOUNS, Keys
 
 PAIR = re.compile(r"\b([A-Za-z]+)([-_ ])(?=([A-Za-z]+)\b)")
 CHARACTERS = 4.0  # per token, roughly; a section may come out longer or shorter

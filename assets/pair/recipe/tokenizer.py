@@ -14,7 +14,7 @@ from corpus import LICENCES, training_texts
 from skills import made
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from app.eval.words import ADJECTIVES, NOUNS, PEOPLE, VERBS
+from benchmarks.quality.words import ADJECTIVES, NOUNS, PEOPLE, VERBS
 
 VOCABULARY = 6144
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"

@@ -1,0 +1,246 @@
+"""What verifying several tokens at a time makes of an answer's speed.
+
+Two parts. *Steps*: on models with random weights, what a step of n tokens costs beside one of a
+single token, after a prompt of some length; that is all the gate needs to know of a machine, and
+the gain at any acceptance follows. *Answers*: a real model writes the same answers with and without
+proposals, in turns, about a text that it has read (the embedded one a fifth of it, as in the demo),
+and it is checked that they are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.chat.sample import QUESTION, sample
+from app.models.embedded import EMBEDDED
+from app.protocol.commands import Ask
+from app.protocol.events import Finished
+from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Statistics
+from app.util.assets import assets_path
+from app.util.charts import line_chart
+from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
+from benchmarks.shapes import random_pair, shapes
+
+if TYPE_CHECKING:
+    from app.chat.engine_session import EngineSession
+
+STEP = 512
+SIZES = (1, 2, 4, 8, 16)
+REPEATS = 12
+"""Steps of one size, of which the median counts."""
+SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+EVERY_SHARE = tuple(share / 100 for share in range(1, 100))
+CHARACTERS = 6000
+SLOWEST, QUOTING, QUOTING_EMBEDDED = 0.98, 1.3, 2.5
+Question = tuple[Document, str]
+
+
+def tasks(target: str) -> dict[str, list[Question]]:
+    """What a model is asked, by kind. The embedded one only quotes."""
+    licence = Document("gpl-3.0.txt", sample().text[:CHARACTERS])
+    if target == EMBEDDED:
+        return {"quoting": [(sample(), QUESTION)]}
+    code = (assets_path() / "guard" / "train.py").read_text(encoding="utf-8")[:CHARACTERS]
+    quoting = (
+        "Repeat the first two paragraphs of the text word by word.",
+        'Quote the text from "The GNU General Public License is" on.',
+        "What does the text say about developers that use the GNU GPL? Quote it.",
+        'Write down the section "Definitions" of the text.',
+    )
+    editing = "Repeat the first function with a docstring added, and change nothing else."
+    return {
+        "quoting": [(licence, question) for question in quoting],
+        "editing code": [(Document("train.py", code), editing)],
+        "summarising": [(licence, "Summarise the text in a few sentences.")],
+        "free text": [(licence, "Forget the text. Tell me a story about a lighthouse.")],
+    }
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Raises UserError for an unknown shape or model."""
+    for shape in options.shapes:
+        target, _ = random_pair(shape)
+        vocabulary = shapes()[shape]["target"]["vocab_size"]
+        for length in options.lengths:
+            runs = progress.repeat(
+                f"{shape}, {length:,} tokens", partial(_steps, target, vocabulary, length)
+            )
+            yield Row({"model": shape, "length": length, "what": "steps"}, runs)
+    from app.chat.engine_session import EngineSession
+    from app.chat.model_pairs import resolve_pair
+
+    name = options.target or EMBEDDED
+    with EngineSession() as session:
+        loaded = session.load(resolve_pair(name))
+        for what, questions in tasks(name).items():
+            both = partial(_both, session, questions, options.tokens, name == EMBEDDED, count())
+            runs = progress.repeat(f"{loaded.target.name}, {what}", both)
+            yield Row({"model": loaded.target.name, "what": what}, runs)
+
+
+def _steps(model: Any, vocabulary: int, length: int) -> Run:
+    """Of each of SIZES, in plain steps; then the gain that the gate expects at each of SHARES."""
+    import mlx.core as mx
+
+    from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill
+    from app.engine.speculation import expected
+
+    ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)
+    cache = make_positioned_cache(model)
+    prefill(model, cache, ids, None, StepSize(STEP), lambda done: None)
+    seconds: dict[int, list[float]] = {size: [] for size in SIZES}
+    for _ in range(REPEATS + 1):
+        for size in SIZES:
+            started = time.perf_counter()
+            mx.eval(mx.argmax(forward(model, cache, ids[:size]), axis=-1))
+            seconds[size].append(time.perf_counter() - started)
+            for layer in cache:
+                layer.trim(size)
+    medians = {size: float(np.median(times[1:])) for size, times in seconds.items()}
+    costs = {size: medians[size] / medians[1] for size in SIZES}
+    best = {
+        share: max((1 + expected(share, size - 1)) / costs[size] for size in SIZES)
+        for share in SHARES
+    }
+    found = {f"cost_{size}": costs[size] for size in SIZES[1:]}
+    found |= {f"gain_{share:g}": gain for share, gain in best.items()}
+    for size in SIZES[1:]:
+        pays = (s for s in EVERY_SHARE if 1 + expected(s, size - 1) > costs[size])
+        found[f"even_{size}"] = next(pays, 1.0)
+    return found
+
+
+def _both(
+    session: EngineSession,
+    questions: Sequence[Question],
+    tokens: int,
+    sparse: bool,
+    runs: Iterator[int],
+) -> Run:
+    """The answers with and without proposals, in an order that changes from run to run. They begin
+    when the first token is there, so reading does not count."""
+    run = next(runs)
+    found = {}
+    for speculate in (False, True) if run % 2 else (True, False):
+        sampling = Sampling(max_tokens=tokens, speculate=speculate)
+        found[speculate] = [
+            _answer(session, question, sampling, sparse, run) for question in questions
+        ]
+    plain, fast = found[False], found[True]
+    proposed = sum(_statistics(a).proposed_tokens for a in fast)
+    accepted = sum(_statistics(a).accepted_tokens for a in fast)
+    return {
+        "length": _statistics(fast[0]).prompt_tokens,
+        "plain": _rate(plain),
+        "fast": _rate(fast),
+        "faster": _rate(fast) / _rate(plain),
+        "proposed": proposed,
+        "accepted": accepted / proposed if proposed else None,
+        "run": accepted / max(sum(_statistics(a).verified_steps for a in fast), 1),
+        "same": float([a.generated_ids for a in plain] == [a.generated_ids for a in fast]),
+    }
+
+
+def _answer(
+    session: EngineSession, question: Question, sampling: Sampling, sparse: bool, run: int
+) -> Finished:
+    """After the first time, all is cached."""
+    document, text = question
+    message = Message(Role.USER, text, (document,))
+    mode = Mode.SPARSE if sparse else Mode.FULL
+    *_, finished = session.run(
+        Ask(run, (message,), mode, DEFAULT_KEEP_RATIO, sampling, conversation=text)
+    )
+    assert isinstance(finished, Finished)
+    return finished
+
+
+def _statistics(answer: Finished) -> Statistics:
+    assert answer.statistics is not None
+    return answer.statistics
+
+
+def _rate(answers: Sequence[Finished]) -> float:
+    """Tokens a second after the first of each."""
+    tokens = sum(len(answer.generated_ids) - 1 for answer in answers)
+    return tokens / sum(_statistics(answer).decode_seconds for answer in answers)
+
+
+def about(result: Result) -> str:
+    return (
+        "*Steps*: what a step of 2 to 16 tokens costs, in steps of one token, on random weights;"
+        " and how many times faster answers can then be by the share of proposed tokens that are"
+        " right. *Answers*: tokens a second one at a time, and with copies, and what a draft with"
+        " the target's tokenizer would write, verified several at a time; how much of what was"
+        " proposed was right."
+    )
+
+
+def goals(result: Result) -> Iterator[Goal]:
+    for row in result.rows:
+        if row["what"] == "steps":
+            continue
+        faster, least = row.spread("faster"), SLOWEST
+        if row["what"] == "quoting":
+            least = QUOTING_EMBEDDED if row["model"] == EMBEDDED else QUOTING
+        goal = f"{row['model']}, {row['what']}: at least {least:g} times as fast"
+        yield Goal(goal, faster.text(), faster.median >= least)
+        share = row.median("same")
+        yield Goal(f"{row['model']}, {row['what']}: the same answer", f"{share:.0%}", share == 1)
+
+
+def charts(result: Result) -> dict[str, str]:
+    steps = [row for row in result.rows if row["what"] == "steps"]
+    labels = [f"{share:.0%}" for share in SHARES]
+    series = {
+        f"{row['model']}, {row['length']:,}": [
+            (index, row.median(f"gain_{share:g}")) for index, share in enumerate(SHARES)
+        ]
+        for row in steps
+    }
+    title = "Answers faster, by the share of proposals that are right"
+    sizes = [f"{size - 1}" for size in SIZES[1:]]
+    even = {
+        f"{row['model']}, {row['length']:,}": [
+            (index, row.median(f"even_{size}")) for index, size in enumerate(SIZES[1:])
+        ]
+        for row in steps
+    }
+    pays = "From which share of right ones on proposing pays, by how many are proposed"
+    return {
+        "copying.svg": line_chart(title, labels, series, "", "right"),
+        "copying-pays.svg": line_chart(pays, sizes, even, "", "proposed"),
+    }
+
+
+BENCH = Bench(
+    "copying",
+    "Answers that are verified several tokens at a time",
+    measure,
+    about,
+    columns(
+        Column("model", "model"),
+        Column("prompt", "length", ","),
+        Column("", "what"),
+        *(Column(f"step of {size}", f"cost_{size}") for size in SIZES[1:]),
+        Column("gain at 50 %", "gain_0.5"),
+        Column("at 90 %", "gain_0.9"),
+        Column("plain, tokens/s", "plain", ".1f"),
+        Column("several at once", "fast", ".1f"),
+        Column("faster", "faster", spread=True),
+        Column("right", "accepted", ".0%"),
+        Column("right a step", "run", ".1f"),
+    ),
+    goals,
+    charts,
+    report_args="--runs 3",
+    quick_args="--shape quick --length 256 --tokens 8 --runs 1",
+)

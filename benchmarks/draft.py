@@ -1,0 +1,168 @@
+"""What block-sparse attention saves while a draft prefills a long prompt.
+
+In each run, on the same draft: the attention of one layer over a whole prefill, as mlx-lm computes
+it, as we compute it densely, and block-sparse; then the whole prefill, densely and block-sparse.
+Queries, keys and values are random: the time of attention does not depend on them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from app.models.embedded import EMBEDDED, draft_path
+from app.protocol.options import DEFAULT_TUNING
+from app.util.charts import line_chart
+from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
+from benchmarks.shapes import random_pair
+
+STEP = 512
+MIN_LENGTH = 1024
+Patch = AbstractContextManager[None]
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """The draft of a shape, or the embedded one. Raises UserError for an unknown shape."""
+    model = _draft(options.shape)
+    heads = _heads(model)
+    for length in options.lengths:
+        runs = progress.repeat(
+            f"{length:,} tokens", partial(_run, model, heads, length), warm_up=False
+        )
+        yield Row({"length": length}, runs)
+
+
+def _draft(shape: str) -> Any:
+    if shape != EMBEDDED:
+        return random_pair(shape)[1]
+    from mlx_lm.utils import load_model
+
+    return load_model(draft_path())[0]
+
+
+def _heads(model: Any) -> tuple[Any, Any]:
+    """Queries (1, Hq, 2, D) and keys (1, Hk, 2, D) of one layer, as its attention gets them."""
+    import mlx.core as mx
+
+    from app.engine import mlx_patches
+    from app.engine.prefill import forward, make_stock_cache
+
+    observed: list[tuple[Any, Any]] = []
+    with mlx_patches.observed_attention(lambda q, k, *_: observed.append((q, k))):
+        mx.eval(forward(model, make_stock_cache(model), np.zeros(2, np.int32)))
+    return observed[0]
+
+
+def _run(model: Any, heads: tuple[Any, Any], length: int) -> Run:
+    """Seconds, and their ratios."""
+    from app.engine.mlx_patches import blocked_attention, sparse_attention
+    from app.engine.prefill import device_backend
+    from app.protocol.options import Blocks
+
+    top = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
+    block = device_backend().query_block
+    plain = _attention(heads, length, nullcontext())
+    dense = _attention(heads, length, blocked_attention(block))
+    sparse = _attention(heads, length, _both(blocked_attention(block), sparse_attention(top)))
+    prefill = _prefill(model, length, sparse_attention(None))
+    sparse_prefill = _prefill(model, length, sparse_attention(top))
+    return {
+        "plain": plain,
+        "dense": dense,
+        "sparse": sparse,
+        "of_plain": sparse / plain,
+        "of_dense": sparse / dense,
+        "prefill": prefill,
+        "sparse_prefill": sparse_prefill,
+        "of_prefill": sparse_prefill / prefill,
+    }
+
+
+@contextmanager
+def _both(first: Patch, second: Patch) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+def _attention(heads: tuple[Any, Any], length: int, patch: Patch) -> float:
+    """Seconds that one layer's attention takes over a prefill of `length` tokens."""
+    import mlx.core as mx
+
+    q, k, v = (
+        mx.random.normal((1, like.shape[1], length, like.shape[3])).astype(like.dtype)
+        for like in (heads[0], heads[1], heads[1])
+    )
+    scale = q.shape[3] ** -0.5
+    mx.eval(q, k, v)
+    started = time.perf_counter()
+    with patch:
+        for start in range(0, length, STEP):
+            end = min(start + STEP, length)
+            step = q[:, :, start:end], k[:, :, :end], v[:, :, :end]
+            mx.eval(mx.fast.scaled_dot_product_attention(*step, scale=scale, mask="causal"))
+    return time.perf_counter() - started
+
+
+def _prefill(model: Any, length: int, patch: Patch) -> float:
+    """Seconds that the draft's whole prefill takes."""
+    from app.engine.prefill import StepSize, make_stock_cache, prefill
+
+    ids = np.random.default_rng(0).integers(3, model.args.vocab_size, length).astype(np.int32)
+    started = time.perf_counter()
+    with patch:
+        prefill(model, make_stock_cache(model), ids, None, StepSize(STEP), lambda done: None)
+    return time.perf_counter() - started
+
+
+def about(result: Result) -> str:
+    return (
+        f"The draft of the {result.options['shapes'][0]} pair, whose attention is block-sparse"
+        f" while it prefills a long prompt in steps of {STEP} tokens: seconds for one layer's"
+        " attention over the whole prompt, as mlx-lm computes it, densely by us, and block-sparse;"
+        " then for the whole prefill."
+    )
+
+
+def goals(result: Result) -> Iterator[Goal]:
+    longest = result.rows[-1]
+    for figure, name in (("of_plain", "mlx-lm's"), ("of_dense", "ours")):
+        ratio = longest.spread(figure)
+        goal = f"attention at {longest['length']:,} tokens at most a third of dense, {name}"
+        yield Goal(goal, ratio.text(), ratio.median <= 1 / 3)
+
+
+def charts(result: Result) -> dict[str, str]:
+    series = {
+        name: [(index, row.median(figure)) for index, row in enumerate(result.rows)]
+        for name, figure in (("dense", "prefill"), ("block-sparse", "sparse_prefill"))
+    }
+    labels = [f"{row['length']:,}" for row in result.rows]
+    return {"draft.svg": line_chart("The draft's prefill", labels, series, "s", "tokens")}
+
+
+BENCH = Bench(
+    "draft",
+    "Long prompts",
+    measure,
+    about,
+    columns(
+        Column("tokens", "length", ","),
+        Column("mlx-lm", "plain"),
+        Column("dense", "dense"),
+        Column("block-sparse", "sparse"),
+        Column("/ mlx-lm", "of_plain"),
+        Column("/ dense", "of_dense", spread=True),
+        Column("prefill, dense", "prefill"),
+        Column("block-sparse", "sparse_prefill"),
+        Column("/ dense", "of_prefill", spread=True),
+    ),
+    goals,
+    charts,
+    report_args="--runs 3",
+    quick_args="--length 1k,4k --runs 1",
+)

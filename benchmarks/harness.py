@@ -1,0 +1,246 @@
+"""What all benchmarks share: repetitions, progress, JSON, a table, a section of the report.
+
+A benchmark measures rows. A row has labels that say what was measured and, for each run, figures by
+name; tables show the median over the runs, for some figures with the smallest and the largest.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TextIO, TypeVar
+
+from app.cli.machine import machine
+from app.engine import blas
+from app.util.tables import Table
+
+T = TypeVar("T")
+Run = dict[str, Any]
+"""The figures of one run, None where one was not measured."""
+WIDTH = 100
+"""Columns of the text above a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be chosen. Every benchmark uses some of it; `lengths` are tokens of a prompt."""
+
+    runs: int = 5
+    lengths: tuple[int, ...] = ()
+    keeps: tuple[float, ...] = ()
+    shapes: tuple[str, ...] = ()
+    scale: float = 1.0
+    bits: int | None = None
+    target: str | None = None
+    draft: str | None = None
+    tokens: int = 0
+    turns: int = 0
+    megabytes: int = 0
+
+    @property
+    def shape(self) -> str:
+        return self.shapes[0]
+
+    @property
+    def keep(self) -> float:
+        return self.keeps[0]
+
+
+class Spread(NamedTuple):
+    """In JSON a list of the three."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Of at least one value."""
+        return cls(statistics.median(values), min(values), max(values))
+
+    def text(self, form: str = ".2f") -> str:
+        return f"{self.median:{form}} ({self.min:{form}} to {self.max:{form}})"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    labels: dict[str, Any]
+    runs: Sequence[Run] = ()
+
+    def __getitem__(self, label: str) -> Any:
+        return self.labels[label]
+
+    def values(self, figure: str) -> list[float]:
+        """Of the runs in which it was measured."""
+        return [run[figure] for run in self.runs if run.get(figure) is not None]
+
+    def median(self, figure: str) -> float:
+        return statistics.median(self.values(figure))
+
+    def spread(self, figure: str) -> Spread:
+        return Spread.of(self.values(figure))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a benchmark measured. `options` are the chosen ones."""
+
+    machine: str
+    options: dict[str, Any]
+    rows: Sequence[Row]
+
+    def to_json(self) -> dict[str, Any]:
+        """With the median, minimum and maximum of every figure, which are not read back."""
+        rows = [{**row.labels, "figures": _spreads(row), "runs": row.runs} for row in self.rows]
+        return {"machine": self.machine, "options": self.options, "rows": rows}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Result:
+        rows = []
+        for row in content["rows"]:
+            labels = {name: row[name] for name in row if name not in ("figures", "runs")}
+            rows.append(Row(labels, row["runs"]))
+        return cls(content["machine"], content["options"], rows)
+
+
+def _spreads(row: Row) -> dict[str, Spread]:
+    names = dict.fromkeys(name for run in row.runs for name in run)
+    found = {name: row.values(name) for name in names}
+    return {
+        name: Spread.of(values)
+        for name, values in found.items()
+        if values and all(isinstance(value, int | float) for value in values)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Shows a label, or a statistic (the median) of a figure, formatted with `form`; with `spread`
+    the range too. Some columns are for the terminal only."""
+
+    heading: str
+    name: str
+    form: str = ".2f"
+    spread: bool = False
+    in_report: bool = True
+    statistic: Callable[[Sequence[float]], float] = statistics.median
+
+    def cell(self, row: Row) -> str:
+        if self.name in row.labels:
+            value = row[self.name]
+            if value is None or isinstance(value, str):
+                return value or ""
+            return f"{value:{self.form}}"
+        values = row.values(self.name)
+        if not values:
+            return ""
+        if self.spread and len(values) > 1:
+            return Spread.of(values).text(self.form)
+        return f"{self.statistic(values):{self.form}}"
+
+
+def columns(*every: Column) -> Callable[[Result, bool], Table]:
+    """A table with these columns and a line for each row."""
+
+    def table(result: Result, in_report: bool) -> Table:
+        shown = [column for column in every if column.in_report or not in_report]
+        rows = [[column.cell(row) for column in shown] for row in result.rows]
+        return Table([column.heading for column in shown], rows)
+
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`measured` is text."""
+
+    goal: str
+    measured: str
+    met: bool
+
+    def line(self) -> str:
+        return f"- {'Met' if self.met else '**Missed**'}: {self.goal}: {self.measured}."
+
+
+class Progress:
+    """Repeats a measurement, and shows how far it is where standard error is a terminal."""
+
+    def __init__(self, runs: int = 1) -> None:
+        self._runs = runs
+        self._live = sys.stderr.isatty()
+
+    def repeat(self, what: str, measure: Callable[[], T], warm_up: bool = True) -> list[T]:
+        """The results of all runs; a first one that warms up is not among them."""
+        results = []
+        for run in range(0 if warm_up else 1, self._runs + 1):
+            self.show(f"{what}: {f'run {run} of {self._runs}' if run else 'warming up'}")
+            result = measure()
+            results += [result] if run else []
+        return results
+
+    def show(self, text: str) -> None:
+        """Nothing clears the line."""
+        if self._live:
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """`title` is its section's heading in the report. `about` says in a few sentences, as Markdown,
+    how it was measured and what the columns are; `charts` are SVG texts by file name. `report_args`
+    and `quick_args` are its command-line options in the report, and in a quick trial of that."""
+
+    name: str
+    title: str
+    measure: Callable[[Options, Progress], Iterator[Row]]
+    about: Callable[[Result], str]
+    table: Callable[[Result, bool], Table]
+    goals: Callable[[Result], Iterable[Goal]] = lambda result: ()
+    charts: Callable[[Result], dict[str, str]] = lambda result: {}
+    report_args: str = ""
+    quick_args: str = "--runs 1"
+
+    def arguments(self, quick: bool) -> list[str]:
+        return [self.name, *(self.quick_args if quick else self.report_args).split()]
+
+    def command(self, quick: bool = False) -> str:
+        return " ".join(["python -m benchmarks", *self.arguments(quick)])
+
+
+def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
+    """Measure and print; returns the exit status. Raises UserError for options that make no sense.
+    When it is interrupted, it prints the rows it has, and raises KeyboardInterrupt."""
+    blas.load_openblas()  # before MLX is imported, or it has no effect
+    from app.engine import mlx_patches
+
+    mlx_patches.install()
+    rows: list[Row] = []
+    chosen = {name: value for name, value in asdict(options).items() if value}
+    progress = Progress(options.runs)
+    try:
+        for row in bench.measure(options, progress):
+            rows.append(row)
+    except KeyboardInterrupt:
+        if rows and not as_json:
+            out.write(_plain(bench.table(Result("", chosen, rows), False)))
+        raise
+    finally:
+        progress.show("")
+    result = Result(machine(), chosen, rows)
+    if as_json:
+        out.write(json.dumps(result.to_json()) + "\n")
+        return 0
+    about = textwrap.fill(bench.about(result).replace("*", ""), WIDTH, break_on_hyphens=False)
+    table = _plain(bench.table(result, False))
+    medians = f"Medians of {options.runs}. " if any(row.runs for row in rows) else ""
+    out.write(f"{about}\n\n{medians}{result.machine}\n\n{table}")
+    return 0
+
+
+def _plain(table: Table) -> str:
+    return table.plain().replace("**", "") + "\n"

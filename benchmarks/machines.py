@@ -1,0 +1,229 @@
+"""The machines of `python -m benchmarks hosts`: engines in a process in which each library has one
+thread, one by itself and two over two ranks, on loopback and through a relay."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.models.across import Connection
+from app.protocol.options import BackgroundPolicy, Mode, Sampling
+from app.protocol.stats import Phase
+from benchmarks.harness import Options, Run
+from benchmarks.relay import LOOPBACK, Relay
+from benchmarks.shapes import save_target
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection as Pipe
+
+    from app.hosts.cluster import Cluster
+    from app.protocol.commands import Load
+    from app.protocol.stats import Statistics
+
+STEP = 256
+"""Tokens of a prefill step, fixed, so that all read in the same ones."""
+SLOW = Connection(1e-3, 125e6)
+"""1 ms one way, and 1 Gb/s."""
+ONE, LOOP, SLOWED = "one machine", "two, loopback", "two, 1 ms and 1 Gb/s"
+MODES = {"in full": Mode.FULL, "sparse": Mode.SPARSE}
+TOKEN = "token"
+ANSWER_TOKENS = 9
+"""Of a second answer, for what a written token takes."""
+KEY = "bench"
+QUESTION = "What does it say?"
+END_SECONDS, ASK_SECONDS = 60.0, 300.0
+Ask = Callable[..., Any]
+"""Asks a machine, by its name, for a run in one of MODES, or TOKEN, with a prompt of some tokens;
+or `link` for latency and rate of the slow one."""
+
+
+@contextmanager
+def machines(folder: str, options: Options) -> Iterator[Ask]:
+    """All engines, in a process in which each library has one thread. Yields a function that asks
+    them."""
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    spawn = multiprocessing.get_context("spawn")
+    pipe, theirs = spawn.Pipe()
+    process = spawn.Process(target=_serve, args=(theirs, folder, options), daemon=True)
+    try:
+        process.start()
+    finally:
+        if before is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = before
+    theirs.close()
+
+    def ask(*what: Any) -> Any:
+        pipe.send(what)
+        if not pipe.poll(ASK_SECONDS):
+            raise RuntimeError("a machine does not answer")
+        found = pipe.recv()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    try:
+        ask("ready")
+        yield ask
+    finally:
+        pipe.close()
+        process.join(END_SECONDS)
+        process.kill()
+
+
+def _serve(pipe: Pipe, folder: str, options: Options) -> None:
+    """Answers what is asked of the machines, until the pipe is closed."""
+    from app.engine import blas
+
+    blas.load_openblas()
+    from app.engine import mlx_patches
+
+    mlx_patches.install()
+    with ExitStack() as stack:
+        running: dict[str, Machine] = {}
+        while True:
+            try:
+                name, *more = pipe.recv()
+            except EOFError:
+                return
+            try:
+                if name == "ready":
+                    save_target(Path(folder), options.shape, options.scale)
+                    for which, link in ((ONE, None), (LOOP, None), (SLOWED, SLOW)):
+                        ranks = 1 if which == ONE else 2
+                        machine = Machine(folder, ranks, link, options.keep)
+                        running[which] = stack.enter_context(machine)
+                    pipe.send(True)
+                elif name == "link":
+                    pipe.send(running[SLOWED].link)
+                else:
+                    pipe.send(running[name].run(*more))
+            except Exception as error:  # the parent raises it
+                pipe.send(error)
+
+
+class Machine:
+    """One engine, whose target is here, or over two ranks on loopback or beyond a slow `link`."""
+
+    def __init__(self, folder: str, ranks: int, link: Connection | None, keep: float) -> None:
+        self._folder, self._ranks, self._slow, self._keep = folder, ranks, link, keep
+        self._stack = ExitStack()
+        self._cluster: Cluster | None = None
+        self._turn = 0
+        self.link: tuple[float, float] = (0.0, 0.0)
+        """As the app measures it: latency and rate."""
+
+    def __enter__(self) -> Machine:
+        from app.chat.engine_session import EngineSession
+        from app.engine.engine import MlxEngine
+        from app.hosts.look import HostsLook
+        from app.hosts.worker import Worker
+        from app.protocol.commands import CachePolicy, Load
+        from app.protocol.hosts import Host, Hosts
+
+        command, relay = Load(self._folder), None
+        if self._ranks > 1:
+            worker = Worker(LOOPBACK, 0, KEY, lambda line: None)
+            threading.Thread(target=worker.run, daemon=True).start()
+            self._stack.callback(worker.close)
+            port = worker.port
+            if self._slow is not None:
+                relay = self._stack.enter_context(Relay(self._slow.latency, self._slow.rate))
+                port = relay.open(0, 1, port)
+            hosts = Hosts((Host(LOOPBACK, port, KEY),))
+            _, other = HostsLook(hosts).look()
+            self.link = other.latency or 0.0, other.rate or 0.0
+            command = replace(command, hosts=hosts)
+        engine = MlxEngine(STEP, connect=partial(self._connect, relay))
+        policy = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
+        self._session = self._stack.enter_context(EngineSession(engine, policy))
+        self._session.load(command)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _connect(self, relay: Relay | None, command: Load, stopped: Any) -> Cluster:
+        from app.hosts.cluster import Cluster
+
+        more = {} if relay is None else {"files_of": partial(through, relay)}
+        self._cluster = Cluster(command, stopped, **more)
+        return self._cluster
+
+    def run(self, mode: str, length: int) -> Run:
+        """To the first token in one of MODES, or TOKEN: what each further one takes."""
+        if mode in MODES:
+            found, exchanged = self._ask(length, MODES[mode], 1)
+            seconds = {time.phase: time.seconds for time in found.phases}
+            prefill, first = seconds.get(Phase.PREFILL, 0.0), seconds.get(Phase.DECODE, 0.0)
+            return {
+                "seconds": found.ttft,
+                "target": prefill + first,
+                "other": max(found.ttft - prefill - first, 0.0),
+                "prompt": found.prompt_tokens,
+                "read": found.read_tokens,
+                **exchanged,
+            }
+        _, before = self._ask(length, Mode.SPARSE, 1)
+        answer, whole = self._ask(length, Mode.SPARSE, ANSWER_TOKENS)
+        more = max(answer.generated_tokens - 1, 1)
+        run: Run = {name: (whole[name] - before[name]) / more for name in before}
+        return run | {"seconds": answer.decode_seconds / more}
+
+    def _ask(self, length: int, mode: Mode, tokens: int) -> tuple[Statistics, Run]:
+        """And what was exchanged: bytes and sums of the layers, bytes on the control connection."""
+        from app.engine.sharded_model import Operation
+        from app.protocol import commands
+        from app.protocol.events import Finished
+        from app.protocol.prompt import Document, Message, Role
+
+        self._turn += 1
+        message = Message(Role.USER, QUESTION, (Document("text", _text(length)),))
+        sampling = Sampling(max_tokens=tokens, temperature=0.0)
+        ask = commands.Ask(self._turn, (message,), mode, self._keep, sampling)
+        cluster, taken = self._cluster, Operation("traffic", 0)
+        before = 0
+        if cluster is not None:
+            cluster.run(taken)
+            before = cluster.ranks[1].sent_bytes
+        *_, last = self._session.run(ask)
+        if not isinstance(last, Finished) or last.statistics is None or last.statistics.fallback:
+            raise RuntimeError(f"the turn was not answered as it was asked: {last}")
+        exchanged: Run = {}
+        if cluster is not None:
+            control = cluster.ranks[1].sent_bytes - before
+            found, *_ = cluster.run(taken)
+            exchanged = {"bytes": found["bytes"], "sums": found["sums"], "control": control}
+        return last.statistics, exchanged
+
+
+def through(relay: Relay, rank: int, files: dict[str, str]) -> dict[str, str]:
+    """A rank's files, in which its right neighbour's address is the relay's."""
+    ring = json.loads(files["MLX_HOSTFILE"])
+    right = (rank + 1) % len(ring)
+    port = int(ring[right][0].rpartition(":")[2])
+    ring[right] = [f"{LOOPBACK}:{relay.open(rank, right, port)}"]
+    return files | {"MLX_HOSTFILE": json.dumps(ring)}
+
+
+@cache
+def _text(length: int) -> str:
+    """This many tokens."""
+    from tokenizers import Tokenizer
+
+    from app.chat.sample import sample
+    from app.models.embedded import target_path
+
+    text = sample().text
+    encoded = Tokenizer.from_file(str(target_path() / "tokenizer.json")).encode(text)
+    return text[: encoded.offsets[min(length, len(encoded.offsets)) - 1][1]]

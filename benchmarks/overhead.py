@@ -1,0 +1,250 @@
+"""What a sparse turn costs beyond the two prefills it cannot do without.
+
+In each run, on random llama-like models: mlx-lm prefills the whole prompt with the draft, then as
+many tokens as a sparse turn selects with the target; then a whole sparse turn of ours, from ids to
+the first token, and one whose draft stops halfway; and everything with the target, by us and by
+mlx-lm. So what a sparse prefill saves (our dense turn over our sparse one) and the speed of our
+engine (mlx-lm over our dense turn) are two ratios. The overhead ratio, both prefills in mlx-lm over
+our sparse turn, has both in it: above 1 the turn costs less than its parts do in mlx-lm.
+
+Then the rest of a turn: building the prompt, in real turns of the embedded pair
+about the GPL, repeated, each with another first line, since the documents of the previous prompt
+are not encoded again; and selecting, as after moving the slider: random importance, one document.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
+from app.chat.sample import sample
+from app.models.embedded import target_path
+from app.protocol.commands import Ask
+from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Scoring, Tuning
+from app.protocol.prompt import Document, Message, Role
+from app.protocol.stats import Phase
+from app.util.charts import stacked_bars
+from app.util.tables import Table
+from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row, Run
+from benchmarks.shapes import SMALL, random_pair, shapes
+from benchmarks.token_turn import document_prompt, finished, loaded, plain, turn
+from benchmarks.ttft import TWO_COMPARISONS
+
+STEP, KEEP = 512, 0.2
+DENSE_UP_TO = 4096
+"""Tokens. A longer dense prefill takes minutes on a CPU; `bench ttft` measures it."""
+HALFWAY = Tuning(scoring=Scoring.QUESTION, layers=0.5)
+SELECTION_TOKENS = 131_072
+QUESTION = "What does it say about the Corresponding Source?"
+TURN, PROMPT, SELECTION = "turn", "prompt", "selection"
+"""What a row measures."""
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    target, draft = random_pair(SMALL)
+    models = [loaded(target, {}, STEP), loaded(draft, {}, STEP)]
+    vocabulary = shapes()[SMALL]["target"]["vocab_size"]
+    for length in options.lengths:
+        ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)
+        measured = progress.repeat(f"{length:,} tokens", partial(_turn, models, ids))
+        labels = {"part": TURN, "tokens": length, "selected": measured[0][0]}
+        yield Row(labels, [run for _, run in measured])
+    yield from prompts(options.lengths, progress)
+    runs = progress.repeat("selection", _selection())
+    yield Row({"part": SELECTION, "tokens": SELECTION_TOKENS}, runs)
+
+
+def _turn(models: list, ids: NDArray[np.int32]) -> tuple[int, Run]:  # type: ignore[type-arg]
+    """How many tokens were selected, and seconds."""
+    target, draft = models
+    sparse = turn(models, ids, KEEP)
+    dense = mlx_lm = None
+    plain_draft = plain(draft.model, ids, STEP)
+    plain_target = plain(target.model, ids[: sparse.read_tokens], STEP)
+    if len(ids) <= DENSE_UP_TO:
+        mlx_lm = plain(target.model, ids, STEP)
+        dense = turn(models, ids, 1.0, Mode.FULL).ttft
+    halfway = turn(models, ids, KEEP, tuning=HALFWAY).ttft
+    run = {
+        "plain_draft": plain_draft,
+        "plain_target": plain_target,
+        "plain_dense": mlx_lm,
+        "dense": dense,
+        "sparse": sparse.ttft,
+        "halfway": halfway,
+        **{str(part.phase): part.seconds for part in sparse.phases},
+        "speedup": dense and dense / sparse.ttft,
+        "engine": mlx_lm and dense and mlx_lm / dense,
+        "ratio": (plain_draft + plain_target) / sparse.ttft,
+        "ratio_halfway": (plain_draft + plain_target) / halfway,
+    }
+    return sparse.read_tokens, run
+
+
+def prompts(lengths: tuple[int, ...], progress: Progress) -> Iterator[Row]:
+    """Building a prompt of about each length."""
+    text = sample().text
+    tokenizer = Tokenizer.from_file(str(target_path() / "tokenizer.json"))
+    tokens = len(tokenizer.encode(text, add_special_tokens=False))
+    with EngineSession() as session:
+        session.load(resolve_pair())
+        for length in lengths:
+            part = (text * (length // tokens + 1))[: len(text) * length // tokens]
+            one = partial(_prompt, session, part, count(1))
+            measured = progress.repeat(f"a prompt of {length:,} tokens", one)
+            labels = {"part": PROMPT, "tokens": measured[0][0]}
+            yield Row(labels, [run for _, run in measured])
+
+
+def _prompt(session: EngineSession, text: str, turns: count[int]) -> tuple[int, Run]:
+    """Tokens of the prompt, and seconds."""
+    index = next(turns)
+    document = Document("text.txt", f"Copy {index}\n{text}")
+    message = Message(Role.USER, QUESTION, (document,))
+    ask = Ask(index, (message,), Mode.SPARSE, KEEP, Sampling(max_tokens=1))
+    stats = finished(list(session.run(ask)))
+    building = sum(part.seconds for part in stats.phases if part.phase is Phase.TOKENISE)
+    run = {"building": building, "ttft": stats.ttft, "share": building / stats.ttft}
+    return stats.prompt_tokens, run
+
+
+def _selection() -> Callable[[], Run]:
+    """Seconds from a move of the slider to the selection."""
+    from app.engine.conversation_cache import ScoredPrompt
+
+    prompt = document_prompt(np.zeros(SELECTION_TOKENS, np.int32))
+    importance = np.random.default_rng(0).random(SELECTION_TOKENS, np.float32)
+    scored = ScoredPrompt(1, prompt, importance, DEFAULT_TUNING, np.zeros(0, bool))
+
+    def select() -> Run:
+        started = time.perf_counter()
+        scored.select(KEEP)
+        return {"seconds": time.perf_counter() - started}
+
+    return select
+
+
+# --------------------------------------------------------------------------------- the report
+
+SECONDS = (
+    ("mlx-lm: draft prefills everything", "plain_draft"),
+    ("mlx-lm: target prefills the selected tokens", "plain_target"),
+    ("mlx-lm: target prefills everything", "plain_dense"),
+    ("specchat: dense turn", "dense"),
+    ("specchat: sparse turn", "sparse"),
+)
+HALFWAY_TURN = ("specchat: sparse turn, draft stops halfway", "halfway")
+PHASES = ("tokenise", "score", "lookahead", "select", "prefill", "decode")
+RATIOS = (
+    ("speedup (dense / sparse turn)", "speedup"),
+    ("engine (mlx-lm / dense turn)", "engine"),
+    ("overhead (both prefills in mlx-lm / sparse turn)", "ratio"),
+    ("overhead, if the draft stops halfway", "ratio_halfway"),
+)
+MIN_RATIOS = {"ratio": 1.05, "ratio_halfway": 1.2}
+
+
+def _rows(result: Result, part: str) -> list[Row]:
+    return [row for row in result.rows if row["part"] == part]
+
+
+def _building(row: Row) -> str:
+    return f"building a prompt of {row['tokens']:,} tokens, embedded pair"
+
+
+def table(result: Result, in_report: bool) -> Table:
+    """A line for each figure."""
+    lines = []
+    phases = [(f"sparse turn: {phase}", phase) for phase in PHASES]
+    for row in _rows(result, TURN):
+        lines.append([f"**{row['tokens']:,} tokens, {row['selected']:,} selected**", ""])
+        seconds = [(name, figure, ".3f") for name, figure in (*SECONDS, *phases, HALFWAY_TURN)]
+        for name, figure, form in (*seconds, *((*ratio, ".2f") for ratio in RATIOS)):
+            if row.values(figure):
+                lines.append([name, row.spread(figure).text(form)])
+    for row in _rows(result, PROMPT):
+        lines.append([_building(row), f"{row.median('building'):.3f}"])
+    for row in _rows(result, SELECTION):
+        lines.append([_selecting(row), f"{row.median('seconds'):.4f}"])
+    return Table(["", "seconds"], lines)
+
+
+def _selecting(row: Row) -> str:
+    return f"selecting from {row['tokens']:,} tokens"
+
+
+def summary_table(result: Result) -> str:
+    """A column for each length."""
+    rows = _rows(result, TURN)
+    head = [f"medians of {len(rows[0].runs)}", *(f"{row['tokens']:,} tokens" for row in rows)]
+    lines = [
+        [name, *(f"{row.median(figure):.2f} s" if row.values(figure) else NONE for row in rows)]
+        for name, figure in SECONDS
+    ]
+    lines += [
+        [name, *(row.spread(figure).text() if row.values(figure) else NONE for row in rows)]
+        for name, figure in RATIOS[:3]
+    ]
+    return Table(head, lines).markdown()
+
+
+NONE = "not measured"
+
+
+def about(result: Result) -> str:
+    return (
+        f"Seconds at keep {KEEP:g}, in steps of {STEP} tokens. {TWO_COMPARISONS} The *overhead*"
+        " ratio has both in it: above 1, a turn costs less than its two prefills do in mlx-lm."
+        " *Halfway*: the draft stops after half of its layers, and observes only the question."
+    )
+
+
+def goals(result: Result) -> Iterator[Goal]:
+    for row in _rows(result, TURN):
+        for name, figure in RATIOS[2:]:
+            ratio, minimum = row.spread(figure), MIN_RATIOS[figure]
+            goal = f"{name}, {row['tokens']:,} tokens: at least {minimum:g}"
+            yield Goal(goal, ratio.text(), ratio.median >= minimum)
+    for row in _rows(result, PROMPT):
+        share = row.median("share")
+        measured = f"{share:.1%} of {row.median('ttft'):.2f} s"
+        yield Goal(f"{_building(row)}: under 5 % of TTFT", measured, share < 0.05)
+    for row in _rows(result, SELECTION):
+        seconds = row.median("seconds")
+        measured = f"{1000 * seconds:.1f} ms"
+        yield Goal(f"{_selecting(row)}: under 10 ms", measured, seconds < 0.01)
+
+
+def charts(result: Result) -> dict[str, str]:
+    found = {}
+    for row in _rows(result, TURN):
+        bars = {
+            "draft": [row.median("plain_draft"), 0.0],
+            "target": [row.median("plain_target"), 0.0],
+        }
+        bars |= {phase: [0.0, row.median(phase)] for phase in PHASES if row.values(phase)}
+        title = f"A sparse turn beside its two prefills, {row['tokens']:,} tokens"
+        labels = ("both prefills in mlx-lm", "a sparse turn of specchat")
+        found[f"overhead-{row['tokens']}.svg"] = stacked_bars(title, labels, bars, "s")
+    return found
+
+
+BENCH = Bench(
+    "overhead",
+    "What a sparse turn costs",
+    measure,
+    about,
+    table,
+    goals,
+    charts,
+    report_args="--length 4k,16k --runs 3",
+    quick_args="--length 512 --runs 1",
+)

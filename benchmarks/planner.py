@@ -1,0 +1,316 @@
+"""How well the time to the first token is predicted, and whether auto
+mode chooses the faster mode.
+
+Random conversations on random models of two shapes, one with a draft that costs half of its target.
+Every turn is run in auto mode and then in both modes, alternating and on the same history, a few
+times each. As for a user, the pair is timed once after loading, and then its costs are learnt from
+the turns in auto mode alone.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.protocol.commands import Ask
+from app.protocol.cost_model import (
+    DENSE_WITHIN_SECONDS,
+    MIN_SAVING,
+    AttentionWork,
+    Costs,
+    ReadPlan,
+    format_seconds,
+    scoring_work,
+    sparse_pays,
+)
+from app.protocol.events import Event, Finished, ModelInfo, Planned
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Message, Role, Segment, SegmentKind
+from app.protocol.stats import Reading, Statistics
+from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
+from benchmarks.shapes import random_pair, shapes, weights
+from benchmarks.token_turn import finished, run_turn, tokenizer
+
+SHAPES = ("quick", "close")
+SHORTEST, LONGEST = 500, 16_000
+"""Tokens of a first document, log-uniformly distributed."""
+LONGEST_LATER = 4_000
+KEEPS = 0.05, 0.5
+QUESTION = "Where is it?"
+"""What the guard sees: a question that looks for something."""
+JUDGED_AFTER = 3
+"""Turns before one whose prediction is judged."""
+MAX_SECONDS = 0.5
+"""A mode is not measured again after it took this long."""
+MAX_REGRET = 1 / (1 - MIN_SAVING)
+"""How many times the faster mode auto may take, since it skips nothing for less."""
+EVERY = "all"
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Each turn is a run of its pair's row."""
+    every: list[Run] = []
+    for index, shape in enumerate(SHAPES):
+        share = options.turns // len(SHAPES) + (index < options.turns % len(SHAPES))
+        bench = _Conversations(shape, options.runs)
+        runs = []
+        for run in bench.turns(max(share, 1)):
+            runs.append(run)
+            progress.show(f"{shape}, turn {len(runs)} of {share}")
+        every += runs
+        yield Row({"pair": shape, "crossing": crossing(bench.costs, 0.2)}, runs)
+    yield Row({"pair": EVERY, "crossing": None}, every)
+
+
+def crossing(costs: Costs, keep: float) -> int | None:
+    """The number of new tokens from which on a sparse prefill pays; None if it never does."""
+    for exponent in range(4, 72):
+        tokens = int(2 ** (exponent / 4) * 16)
+        selected = AttentionWork(math.ceil(keep * tokens))
+        sparse = costs.seconds(ReadPlan(tokens, selected, scoring_work(tokens, 0)))
+        full = costs.seconds(ReadPlan(tokens, AttentionWork(tokens)))
+        if sparse is not None and full is not None and sparse_pays(sparse, full):
+            return tokens
+    return None
+
+
+def judged(
+    known: int,
+    reading: Reading,
+    predicted: float | None,
+    predicted_other: float | None,
+    auto: float,
+    sparse: float,
+    full: float,
+) -> Run:
+    """The figures of one turn, from seconds to the first token: as predicted for the mode that auto
+    chose and for the other, as auto took, and the medians of both. `known` turns came before it."""
+    chosen, other = (sparse, full) if reading is Reading.SPARSE else (full, sparse)
+    regret = chosen / min(sparse, full)
+    run = {
+        "known": known,
+        "sparse_chosen": float(reading is Reading.SPARSE),
+        "predicted": predicted,
+        "predicted_other": predicted_other,
+        "auto": auto,
+        "sparse": sparse,
+        "full": full,
+        "regret": regret,
+        "near": float(regret <= MAX_REGRET or chosen <= DENSE_WITHIN_SECONDS),
+        "error": None,
+        "error_other": None,
+    }
+    if known >= JUDGED_AFTER and predicted is not None:
+        run["error"] = abs(predicted - auto) / auto
+    if known >= JUDGED_AFTER and predicted_other is not None:
+        run["error_other"] = abs(predicted_other - other) / other
+    return run
+
+
+class _Conversations:
+    """With one pair."""
+
+    def __init__(self, shape: str, runs: int) -> None:
+        from app.engine.cost_store import CostStore
+        from app.engine.loader import LoadedModel, ModelPair
+        from app.engine.memory import CacheSize, attention_cost_ratio
+        from app.engine.prefill import StepSize
+
+        configs = shapes()[shape]
+        models = []
+        for model, config in zip(random_pair(shape), configs.values(), strict=True):
+            info = ModelInfo("random", "llama", 0, 0, 0)
+            loaded = LoadedModel(model, tokenizer(), info, CacheSize(0, 0), StepSize())
+            parameters = sum(array.size for array in weights(model))
+            loaded.attention_cost_ratio = attention_cost_ratio(config, parameters)
+            models.append(loaded)
+        self._prompts = _TokenChat()
+        self._pair = ModelPair(models[0], models[1], None, self._prompts)
+        self._costs = CostStore(self._pair, None)
+        self._runs = max(runs, 1)
+        self._vocabulary = configs["target"]["vocab_size"]
+        self._rng = np.random.default_rng(1)
+        self._known = 0
+
+    @property
+    def costs(self) -> Costs:
+        return self._costs.costs
+
+    def turns(self, count: int) -> Iterator[Run]:
+        self._calibrate()
+        while count:
+            for run in self._conversation(int(self._rng.integers(1, 4))):
+                if count and run is not None:
+                    count -= 1
+                    yield run
+
+    def _calibrate(self) -> None:
+        """As the engine does on request."""
+        from app.engine.calibration import Calibration
+
+        calibration = Calibration(self._pair, lambda: False)
+        while not calibration.finished:
+            self._costs.add(calibration.step())
+
+    def _conversation(self, turns: int) -> Iterator[Run | None]:
+        """None for a turn that has only one mode."""
+        from app.engine.conversation_cache import ConversationCache
+
+        cache = ConversationCache(self._pair)
+        self._prompts.clear()
+        for turn in range(turns):
+            document = 0
+            if not turn:
+                document = self._random_length(SHORTEST, LONGEST)
+            elif self._rng.random() < 0.4:
+                document = self._random_length(SHORTEST, LONGEST_LATER)
+            question = int(self._rng.integers(8, 64))
+            self._prompts.add(self._random_ids(document), self._random_ids(question))
+            yield self._turn(cache)
+
+    def _turn(self, cache: Any) -> Run | None:
+        low, high = (math.log(keep) for keep in KEEPS)
+        keep = math.exp(self._rng.uniform(low, high))
+        before = _fork(self._pair, cache)
+        turn, planned, stats, written = self._run(cache, Mode.AUTO, keep)
+        self._costs.add(turn.timings)
+        self._known += 1
+        seconds: dict[Reading, list[float]] = {Reading.SPARSE: [], Reading.DENSE: []}
+        started = time.perf_counter()
+        for repetition in range(self._runs):
+            if repetition and time.perf_counter() - started > 2 * MAX_SECONDS:
+                break
+            for mode in (Mode.SPARSE, Mode.FULL):
+                _, _, again, _ = self._run(_fork(self._pair, before), mode, keep)
+                seconds[again.reading].append(again.ttft)
+        self._prompts.add_answer(written)
+        if not seconds[Reading.SPARSE]:
+            return None
+        medians = (statistics.median(seconds[each]) for each in (Reading.SPARSE, Reading.DENSE))
+        predicted = planned.ttft, planned.ttft_alternative
+        run = judged(self._known - 1, stats.reading, *predicted, stats.ttft, *medians)
+        return {"prompt": stats.prompt_tokens, "keep": keep} | run
+
+    def _run(
+        self, cache: Any, mode: Mode, keep: float
+    ) -> tuple[Any, Planned, Statistics, NDArray[np.int32]]:
+        events: list[Event] = []
+        messages = (Message(Role.USER, QUESTION),)
+        ask = Ask(1, messages, mode, keep, Sampling(max_tokens=1), conversation="bench")
+        turn = run_turn(self._pair, ask, cache, events, costs=self.costs)
+        planned = next(event for event in events if isinstance(event, Planned))
+        (written,) = (event.generated_ids for event in events if isinstance(event, Finished))
+        return turn, planned, finished(events), np.array(written, np.int32)
+
+    def _random_ids(self, tokens: int) -> NDArray[np.int32]:
+        return self._rng.integers(3, self._vocabulary, tokens).astype(np.int32)
+
+    def _random_length(self, shortest: int, longest: int) -> int:
+        return int(math.exp(self._rng.uniform(math.log(shortest), math.log(longest))))
+
+
+class _TokenChat:
+    """A prompt builder for a conversation of token ids."""
+
+    def clear(self) -> None:
+        self._parts: list[tuple[SegmentKind, NDArray[np.int32]]] = []
+
+    def add(self, document: NDArray[np.int32], question: NDArray[np.int32]) -> None:
+        """A question, with a document before it unless that is empty."""
+        asked = SegmentKind.QUESTION
+        self._parts = [
+            (SegmentKind.HISTORY if kind is asked else kind, ids) for kind, ids in self._parts
+        ]
+        self._parts += [(SegmentKind.DOCUMENT, document)] if len(document) else []
+        self._parts.append((asked, question))
+
+    def add_answer(self, ids: NDArray[np.int32]) -> None:
+        self._parts.append((SegmentKind.HISTORY, ids))
+
+    def count(self, documents: object, check: object = None) -> list[int]:
+        raise NotImplementedError
+
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: object = None,
+        thinking: bool = True,
+        values: object = None,
+    ) -> Any:
+        from app.engine.prompt import Prompt
+
+        segments, offsets, start = [], {}, 0
+        for number, (kind, ids) in enumerate(self._parts):
+            is_document = kind is SegmentKind.DOCUMENT
+            document = number if is_document else None
+            segments.append(Segment(kind, start, start + len(ids), 0, document))
+            if is_document:
+                offsets[0, number] = np.arange(len(ids) + 1, dtype=np.int64)
+            start += len(ids)
+        return Prompt(np.concatenate([ids for _, ids in self._parts]), tuple(segments), offsets)
+
+
+def _fork(pair: Any, cache: Any) -> Any:
+    """The same history in a separate cache."""
+    from app.engine.conversation_cache import ConversationCache
+
+    twin = ConversationCache(pair)
+    twin.target, twin.draft = cache.target.fork(), cache.draft.fork()
+    return twin
+
+
+def _p90(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.9))
+
+
+def about(result: Result) -> str:
+    return (
+        f"Random conversations on random models, documents of {SHORTEST:,} to {LONGEST:,} tokens,"
+        f" keep {KEEPS[0]:.0%} to {KEEPS[1]:.0%}; the draft of one pair costs half of its target."
+        " Every turn runs in auto mode, then in both modes on the same history. *Error*: of the"
+        f" predicted time to the first token, after {JUDGED_AFTER} turns, for the mode that auto"
+        " chose and for the *other*; *p90* is exceeded by a tenth of them. *Sparse*: turns that"
+        f" auto ran sparse. *Within*: turns in which auto took at most {MAX_REGRET:g} times the"
+        f" faster mode, or at most {format_seconds(DENSE_WITHIN_SECONDS)}. Sparse *pays from* this"
+        " many new tokens on at keep 0.2."
+    )
+
+
+def goals(result: Result) -> Iterator[Goal]:
+    (every,) = (row for row in result.rows if row["pair"] == EVERY)
+    if every.values("error"):
+        error = every.median("error")
+        goal = "median error of the predicted time to the first token under 15 %"
+        yield Goal(goal, f"{error:.1%}", error < 0.15)
+    near = statistics.mean(every.values("near"))
+    goal = "auto at most 1.25 times the faster mode, or a second, in 95 % of the turns"
+    yield Goal(goal, f"{near:.0%} of {len(every.runs)}", near >= 0.95)
+
+
+BENCH = Bench(
+    "planner",
+    "Predictions",
+    measure,
+    about,
+    columns(
+        Column("pair", "pair"),
+        Column("turns", "known", "g", statistic=len),
+        Column("error", "error", ".1%"),
+        Column("p90", "error", ".1%", statistic=_p90),
+        Column("other", "error_other", ".1%"),
+        Column("p90", "error_other", ".1%", statistic=_p90),
+        Column("sparse", "sparse_chosen", ".0%", statistic=statistics.mean),
+        Column("within", "near", ".0%", statistic=statistics.mean),
+        Column("auto / faster mode", "regret", spread=True),
+        Column("sparse pays from", "crossing", ","),
+    ),
+    goals,
+    report_args="--runs 3",
+    quick_args="--turns 8 --runs 1",
+)

@@ -1,0 +1,174 @@
+"""Questions about real documents, whose answers are known (`real.toml`, `passages/*.toml`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain, zip_longest
+from pathlib import PurePath
+from random import Random
+
+from app.errors import UserError
+from app.protocol.prompt import Document
+from benchmarks.quality.suites import (
+    PASSAGE,
+    PASSAGE_KINDS,
+    RESERVED,
+    REWORDED,
+    SEVERAL,
+    DoesNotFit,
+    Item,
+    item_id,
+)
+from benchmarks.quality.tasks import Check
+from benchmarks.quality.tokens import Tokens
+from benchmarks.quality.words import load
+
+SEPARATOR = "\n\n"
+CharacterRange = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What `passage` says, which occurs once in the document of this name: asked in the document's
+    own words, and `reworded`. An answer is right when it has one of `expected`."""
+
+    document: str
+    passage: str
+    question: str
+    reworded: str
+    answer: str
+    expected: tuple[str, ...] = ()
+
+    def find(self, text: str) -> tuple[int, int] | None:
+        """The characters of the passage, whatever its white space, if it occurs once."""
+        pattern = r"\s+".join(re.escape(word) for word in self.passage.split())
+        found = [match.span() for match in re.finditer(pattern, text)]
+        return found[0] if len(found) == 1 else None
+
+
+def _load_facts(file: str) -> tuple[Fact, ...]:
+    """The first fact of each document, then the second of each, and so on."""
+    loaded = load(file)["facts"]
+    facts = [Fact(**each | {"expected": tuple(each.get("expected", ()))}) for each in loaded]
+    names = dict.fromkeys(fact.document for fact in facts)
+    groups = [[fact for fact in facts if fact.document == name] for name in names]
+    found = chain.from_iterable(zip_longest(*groups))
+    return tuple(fact for fact in found if fact is not None)
+
+
+@cache
+def facts_of(suite: str) -> tuple[Fact, ...]:
+    """What a suite asks about."""
+    kind = _kind(suite)
+    if kind == SEVERAL:
+        kind = "english"
+    return _load_facts(f"passages/{kind}.toml" if kind in PASSAGE_KINDS else "real.toml")
+
+
+def _kind(suite: str) -> str:
+    """`english` of `passage-english-reworded`."""
+    return suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
+
+
+class Corpus:
+    """Documents among the files that suites ask about, and excerpts of them that have a fact."""
+
+    def __init__(self, files: Sequence[Document], tokens: Tokens) -> None:
+        self._texts = {PurePath(document.name).name: document.text for document in files}
+        self._tokens = tokens
+        self._offsets: dict[str, Sequence[CharacterRange]] = {}
+        self._found: dict[str, dict[Fact, CharacterRange]] = {}
+        """By a text's name, where each fact's passage is."""
+
+    def check(self, suites: Iterable[str]) -> None:
+        """Raises UserError when a document is missing, or is another version."""
+        for fact in chain.from_iterable(map(facts_of, suites)):
+            if fact.find(self._texts.get(fact.document, "")) is None:
+                problem = "differs" if fact.document in self._texts else "is missing"
+                raise UserError(
+                    f"The document {fact.document!r} that is asked about {problem}",
+                    "fetch the documents with `make real-texts`, and give their folder with --file",
+                )
+
+    def item(self, suite: str, index: int, length: int, seed: int) -> Item:
+        """Item `index`: an excerpt, so that the prompt has about `length` tokens. Suites that ask
+        in other words have the same excerpts. Raises DoesNotFit."""
+        facts, rng = facts_of(suite), Random(f"{seed}/{length}/{index}")
+        fact = facts[index % len(facts)]
+        name, text, passage = self._source(suite, fact, length)
+        asked = {fact: passage}
+        if _kind(suite) == SEVERAL:
+            other, its_passage = self._other(suite, name, text, passage, length // 2, rng)
+            asked[other] = its_passage
+        reworded = suite.endswith(REWORDED)
+        question = " ".join(each.reworded if reworded else each.question for each in asked)
+        around = RESERVED + self._tokens.count(question)
+        whole = min(start for start, _ in asked.values()), max(end for _, end in asked.values())
+        start, end = _excerpt(self._token_offsets(name, text), whole, length - around, rng)
+        return Item(
+            item_id(suite, length, index),
+            suite,
+            fact.document,
+            length,
+            Document(fact.document, text[start:end]),
+            question,
+            fact.answer,
+            fact.expected,
+            Check.HOLDS_ANY,
+            length,
+            passages=tuple((first - start, last - start) for first, last in asked.values()),
+        )
+
+    def _source(self, suite: str, fact: Fact, length: int) -> tuple[str, str, CharacterRange]:
+        """The fact's document; where that is too short, all that the suite asks about, one after
+        the other."""
+        name, text = fact.document, self._texts[fact.document]
+        if len(self._token_offsets(name, text)) < length:
+            names = dict.fromkeys(each.document for each in facts_of(suite))
+            name, text = _kind(suite), SEPARATOR.join(self._texts[each] for each in names)
+        passage = fact.find(text)
+        if passage is None:
+            raise DoesNotFit(f"the answer's passage is not once in {fact.document}")
+        return name, text, passage
+
+    def _other(
+        self, suite: str, name: str, text: str, passage: CharacterRange, tokens: int, rng: Random
+    ) -> tuple[Fact, CharacterRange]:
+        """Another fact whose passage is at most this far away, in tokens. Raises DoesNotFit."""
+        offsets = self._token_offsets(name, text)
+        reach = tokens * len(text) // max(len(offsets), 1)
+        low, high = passage[0] - reach, passage[1] + reach
+        if name not in self._found:
+            found = {fact: fact.find(text) for fact in facts_of(suite)}
+            self._found[name] = {fact: each for fact, each in found.items() if each is not None}
+        near = [
+            (fact, each)
+            for fact, each in self._found[name].items()
+            if low <= each[0] and each[1] <= high
+            if each[1] <= passage[0] or passage[1] <= each[0]
+        ]
+        if not near:
+            raise DoesNotFit("no other passage that is asked about is near")
+        return rng.choice(near)
+
+    def _token_offsets(self, name: str, text: str) -> Sequence[tuple[int, int]]:
+        if name not in self._offsets:
+            self._offsets[name] = self._tokens.offsets(text)
+        return self._offsets[name]
+
+
+def _excerpt(
+    offsets: Sequence[tuple[int, int]], passage: tuple[int, int], count: int, rng: Random
+) -> tuple[int, int]:
+    """The characters of `count` tokens around a passage, which may be anywhere in them."""
+    first = sum(end <= passage[0] for _, end in offsets)
+    last = sum(start < passage[1] for start, _ in offsets)
+    if last - first > count:
+        raise DoesNotFit(f"its passage alone takes {last - first} tokens")
+    if len(offsets) < count:
+        raise DoesNotFit(f"the documents have only {len(offsets):,} tokens")
+    begin = rng.randint(max(0, last - count), min(first, len(offsets) - count))
+    return offsets[begin][0], offsets[begin + count - 1][1]

@@ -1,0 +1,153 @@
+"""The results log: one record a run, in a file, so that a stopped evaluation can continue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from app.errors import UserError
+from app.protocol.commands import Load
+from app.protocol.options import Mode
+
+ROOT = Path(__file__).parents[2]
+REPORTING = ("results", "real_results", "guard_stats", "report", "figure")
+"""Files that have no part in measuring."""
+SMALL = 64 * 2**20
+"""Bytes. Larger files are identified by their time, smaller ones by their content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConfig:
+    """How an item is read. A dense prefill has no scoring and keep 1."""
+
+    mode: Mode
+    keep: float = 1.0
+    scoring: str = ""
+
+
+DENSE = ReadConfig(Mode.FULL)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
+    the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
+    `loss` nats a token of a forced text or of the right answer, `spread` how evenly importance lay
+    on the prompt, `passage` the share of the answer's passage that was read, `confidence` how sure
+    the model was of each token that it wrote."""
+
+    item: str
+    digest: str
+    code: str
+    suite: str
+    case: str
+    length: int
+    mode: str
+    keep: float
+    scoring: str
+    right: bool = False
+    answer: str = ""
+    tokens: str = ""
+    prompt_tokens: int = 0
+    read_fraction: float = 0.0
+    ttft: float = 0.0
+    reading: str = ""
+    ended: str = ""
+    fallback: str | None = None
+    guard: str | None = None
+    failed: str | None = None
+    loss: float | None = None
+    spread: float | None = None
+    passage: float | None = None
+    confidence: float | None = None
+
+    @property
+    def config(self) -> ReadConfig:
+        return ReadConfig(Mode(self.mode), self.keep, self.scoring)
+
+
+class ResultsLog:
+    """Records as lines of JSON in one file, appended one by one. The last one of a run counts, and
+    lines that were cut off are as if they had not been written."""
+
+    def __init__(self, path: Path, fresh: bool = False) -> None:
+        """Raises UserError when the file cannot be opened."""
+        self._records: dict[tuple[str, ReadConfig], Record] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                path.unlink(missing_ok=True)
+            self._file = path.open("a+b")
+            self._file.seek(0)
+            data = self._file.read()
+        except OSError as error:
+            raise _write_error(path.parent, error) from None
+        self._folder = path.parent
+        self._cut_off = bool(data) and not data.endswith(b"\n")
+        for line in data.splitlines():
+            if (record := _parse(line)) is not None:
+                self._records[record.item, record.config] = record
+
+    def find(self, item: str, config: ReadConfig) -> Record | None:
+        return self._records.get((item, config))
+
+    def add(self, record: Record) -> None:
+        """Appends a record, which is written before this returns. Raises UserError."""
+        line = json.dumps(asdict(record), ensure_ascii=True).encode() + b"\n"
+        try:
+            self._file.write(b"\n" + line if self._cut_off else line)
+            self._file.flush()
+        except OSError as error:
+            raise _write_error(self._folder, error) from None
+        self._cut_off = False
+        self._records[record.item, record.config] = record
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _write_error(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"Results cannot be written to '{folder}' ({error.strerror})",
+        "make that folder writable, or free some space on its disk",
+    )
+
+
+def _parse(line: bytes) -> Record | None:
+    names = {field.name for field in fields(Record)}
+    try:
+        content = json.loads(line)
+        record = Record(**content) if set(content) <= names else None
+        hash(record and (record.item, record.config))
+    except (ValueError, TypeError):
+        return None
+    return record
+
+
+def pair_digest(load: Load) -> str:
+    """Of both model folders: names, sizes, and contents or times of their files; and of the
+    bits of the cache."""
+    digest = hashlib.sha256(f"{load.kv_bits} bits\n".encode() if load.kv_bits else b"")
+    for folder in (load.target, load.draft):
+        for path in sorted(Path(folder).iterdir()) if folder else ():
+            if path.is_file():
+                status = path.stat()
+                small = status.st_size <= SMALL
+                mark = (
+                    hashlib.sha256(path.read_bytes()).hexdigest() if small else status.st_mtime_ns
+                )
+                digest.update(f"{path.name} {status.st_size} {mark}\n".encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """Of the code that affects what is measured, 8 hexadecimal digits."""
+    digest = hashlib.sha256()
+    folders = (root / name for name in ("app/engine", "benchmarks/quality", "app/protocol"))
+    for path in sorted(path for folder in folders for path in folder.iterdir()):
+        if path.suffix in (".py", ".json", ".toml") and path.stem not in REPORTING:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:8]

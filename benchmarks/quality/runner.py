@@ -1,0 +1,375 @@
+"""Runs every item in every configuration, and continues where an earlier evaluation stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+
+from app.chat.engine_session import EngineError, EngineSession
+from app.protocol.commands import Ask, Load, Reselect
+from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import FinishReason, Reading
+from benchmarks.quality.judge import judge, normalised_entropy, share_selected
+from benchmarks.quality.real_documents import Corpus
+from benchmarks.quality.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
+from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.suites import (
+    ABOUT_PASSAGES,
+    HOPS_IN_FILES,
+    ONLY_PASSAGES,
+    PERPLEXITY,
+    SUITES,
+    DoesNotFit,
+    Item,
+    continuation,
+    item_id,
+    make,
+)
+from benchmarks.quality.tokens import Tokens
+
+EXTRA_ANSWER_TOKENS = 32
+LEAST_KEEP = 0.01
+SPARSE_OVERHEAD = 0.15
+"""What scoring costs, as a share of a dense read: for the ETA only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKey:
+    """Identifies an item before it is made."""
+
+    suite: str
+    length: int
+    index: int
+    id: str
+
+
+def item_keys(settings: Settings) -> Iterator[ItemKey]:
+    """In the order of measuring: short ones first and suites alternating, so that an evaluation
+    that is stopped early has about as many of each."""
+    digests = [
+        hashlib.sha256(f.text.encode("utf-8", "replace")).hexdigest() for f in settings.files
+    ]
+    for length in settings.lengths:
+        for index in range(max(settings.n, len(digests))):
+            for suite in settings.suites:
+                if suite == PERPLEXITY and index < len(digests):
+                    name = f"{PERPLEXITY}/{length}/{digests[index][:12]}"
+                    yield ItemKey(suite, length, index, name)
+                elif suite != PERPLEXITY and index < settings.n:
+                    yield ItemKey(suite, length, index, item_id(suite, length, index))
+
+
+def results_name(load: Load, settings: Settings) -> str:
+    """The name of the results log of this pair, seed and version."""
+    parts = [pair_digest(load), settings.seed, settings.held_out, version("specchat")]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24] + ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Runs done and in total, and the seconds left, None when not known yet."""
+
+    key: ItemKey
+    done: int
+    total: int
+    eta: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`records` in the order of measuring; `skipped` has a sentence for each suite and length with
+    skipped items; `stale` of the records were measured by other code of the program."""
+
+    records: tuple[Record, ...]
+    skipped: tuple[str, ...]
+    stale: int
+    complete: bool
+    done: int
+    total: int
+
+
+class Runner:
+    """Measures on a session whose pair is loaded. `tokens` are the target's, as is `context`, its
+    context length in tokens, 0 when not known."""
+
+    def __init__(
+        self,
+        session: EngineSession,
+        settings: Settings,
+        log: ResultsLog,
+        tokens: Tokens,
+        context: int = 0,
+    ) -> None:
+        self._session, self._settings, self._log = session, settings, log
+        self._tokens, self._context = tokens, context
+        self._tunings = settings.tunings_by_name
+        self._corpus = Corpus(settings.files, tokens)
+        self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
+        """The messages so far of every unfinished chat."""
+        self._turn = 0
+        self._last_found: Record | None = None
+        """The last turn's, if it only looked for a passage."""
+        self._stopped = False
+        self._code = code_digest()
+        self._records: dict[tuple[str, ReadConfig], Record] = {}
+        self._skipped: Counter[tuple[str, int, str]] = Counter()
+
+    def cancel(self) -> None:
+        """Stop at the next step boundary. Safe in a signal handler."""
+        self._stopped = True
+        self._session.cancel(self._turn)
+
+    def run(self, on_progress: Callable[[Status], None] = lambda status: None) -> Outcome:
+        """Measures everything that is not in the log yet, until it is cancelled. `on_progress` is
+        called before every run. Raises UserError when results cannot be written."""
+        planned = list(item_keys(self._settings))
+        clock = _EtaClock(self._settings, planned, self._log)
+        for key in planned:
+            on_progress(clock.status(key))
+            if self._stopped or self._is_complete(key):
+                self._reuse(key)
+            elif (item := self._make(key)) is None:
+                clock.skip(key)
+            else:
+                self._run_item(key, item, clock, on_progress)
+        return Outcome(
+            tuple(self._records.values()),
+            tuple(self._skip_notes()),
+            sum(record.code != self._code for record in self._records.values()),
+            not self._stopped,
+            clock.done,
+            clock.total,
+        )
+
+    def _is_complete(self, key: ItemKey) -> bool:
+        """Whether the same code measured all of it, so that the item does not have to be made."""
+        found = [self._log.find(key.id, config) for config in self._settings.configs(key.suite)]
+        return all(r is not None and r.code == self._code and not r.failed for r in found)
+
+    def _reuse(self, key: ItemKey) -> None:
+        """Use the records of this item, if the same code measured it."""
+        for config in self._settings.configs(key.suite):
+            record = self._log.find(key.id, config)
+            if record is not None and record.code == self._code:
+                self._records.setdefault((key.id, config), record)
+
+    def _run_item(
+        self, key: ItemKey, item: Item, clock: _EtaClock, on_progress: Callable[[Status], None]
+    ) -> None:
+        for config in self._settings.configs(key.suite):
+            record = self._log.find(key.id, config)
+            if record is None or record.failed or record.digest != item.digest:
+                on_progress(clock.status(key))
+                started = time.monotonic()
+                record = None if self._stopped else self._measure(item, config)
+                if record is None:
+                    self._stopped = True
+                    self._reuse(key)
+                    return
+                self._log.add(record)
+                clock.record(key, config, time.monotonic() - started)
+            self._records[key.id, config] = record
+
+    def _make(self, key: ItemKey) -> Item | None:
+        """The item, or None when it has to be skipped."""
+        settings = self._settings
+        try:
+            if key.suite == PERPLEXITY:
+                document = settings.files[key.index]
+                offsets = self._tokens.offsets(document.text)
+                item = continuation(document, key.length, offsets, self._tokens.count)
+            elif key.suite in ABOUT_PASSAGES:
+                item = self._corpus.item(key.suite, key.index, key.length, settings.seed)
+            else:
+                suite, seed = SUITES[key.suite], settings.seed
+                count, held_out = self._tokens.count, settings.held_out
+                files = settings.files if key.suite == HOPS_IN_FILES else ()
+                item = make(suite, key.index, key.length, seed, count, held_out, files)
+        except DoesNotFit as error:
+            self._skipped[key.suite, key.length, str(error)] += 1
+            return None
+        answer = item.answer if item.forced is None else item.forced
+        if self._context and item.tokens + self._tokens.count(answer) >= self._context:
+            reason = f"with its answer it is longer than this model's {self._context:,} tokens"
+            self._skipped[key.suite, key.length, reason] += 1
+            return None
+        return item
+
+    def _skip_notes(self) -> Iterator[str]:
+        """A sentence for each suite and length with skipped items, with the first reason."""
+        groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for (suite, length, reason), times in self._skipped.items():
+            groups.setdefault((suite, length), []).append((reason, times))
+        for (suite, length), reasons in groups.items():
+            times = sum(number for _, number in reasons)
+            n = len(self._settings.files) if suite == PERPLEXITY else self._settings.n
+            yield f"{suite} at {length:,} tokens: {times} of {n} items skipped, {reasons[0][0]}."
+
+    # ------------------------------------------------------------------------------ one run
+
+    def _measure(self, item: Item, config: ReadConfig) -> Record | None:
+        """Runs the item's turns; None when it was cancelled."""
+        if item.suite in ONLY_PASSAGES:
+            return self._find_passage(item, config)
+        if item.passages:
+            return self._measure_real(item, config)
+        if item.chat is None:
+            return self._run_turn(item, config, item.messages)[0]
+        if all(chat != item.chat for chat, _ in self._chats):
+            self._chats.clear()
+        history = self._chats.setdefault((item.chat, config), [])
+        questions = [question for question, _ in item.before]
+        record = None
+        for question in [*questions, item.question][len(history) // 2 :]:
+            documents = () if history else (item.document,)
+            history.append(Message(Role.USER, question, documents))
+            record, finished = self._run_turn(item, config, tuple(history))
+            if finished is None:
+                del self._chats[item.chat, config]
+                return record
+            ids = finished.generated_ids
+            history.append(Message(Role.ASSISTANT, finished.text, token_ids=ids))
+        return record
+
+    def _find_passage(self, item: Item, config: ReadConfig) -> Record | None:
+        """Whether the passage is selected. The draft scores once for all keeps; what the target
+        reads does not matter, so it reads next to nothing."""
+        last = self._last_found
+        if last is None or (last.item, last.scoring) != (item.id, config.scoring):
+            self._last_found = None
+            last, _ = self._run_turn(item, replace(config, keep=LEAST_KEEP), item.messages)
+            if last is None or last.reading != Reading.SPARSE:  # nothing can be reselected
+                return last if last is None else replace(last, keep=config.keep)
+            self._last_found = last
+        event = self._session.reselect(Reselect(self._turn, config.keep))
+        return replace(
+            last,
+            keep=config.keep,
+            read_fraction=round(event.selected_tokens / event.prompt_tokens, 6),
+            passage=share_selected(event, item),
+        )
+
+    def _measure_real(self, item: Item, config: ReadConfig) -> Record | None:
+        """The model's answer, and the likelihood of the right one. Times are not compared: what the
+        draft scored once serves all keeps."""
+        record, finished = self._run_turn(item, config, item.messages)
+        if record is None or finished is None:
+            return record
+        right, _ = self._run_turn(replace(item, forced=item.answer), config, item.messages)
+        if right is None:
+            return None
+        return replace(record, ttft=0.0, loss=right.loss, failed=right.failed)
+
+    def _run_turn(
+        self, item: Item, config: ReadConfig, messages: tuple[Message, ...]
+    ) -> tuple[Record | None, Finished | None]:
+        """One turn: no record when it was cancelled, no `Finished` when it failed."""
+        self._turn += 1
+        guard: str | None = None
+        buckets: tuple[float, ...] | None = None
+        passage: float | None = None
+        event: Event | None = None
+        for event in self._session.run(self._ask(item, config, messages)):
+            if self._stopped:
+                self._session.cancel(self._turn)  # again: the first may have come too early
+            if isinstance(event, Planned):
+                guard = event.guard or guard
+            if isinstance(event, ImportanceMap):
+                buckets = event.buckets
+            if isinstance(event, Selected) and config.mode is Mode.SPARSE:
+                passage = share_selected(event, item)
+        empty = Record(
+            item.id,
+            item.digest,
+            self._code,
+            item.suite,
+            item.case,
+            item.length,
+            str(config.mode),
+            config.keep,
+            config.scoring,
+            guard=guard,
+            spread=None if buckets is None else round(normalised_entropy(buckets), 4),
+            passage=passage,
+        )
+        if isinstance(event, Failed):
+            if event.gpu_lost:  # every other item would fail, too; the next start continues here
+                raise EngineError(event.problem, event.advice)
+            return None if self._stopped else replace(empty, failed=event.message), None
+        assert isinstance(event, Finished), "a turn ends with one of the two"
+        if event.finish_reason is FinishReason.MEMORY:
+            return replace(empty, failed="Memory was nearly used up."), None
+        if event.finish_reason is FinishReason.CANCELLED or event.statistics is None:
+            return None, None
+        return judge(empty, item, event), event
+
+    def _max_tokens(self, item: Item) -> int:
+        expected = self._tokens.count(item.answer)
+        if not item.passages:
+            return 2 * expected + EXTRA_ANSWER_TOKENS
+        return 1 if item.suite in ONLY_PASSAGES else expected + EXTRA_ANSWER_TOKENS // 2
+
+    def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
+        sampling = Sampling(max_tokens=self._max_tokens(item), seed=zlib.crc32(item.id.encode()))
+        tuning = self._tunings.get(config.scoring, TUNING)
+        conversation = None if item.chat is None else f"{item.chat}/{config}"
+        return Ask(
+            self._turn,
+            messages,
+            config.mode,
+            config.keep,
+            sampling,
+            tuning,
+            item.forced,
+            item.id if item.passages else conversation,
+            read_again=bool(item.passages),
+        )
+
+
+class _EtaClock:
+    """Estimates the time left, in tokens read at the pace so far."""
+
+    def __init__(self, settings: Settings, planned: Iterable[ItemKey], log: ResultsLog) -> None:
+        self._settings = settings
+        self._spent = self._seconds = self._effort_left = 0.0
+        self._left: dict[tuple[str, ReadConfig], float] = {}
+        self.total = 0
+        for key in planned:
+            for config in settings.configs(key.suite):
+                self.total += 1
+                record = log.find(key.id, config)
+                if record is None or record.failed:
+                    self._left[key.id, config] = _effort(key, config)
+        self._effort_left = sum(self._left.values())
+
+    @property
+    def done(self) -> int:
+        return self.total - len(self._left)
+
+    def skip(self, key: ItemKey) -> None:
+        for config in self._settings.configs(key.suite):
+            self.total -= 1
+            self._effort_left -= self._left.pop((key.id, config), 0.0)
+
+    def record(self, key: ItemKey, config: ReadConfig, seconds: float) -> None:
+        self._effort_left -= self._left.pop((key.id, config), 0.0)
+        self._spent += _effort(key, config)
+        self._seconds += seconds
+
+    def status(self, key: ItemKey) -> Status:
+        left = max(self._effort_left, 0.0)
+        eta = self._seconds / self._spent * left if self._spent else None
+        return Status(key, self.done, self.total, eta)
+
+
+def _effort(key: ItemKey, config: ReadConfig) -> float:
+    share = 1.0 if config.mode is Mode.FULL else min(config.keep + SPARSE_OVERHEAD, 1.0)
+    return key.length * share

@@ -1,0 +1,333 @@
+"""The suites by name, and their items, which are the same for the same seed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+from app.protocol.prompt import Document, Message, Role
+from benchmarks.quality import adversarial, hops, tasks
+from benchmarks.quality.documents import TokenCount, compose
+from benchmarks.quality.tasks import Check, Maker, Task
+from benchmarks.quality.words import Keys
+
+RESERVED = 40
+"""Approximate tokens of the chat template and the tags around the document."""
+TOLERANCE = 0.02
+"""The relative error of a document's length from which on it is made again."""
+TRIES = 8
+DOCUMENT = "document.txt"
+PERPLEXITY, RECALL, HOPS, HOPS_IN_FILES = "perplexity", "recall", "hops", "hops-in-files"
+REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
+OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
+SEVERAL = "several"
+PASSAGE_KINDS = ("english", SEVERAL, "code", "logs", *OTHER_LANGUAGES)
+"""What is asked about that nothing was chosen on: no scorer, no parameter. `SEVERAL` asks two
+questions of the English ones at once."""
+
+
+def passage_suites(*kinds: str) -> tuple[str, ...]:
+    """Asked in the document's words, and in others."""
+    return tuple(f"{PASSAGE}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
+
+
+HELD_OUT = passage_suites(*PASSAGE_KINDS)
+ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT})
+"""Suites that look for the answer's passage among what is selected, and have no answer written."""
+ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ONLY_PASSAGES})
+"""Suites that ask about known passages of known files."""
+NEED_FILES = frozenset({PERPLEXITY, HOPS_IN_FILES, *ABOUT_PASSAGES})
+"""Suites that read files."""
+FORCED_TOKENS = 256
+"""How much of a file is measured after what was read of it."""
+CONTINUE = "Continue the document where it ends."
+
+
+class DoesNotFit(ValueError):
+    """An item cannot be made at this length; the message is a clause with the reason."""
+
+
+def _always(task: Task, text: str) -> bool:
+    return True
+
+
+def _phrase_occurs_once(task: Task, text: str) -> bool:
+    """The phrase in the question's quotation marks occurs once in the text."""
+    phrase = re.search('"(.+)"', task.question)
+    return phrase is not None and text.count(phrase[1]) == 1
+
+
+def _most_frequent_in(task: Task, text: str) -> bool:
+    """The expected words occur more often than any other, which part of a deck may not give."""
+    counts = Counter(text.split())
+    rest = max((n for word, n in counts.items() if word not in task.expected), default=0)
+    return min(counts[word] for word in task.expected) > rest
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of item. `depth` is the position of its first unit (0 start, 1 end), None anywhere;
+    with `records` the document has that many, regardless of the length; `valid` is whether a task
+    and its document make a question with one answer."""
+
+    name: str
+    maker: Maker
+    depth: float | None = None
+    records: int | None = None
+    valid: Callable[[Task, str], bool] = _always
+
+
+@dataclass(frozen=True)
+class Suite:
+    """`safe` is whether sparse reading should give the same answers; None where that is open, so
+    that the guard is not judged by it. The cases of a `chat` are successive turns of one
+    conversation, whose earlier turns are really run, in the same configuration, with their caches.
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    safe: bool | None = True
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question about one document. `tokens` is about what its prompt takes; `forced` is the
+    text to be measured instead of an answer; `passages` are the document's characters that hold the
+    answer, where they are known: of such items the likelihood of `answer` is measured, too."""
+
+    id: str
+    suite: str
+    case: str
+    length: int
+    document: Document
+    question: str
+    answer: str
+    expected: tuple[str, ...]
+    check: Check
+    tokens: int
+    before: tuple[tuple[str, str], ...] = ()
+    forced: str | None = None
+    chat: str | None = None
+    """The conversation that this is a turn of; its earlier answers are then the model's."""
+    passages: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation: the document comes with its first message."""
+        texts = [text for turn in self.before for text in turn] + [self.question]
+        roles = (Role.USER, Role.ASSISTANT)
+        documents = (self.document,)
+        return tuple(
+            Message(roles[i % 2], text, documents if i == 0 else ()) for i, text in enumerate(texts)
+        )
+
+    @property
+    def digest(self) -> str:
+        """Of the engine's input and of what the answer is judged by, 12 hexadecimal digits. Stored
+        with results, so the representation of messages must not change."""
+        parts = (self.messages, self.forced, self.answer, self.expected, self.check)
+        return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+NEEDLES = ("needle-single", "needle-multikey", "needle-multivalue", "needle-multiquery")
+
+
+THREE_WORDS = partial(tasks.common_words, words=3)
+
+
+def _at_depths(name: str, maker: Maker) -> tuple[Case, ...]:
+    return tuple(Case(f"{name} at {depth:.0%}", maker, depth) for depth in (0.1, 0.5, 0.9))
+
+
+HOP_CASES = (
+    *(Case(f"chain of {n}", partial(tasks.track, assignments=n)) for n in range(2, 7)),
+    Case("files", hops.across_files),
+    Case("definitions", hops.definitions),
+)
+
+_SUITES = (
+    Suite("needle-single", _at_depths("needle", tasks.needle)),
+    Suite("needle-multikey", (Case("multi-key", tasks.multi_key),)),
+    Suite("needle-multivalue", (Case("multi-value", tasks.multi_value),)),
+    Suite("needle-multiquery", (Case("multi-query", tasks.multi_query),)),
+    Suite(
+        "lookup",
+        (
+            Case("prose", tasks.fact),
+            Case("foreign language", adversarial.foreign_fact),
+            Case("json", tasks.json_value),
+            Case("xml", tasks.xml_value),
+            Case("code", tasks.code_value),
+        ),
+    ),
+    Suite("quote", (Case("quote", tasks.quote, valid=_phrase_occurs_once),)),
+    Suite("many", (Case("many", tasks.many),)),
+    Suite("count", (Case("marks", tasks.count_marks), Case("names", tasks.count_names)), False),
+    Suite("cwe", (Case("ten words", tasks.common_words, valid=_most_frequent_in),), False),
+    Suite("cwe-3", (Case("three words", THREE_WORDS, valid=_most_frequent_in),), False),
+    Suite("fwe", (Case("frequent words", tasks.frequent_words, valid=_most_frequent_in),), None),
+    Suite("vt", (Case("variables", tasks.variables),), False),
+    Suite("track", (Case("chain", tasks.track),), None),
+    Suite(HOPS, HOP_CASES, None),
+    Suite(HOPS_IN_FILES, HOP_CASES, None),
+    Suite(
+        "adversarial",
+        (
+            *_at_depths("uuid", adversarial.identifier),
+            Case("json array of 80", tasks.json_value, records=80),
+            Case("code bug", adversarial.code_bug),
+            Case("back reference", adversarial.back_reference),
+            Case("mixed languages", adversarial.foreign_fact),
+            Case("xml", tasks.xml_value),
+        ),
+    ),
+    Suite("turns", (Case("later turn", adversarial.later_turn),)),
+    Suite("absent", (Case("absent", tasks.absent),)),
+    Suite(
+        RECALL,
+        tuple(Case(f"turn {t}", partial(tasks.fact_in_turn, turn=t)) for t in (2, 3, 4, 5)),
+        None,
+        chat=True,
+    ),
+    Suite(REAL, ()),
+    Suite(REAL + REWORDED, ()),
+    Suite(PASSAGE, (), None),
+    Suite(PASSAGE + REWORDED, (), None),
+    *(Suite(name, (), None) for name in HELD_OUT),
+    Suite(PERPLEXITY, (), None),
+)
+SUITES = {suite.name: suite for suite in _SUITES}
+DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOPS})
+GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT}
+UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
+JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
+"""The suites that the guard is judged by."""
+
+
+def item_id(suite: str, length: int, index: int) -> str:
+    return f"{suite}/{length}/{index}"
+
+
+def make(
+    suite: Suite,
+    index: int,
+    length: int,
+    seed: int,
+    count: TokenCount,
+    held_out: bool = False,
+    files: Sequence[Document] = (),
+) -> Item:
+    """Item `index` of a suite, with a prompt of about `length` tokens as `count` counts them. With
+    `files` its document is one of these, with the task's units in it.
+
+    Cases take turns; those of a chat share their document. The same arguments give the same item.
+    Raises DoesNotFit.
+    """
+    case = suite.cases[index % len(suite.cases)]
+    if files:
+        case = replace(case, maker=hops.in_files(case.maker, files))
+    shared = index // len(suite.cases) if suite.chat else index
+    name = f"{seed}/{suite.name}/{length}/{shared}"
+    for attempt in range(TRIES):
+        source = f"{name}/{attempt}" if attempt else name
+        longest = suite.cases[-1] if suite.chat else case
+        task, text = _draw(longest, source, length, count, held_out)
+        if longest is not case:
+            rng = Random(source)
+            task = case.maker(rng, Keys(rng), held_out)
+        if case.valid(task, text):
+            break
+    else:
+        raise DoesNotFit("no question with one answer was found in so short a document")
+    return Item(
+        item_id(suite.name, length, index),
+        suite.name,
+        case.name,
+        length,
+        Document(DOCUMENT, text),
+        task.question,
+        task.answer,
+        task.expected,
+        task.check,
+        count(text) + _tokens_around(task, count),
+        task.before,
+        chat=name if suite.chat else None,
+    )
+
+
+def _tokens_around(task: Task, count: TokenCount) -> int:
+    """Tokens of the prompt without the document."""
+    earlier = sum(count(question) + count(answer) + 8 for question, answer in task.before)
+    return RESERVED + count(task.question) + earlier
+
+
+def _draw(
+    case: Case, source: str, length: int, count: TokenCount, held_out: bool
+) -> tuple[Task, str]:
+    """A task and its document. Made again, from the same random numbers, with a corrected length
+    until it is as long as required, since `compose` estimates."""
+    requested: float | None = None
+    for _ in range(3):
+        rng = Random(source)
+        keys = Keys(rng)
+        try:
+            task = case.maker(rng, keys, held_out)
+        except LookupError as error:
+            raise DoesNotFit(str(error)) from None
+        if case.records is not None:
+            return task, _record_list(task, case.records, rng, keys)
+        required = length - _tokens_around(task, count)
+        requested = required if requested is None else requested
+        try:
+            text = compose(
+                task.filler, task.units, int(requested), count, rng, keys, case.depth
+            ).text
+        except ValueError as error:
+            raise DoesNotFit(str(error)) from None
+        actual = count(text)
+        if abs(actual - required) <= TOLERANCE * required or not actual:
+            break
+        requested *= required / actual
+    return task, text
+
+
+def _record_list(task: Task, number: int, rng: Random, keys: Keys) -> str:
+    """A document of `number` records, the task's among them."""
+    filler = task.filler
+    records = [filler.unit(rng, keys) for _ in range(number - len(task.units))]
+    for unit in task.units:
+        records.insert(rng.randint(0, len(records)), unit)
+    return filler.prefix + filler.join.join(records) + filler.suffix
+
+
+def continuation(
+    document: Document, length: int, offsets: Sequence[tuple[int, int]], count: TokenCount
+) -> Item:
+    """The perplexity suite's item: a file's beginning, so that the prompt has about `length`
+    tokens, and the FORCED_TOKENS after it. `offsets` are the characters of each of the file's
+    tokens. Raises DoesNotFit."""
+    read = length - RESERVED - count(CONTINUE)
+    last = read + FORCED_TOKENS
+    if last > len(offsets):
+        raise DoesNotFit(f"it has {len(offsets):,} tokens, and {last:,} are needed")
+    border, end = offsets[read][0], offsets[last - 1][1]
+    text = hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest()[:12]
+    return Item(
+        f"{PERPLEXITY}/{length}/{text}",
+        PERPLEXITY,
+        document.name,
+        length,
+        Document(document.name, document.text[:border]),
+        CONTINUE,
+        "",
+        (),
+        Check.HOLDS_ALL,
+        length,
+        forced=document.text[border:end],
+    )

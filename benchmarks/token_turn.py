@@ -1,0 +1,178 @@
+"""One turn on given token ids, by us and by mlx-lm: no text, and no tokenizer's time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import UserError
+from app.protocol.commands import Ask
+from app.protocol.events import Event, Finished, ModelInfo
+from app.protocol.memory_model import largest_that_fits
+from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Tuning
+from app.protocol.prompt import Message, Role, Segment, SegmentKind
+from app.protocol.stats import Statistics
+from benchmarks.shapes import weights
+
+if TYPE_CHECKING:
+    from app.engine.loader import LoadedModel, ModelPair
+
+QUESTION_TOKENS = 32
+"""At the end, with the generation prompt."""
+
+
+def plain(model: Any, ids: NDArray[np.int32], step: int) -> float:
+    """Seconds until mlx-lm has the first token after `ids` (M,)."""
+    import mlx.core as mx
+    from mlx_lm.generate import generate_step
+
+    started = time.perf_counter()
+    tokens = generate_step(mx.array(ids), model, max_tokens=1, prefill_step_size=step)
+    next(tokens)
+    seconds = time.perf_counter() - started
+    tokens.close()
+    return seconds
+
+
+def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
+    """A model without a folder, with the sizes of its cache and of a prefill step. Without a
+    `config` its memory is not estimated."""
+    import mlx.core as mx
+
+    from app.engine.loader import LoadedModel
+    from app.engine.memory import NO_TRANSIENT, CacheSize, Transient
+    from app.engine.prefill import StepSize, device_backend, forward, make_stock_cache
+
+    size, transient = CacheSize(0, 0), NO_TRANSIENT
+    if config:
+        cache = make_stock_cache(model)
+        mx.eval(forward(model, cache, np.ones(1, np.int32)))
+        size = CacheSize.of(cache)
+        element = 4 if device_backend().on_cpu else 2
+        transient = Transient.of(config, element, False, False, device_backend())
+    info = ModelInfo("random", "random", 0, sum(each.nbytes for each in weights(model)), 0)
+    return LoadedModel(model, tokenizer(), info, size, StepSize(step), transient=transient)
+
+
+def turn(
+    models: Sequence[LoadedModel],
+    ids: NDArray[np.int32],
+    keep: float,
+    mode: Mode = Mode.SPARSE,
+    tuning: Tuning = DEFAULT_TUNING,
+) -> Statistics:
+    """The statistics of one turn of target and draft on `ids` (M,), to its first token, in a new
+    conversation. Raises RuntimeError when it fell back to another mode."""
+    from app.engine.conversation_cache import ConversationCache
+
+    pair = model_pair(models, ids)
+    ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
+    events: list[Event] = []
+    run_turn(pair, ask, ConversationCache(pair), events)
+    return finished(events)
+
+
+def run_turn(pair: ModelPair, ask: Ask, cache: Any, events: list[Event], **more: Any) -> Any:
+    """Runs a turn outside an engine and returns it; its events are appended to `events`."""
+    from app.engine.progress import TurnClock
+    from app.engine.turn import Turn
+
+    clock = TurnClock(ask.turn, events.append, lambda: False)
+    one = Turn(pair, ask, cache, clock, **more)
+    one.run()
+    return one
+
+
+def finished(events: Sequence[Event]) -> Statistics:
+    """Of a turn that ended as it was asked; otherwise raises RuntimeError."""
+    last = events[-1]
+    if not isinstance(last, Finished) or last.statistics is None:
+        raise RuntimeError("the turn did not finish")
+    if last.statistics.fallback:
+        raise RuntimeError(last.statistics.fallback)
+    return last.statistics
+
+
+def model_pair(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> ModelPair:
+    """Target and draft, for which every prompt is `ids`."""
+    from app.engine.loader import ModelPair
+
+    target, draft = models
+    return ModelPair(target, draft, None, _FixedPrompt(ids))
+
+
+def tokenizer() -> Any:
+    """The embedded target's."""
+    from mlx_lm.utils import load_tokenizer
+
+    from app.models.embedded import target_path
+
+    return load_tokenizer(target_path())
+
+
+class _FixedPrompt:
+    """A prompt builder whose every prompt is `ids`: a document and a question."""
+
+    def __init__(self, ids: NDArray[np.int32]) -> None:
+        self._ids = ids
+
+    def count(self, documents: object, check: object = None) -> list[int]:
+        raise NotImplementedError
+
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: object = None,
+        thinking: bool = True,
+        values: object = None,
+    ) -> Any:
+        return document_prompt(self._ids)
+
+
+def document_prompt(ids: NDArray[np.int32]) -> Any:
+    """A prompt that is one document and QUESTION_TOKENS of a question."""
+    from app.engine.prompt import Prompt
+
+    end = len(ids) - QUESTION_TOKENS
+    segments = (
+        Segment(SegmentKind.DOCUMENT, 0, end, 0, 0),
+        Segment(SegmentKind.QUESTION, end, len(ids), 0),
+    )
+    return Prompt(ids, segments, {(0, 0): np.arange(end + 1, dtype=np.int64)})
+
+
+ROUND = 1024
+
+
+def check_fits(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
+    """Raise UserError, with the longest prompt that fits, when mlx-lm's prefill of one of the
+    lengths would not fit: its attention writes down all scores of a step, ours does not."""
+    from app.engine import memory, memory_estimates
+    from app.protocol.memory import format_bytes
+
+    mlx_lm = replace(target, transient=replace(target.transient, rows=step))
+
+    def needed(tokens: int) -> float:
+        return mlx_lm.cache_size.bytes(tokens) + memory_estimates.transient_bytes(
+            mlx_lm, step, tokens
+        )
+
+    length, free = max(lengths), memory.free()
+    if target.info.context_length and length > target.info.context_length:
+        raise UserError(
+            f"{target.info.name} takes at most {target.info.context_length:,} tokens",
+            "give shorter lengths",
+        )
+    if needed(length) <= free:
+        return
+    longest = largest_that_fits(needed, free, length) // ROUND * ROUND
+    raise UserError(
+        f"A dense prefill of {length:,} tokens needs about {format_bytes(needed(length))}, and"
+        f" {format_bytes(free)} is free",
+        f"give lengths up to {longest:,}" if longest else "choose smaller models, or fewer layers",
+    )

@@ -1,0 +1,191 @@
+"""The time to the first token, by length and keep.
+
+In each run, on the same random models: mlx-lm prefills everything with the target, then our engine
+does, and then a whole sparse turn of ours, from ids to the first token, at each keep. So what a
+sparse prefill saves is measured within one engine, and that engine beside mlx-lm separately.
+
+The prediction is that of the port of SpecPrefill to unified memory (Green 2026, doi
+10.5281/zenodo.19120919): a speedup of 1 / (r + keep + e), where r is the draft's share of the dense
+prefill, and e the share of what is neither model's prefill. G is predicted over measured. All
+shares are of our own dense turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from app.errors import UserError
+from app.protocol.options import Mode
+from app.util.charts import line_chart, stacked_bars
+from benchmarks.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
+from benchmarks.shapes import random_pair, shapes
+from benchmarks.token_turn import check_fits, loaded, plain, turn
+
+if TYPE_CHECKING:
+    from app.engine.loader import LoadedModel
+
+STEP = 512
+T = TypeVar("T")
+TWO_COMPARISONS = (
+    "What a sparse prefill saves is measured within our engine, and our engine beside mlx-lm with"
+    " everything prefilled. On a Mac the second is about 1, since both call MLX's attention there;"
+    " on a CPU ours works in blocks, which has nothing to do with sparse prefill."
+)
+
+
+def measure(options: Options, progress: Progress) -> Iterator[Row]:
+    """Raises UserError for an unknown shape, or a length that does not fit."""
+    models, vocabulary = _models(options)
+    check_fits(models[0], options.lengths, STEP)
+    rng = np.random.default_rng(0)
+    for length in options.lengths:
+        ids = rng.integers(3, vocabulary, length).astype(np.int32)
+
+        def one_run(ids: np.ndarray = ids) -> dict[float, tuple[int, Run]]:
+            mlx_lm = plain(models[0].model, ids, STEP)
+            dense, dense_peak = _with_peak(partial(turn, models, ids, 1.0, Mode.FULL))
+            runs = {}
+            for keep in options.keeps:
+                sparse, peak = _with_peak(partial(turn, models, ids, keep))
+                phases = {str(part.phase): part.seconds for part in sparse.phases}
+                share = sparse.read_tokens / len(ids)
+                run = figures(share, mlx_lm, dense.ttft, sparse.ttft, phases)
+                runs[keep] = sparse.read_tokens, run | {"memory": peak / dense_peak, "peak": peak}
+            return runs
+
+        measured = progress.repeat(f"{length:,} tokens", one_run)
+        for keep in options.keeps:
+            labels = {"length": length, "keep": keep, "selected": measured[0][keep][0]}
+            yield Row(labels, [run[keep][1] for run in measured])
+
+
+def figures(
+    share: float, mlx_lm: float, dense: float, sparse: float, phases: dict[str, float]
+) -> Run:
+    """Of one run that selected this share of the prompt, in seconds."""
+    prefills = phases.get("score", 0.0) + phases.get("prefill", 0.0)
+    r, e = phases.get("score", 0.0) / dense, (sparse - prefills) / dense
+    predicted = 1 / (r + share + e)
+    return {
+        "plain": mlx_lm,
+        "dense": dense,
+        "sparse": sparse,
+        **{name: phases.get(name, 0.0) for name in ("score", "lookahead", "select", "prefill")},
+        "speedup": dense / sparse,
+        "engine": mlx_lm / dense,
+        "predicted": predicted,
+        "r": r,
+        "e": e,
+        "g": predicted / (dense / sparse),
+    }
+
+
+def _models(options: Options) -> tuple[list[LoadedModel], int]:
+    """Target and draft, and how many tokens both vocabularies have. Raises UserError."""
+    if options.target is None:
+        pair = random_pair(options.shape, options.scale, options.bits)
+        configs = [shapes()[options.shape][name] for name in ("target", "draft")]
+        models = [loaded(model, each, STEP) for model, each in zip(pair, configs, strict=True)]
+        return models, configs[0]["vocab_size"]
+    from app.chat.model_pairs import resolve_pair
+    from app.engine.pair_loader import load_pair
+
+    found = load_pair(resolve_pair(options.target, options.draft), STEP)
+    if found.draft is None or found.dense_only:
+        raise UserError(f"There is nothing to compare: {found.dense_only}", "name another pair")
+    return [found.target, found.draft], min(found.target.vocab_size, found.draft.vocab_size)
+
+
+def _with_peak(measure: Callable[[], T]) -> tuple[T, int]:
+    import mlx.core as mx
+
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    return measure(), mx.get_peak_memory()
+
+
+def about(result: Result) -> str:
+    options = result.options
+    if target := options.get("target"):
+        models = f"{target} with {options.get('draft') or 'its own draft'}"
+    else:
+        bits = f" in {options['bits']} bits" if options.get("bits") else ""
+        models = (
+            f"{options['shapes'][0]}, {options['scale']:.0%} of the layers, random weights{bits}"
+        )
+    return (
+        f"{models}. Seconds to the first token: *mlx-lm* and *dense* prefill everything, *sparse*"
+        f" is our sparse turn. {TWO_COMPARISONS} *Engine* is mlx-lm over dense; *speedup* is dense"
+        " over sparse, with the range. *r* is the draft's share of our dense turn, *e* the share of"
+        " what is neither model's prefill; *G* is the predicted speedup 1/(r+k+e) over the measured"
+        " one: below 1 on a quiet machine, since attention grows with the square of what is"
+        " prefilled. *Memory* is the peak as a share of our dense turn's."
+    )
+
+
+def charts(result: Result) -> dict[str, str]:
+    lengths = sorted({row["length"] for row in result.rows})
+    keeps = sorted({row["keep"] for row in result.rows})
+    labels = [f"{length:,}" for length in lengths]
+
+    def points(figure: str, keep: float) -> list[tuple[float, float]]:
+        chosen = [row for row in result.rows if row["keep"] == keep]
+        return [(lengths.index(row["length"]), row.median(figure)) for row in chosen]
+
+    times = {name: points(figure, keeps[0]) for name, figure in DENSE_LINES}
+    times |= {f"sparse, keep {keep:g}": points("sparse", keep) for keep in keeps}
+    gs = {f"keep {keep:g}": points("g", keep) for keep in keeps}
+    longest = [row for row in result.rows if row["length"] == lengths[-1]]
+    parts: dict[str, list[float]] = {"dense": [longest[0].median("dense")]}
+    parts |= {name: [0.0] for name, _ in PHASES} | {"rest": [0.0]}
+    for row in longest:
+        medians = [row.median(figure) for _, figure in PHASES]
+        rest = max(row.median("sparse") - sum(medians), 0.0)
+        for column, value in zip(parts.values(), [0.0, *medians, rest], strict=True):
+            column.append(value)
+    bars = ["dense", *(f"keep {row['keep']:g}" for row in longest)]
+    phases = f"Where the time goes, {lengths[-1]:,} tokens"
+    return {
+        "ttft.svg": line_chart("Time to the first token", labels, times, "s", "tokens", log=True),
+        "ttft-phases.svg": stacked_bars(phases, bars, parts, "s"),
+        "g.svg": line_chart("G: predicted over measured", labels, gs, "", "tokens"),
+    }
+
+
+DENSE_LINES = (("dense, mlx-lm", "plain"), ("dense, specchat", "dense"))
+PHASES = (
+    ("draft", "score"),
+    ("lookahead", "lookahead"),
+    ("select", "select"),
+    ("target", "prefill"),
+)
+"""What they are called in tables, and in a turn's statistics."""
+
+BENCH = Bench(
+    "ttft",
+    "Time to the first token",
+    measure,
+    about,
+    columns(
+        Column("tokens", "length", ","),
+        Column("keep", "keep", "g"),
+        Column("mlx-lm, s", "plain"),
+        Column("dense, s", "dense"),
+        *(Column(name, figure, ".3f", in_report=False) for name, figure in PHASES),
+        Column("sparse, s", "sparse"),
+        Column("engine", "engine"),
+        Column("speedup", "speedup", spread=True),
+        Column("1/(r+k+e)", "predicted"),
+        Column("r", "r", ".3f"),
+        Column("e", "e", ".3f"),
+        Column("G", "g"),
+        Column("memory", "memory"),
+    ),
+    charts=charts,
+    report_args="--length 1k,4k,8k --runs 2",
+    quick_args="--length 512 --keep 0.2,1 --scale 0.1 --runs 1",
+)

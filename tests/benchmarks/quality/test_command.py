@@ -1,0 +1,396 @@
+"""Its table, its files, its refusals, its exit status, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from app import paths
+from app.chat.engine_session import EngineSession
+from app.cli import main
+from app.models.embedded import target_path
+from app.protocol.commands import Ask, Cancel
+from app.protocol.options import Mode, Scoring
+from benchmarks.__main__ import measure
+from benchmarks.quality import command as evaluate
+from tests.benchmarks.quality.reader import Reader
+
+
+def run(arguments: list[str]) -> int:
+    return main.run(arguments, measure)
+
+
+TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(400))
+SHORT = ["quality", "--suite", "needle-single", "--length", "512", "--keep", "0.2,1", "--n", "3"]
+RUNS = 3 * 3
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setattr(paths, "cache_path", lambda: folder)
+    return folder
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
+    engine = Reader()
+    monkeypatch.setattr(evaluate, "EngineSession", lambda upkeep: EngineSession(engine))
+    return engine
+
+
+def test_the_table_goes_to_output(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SHORT, "--scoring", "random,both"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.index("512 tokens, scoring both") < out.index("512 tokens, scoring random")
+    assert re.search(r"^needle-single +0\.2 +3 +100% +100% +44–100 +0 +0 ", out, re.M)
+    assert "At keep 1, all 6 answers equal the dense ones." in out
+    assert len(reader.asks) == 3 * 5
+
+
+def test_bands_of_layers(reader: Reader) -> None:
+    bands = ["--tune", "layers=0.5,1", "--tune", "skip_layers=0,0.5"]
+    assert run([*SHORT, *bands]) == 0
+    tunings = {(ask.tuning.layers, ask.tuning.skip_layers) for ask in reader.asks}
+    assert tunings == {(0.5, 0.0), (1.0, 0.0), (1.0, 0.5)}
+
+
+def test_results_are_kept_and_fresh_forgets_them(
+    reader: Reader, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(SHORT) == 0
+    first = capsys.readouterr().out
+    assert len(list((cache / "eval").iterdir())) == 1
+    assert run(SHORT) == 0
+    assert capsys.readouterr().out == first
+    assert len(reader.asks) == RUNS
+    assert run([*SHORT, "--fresh"]) == 0
+    assert len(reader.asks) == 2 * RUNS
+
+
+def test_with_sparse_only_nothing_is_read_in_full(
+    reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 64K tokens reading in full took minutes for each item, only to say what was lost."""
+    report, figures = tmp_path / "report.md", tmp_path / "figures.json"
+    written = ["--report", str(report), "--json", str(figures)]
+    assert run([*SHORT, "--sparse-only", *written]) == 0
+    assert {ask.mode for ask in reader.asks} == {Mode.SPARSE}
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Nothing was read in full" in out
+    assert re.search(r"^needle-single +both +512 +0\.2 +3 +3 +44–100 ", out, re.M)
+    text = report.read_text()
+    assert "# Sparse reading by itself" in text
+    assert "| needle-single | both | 512 | 0.2 | 3 | 3 | 44–100 |" in text
+    assert " --sparse-only " in text
+    assert not report.with_suffix(".svg").exists()
+    (row, *_) = json.loads(figures.read_text())["sparse_only"]
+    assert (row["n"], row["right"], row["fell_back"]) == (3, 3, 0)
+    # What was read sparsely is not asked again once it is to be compared.
+    before = len(reader.asks)
+    assert run(SHORT) == 0
+    assert {ask.mode for ask in reader.asks[before:]} == {Mode.FULL}
+
+
+def test_pair_embedded_is_the_default_pair(reader: Reader) -> None:
+    assert run(SHORT) == 0
+    assert run([*SHORT, "--pair", "embedded"]) == 0
+    assert run([*SHORT, "--target", "embedded", "--draft", "embedded"]) == 0
+    assert len(reader.asks) == RUNS
+
+
+def test_a_quantised_cache_is_measured_by_itself(reader: Reader, tmp_path: Path) -> None:
+    report = tmp_path / "quality.md"
+    assert run(SHORT) == 0
+    assert run([*SHORT, "--kv-bits", "8", "--report", str(report)]) == 0
+    assert [load.kv_bits for load in reader.loads] == [None, 8]
+    assert len(reader.asks) == 2 * RUNS, "nothing of the one is taken for the other"
+    assert "cache in 8 bits" in report.read_text()
+    assert "--kv-bits 8" in report.read_text()
+
+
+def test_report_figure_and_json_are_written(reader: Reader, tmp_path: Path) -> None:
+    report, data = tmp_path / "quality.md", tmp_path / "quality.json"
+    arguments = [*SHORT, "--auto", "--report", str(report), "--json", str(data)]
+    assert run(arguments) == 0
+    text = report.read_text()
+    assert "](quality.svg)" in text
+    assert "embedded with its draft" in text
+    assert " cores, " in text
+    ElementTree.parse(tmp_path / "quality.svg")
+    content = json.loads(data.read_text())
+    assert len(content["records"]) == 3 * 4
+    assert content["guard"]["unsafe"] == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        *("cache", "quality.json", "quality.md", "quality.svg"),
+    ]
+    before = [p.read_bytes() for p in (report, report.with_suffix(".svg"), data)]
+    assert run(arguments) == 0
+    assert [p.read_bytes() for p in (report, report.with_suffix(".svg"), data)] == before
+
+
+def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Path) -> None:
+    report = tmp_path / "a report.md"
+    arguments = [*SHORT, "--held-out", "--tune", "chunk=16", "--seed", "7"]
+    assert run([*arguments, "--report", str(report)]) == 0
+    text = report.read_text()
+    command = re.search("```sh\n(.+)\n```", text)
+    assert command is not None
+    report.unlink()
+    asked = len(reader.asks)
+    program, module, name, *again = shlex.split(command[1])
+    assert (program, module, name) == ("python", "-m", "benchmarks")
+    assert run(again) == 0
+    assert report.read_text() == text
+    assert len(reader.asks) == asked
+    assert {ask.tuning.chunk for ask in reader.asks if ask.mode is Mode.SPARSE} == {16}
+
+
+def test_every_tuning_but_the_scoring_may_be_given(reader: Reader) -> None:
+    values = ("lookahead=2", "pool=1", "chunk=16", "neighbours=0.25", "recall_share=0.75")
+    assert run([*SHORT, *(part for value in values for part in ("--tune", value))]) == 0
+    tuning = reader.asks[-1].tuning
+    given = dict(value.split("=") for value in values)
+    assert {name: str(getattr(tuning, name)) for name in given} == given
+
+
+def test_several_values_are_measured_beside_each_other(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*SHORT, "--tune", "chunk=16,32", "--tune", "pool=1,13"]) == 0
+    tried = {(ask.tuning.chunk, ask.tuning.pool) for ask in reader.asks if ask.mode is Mode.SPARSE}
+    assert tried == {(16, 1), (16, 13), (32, 1), (32, 13)}
+    assert "scoring both pool=1 chunk=16" in capsys.readouterr().out
+
+
+def test_the_published_scoring_beside_ours(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*SHORT, "--scoring", "both", "--published"]) == 0
+    tried = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
+    found = {(t.scoring, t.lookahead, t.pool, t.chunk, t.neighbours) for t in tried}
+    assert found == {(Scoring.BOTH, 8, 13, 32, 0.5), (Scoring.LOOKAHEAD, 8, 13, 32, 0.0)}
+    assert "scoring lookahead neighbours=0.0" in capsys.readouterr().out
+
+
+def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
+    given = ["--tune", "chunk=16", "--ablate", "pool=1,13", "--ablate", "neighbours=0"]
+    assert run([*SHORT, *given]) == 0
+    asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
+    tried = {(tuning.chunk, tuning.pool, tuning.neighbours) for tuning in asks}
+    assert tried == {(16, 13, 0.5), (16, 1, 0.5), (16, 13, 0.0)}
+
+
+def test_perplexity_of_files(
+    reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text(TEXT)
+    arguments = ["--suite", "perplexity", "--file", str(file), "--file", str(file)]
+    assert run([*SHORT[:1], *SHORT[3:], *arguments]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^both +512 +0\.2 +1 +7\.3\d+ +1\d\.\d+ +2\.\d+ +2\d\.\d +0$", out, re.M)
+    assert "needle" not in out
+
+
+REFUSALS = {
+    "unknown suite": (["--suite", "needles"], "choose from all, needle, passages, needle-single"),
+    "no length": (["--length", "4x"], "such as 4096 or 4k"),
+    "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
+    "a short length": (["--length", "255"], "from 256 on"),
+    "keep above 1": (["--keep", "0.2,1.5"], "'1.5' is not a valid keep"),
+    "keep is nan": (["--keep", "nan"], "from 0 to 1"),
+    "unknown scoring": (
+        ["--scoring", "best"],
+        "lookahead, question, both, joined, likelihood, random, lexical",
+    ),
+    "no items": (["--n", "0"], "not a valid number of items"),
+    "half an item": (["--n", "1.5"], "whole number"),
+    "a negative seed": (["--seed", "-1"], "'-1' is not a valid seed"),
+    "unknown tuning": (["--tune", "width=3"], "NAME from lookahead, pool, chunk"),
+    "an unknown thing to ablate": (["--ablate", "width=3"], "NAME from lookahead, pool, chunk"),
+    "a tuning without value": (["--tune", "chunk"], "NAME=VALUE"),
+    "a chunk of nothing": (["--tune", "chunk=0"], "'0' is not a valid chunk"),
+    "an even pool": (["--tune", "pool=4"], "odd"),
+    "no layer": (["--tune", "layers=0.5", "--tune", "skip_layers=0.5"], "No layer is left"),
+    "neighbours above 1": (["--tune", "neighbours=2"], "from 0 to 1"),
+    "recall at times": (["--tune", "recall=maybe"], "choose from yes, no"),
+    "scoring as tuning": (["--tune", "scoring=both"], "--scoring"),
+    "three models": (["--pair", "a", "b", "c"], "not 3"),
+    "the pair twice": (["--pair", "embedded", "--draft", "embedded"], "given twice"),
+    "no such model": (["--pair", "no/model", "embedded"], "no/model"),
+    "attention without a draft": (["--target", "{target}", "--scoring", "both"], "needs a draft"),
+    "published without a draft": (
+        ["--target", "{target}", "--scoring", "random", "--published"],
+        "'lookahead' needs a draft",
+    ),
+    "auto with nothing in full": (["--sparse-only", "--auto"], "--auto is compared with"),
+    "perplexity with nothing in full": (
+        ["--sparse-only", "--suite", "perplexity", "--file", "{room}/text.txt"],
+        "compared with a full prefill",
+    ),
+    "no file": (["--suite", "perplexity"], "--file"),
+    "no suite for a file": (
+        ["--file", "{room}/text.txt"],
+        "or add hops-in-files, real, real-reworded, passage, passage-reworded, passages",
+    ),
+    "not the real documents": (
+        ["--suite", "real", "--file", "{room}/text.txt"],
+        "'gpl-3.0.txt' that is asked about is missing: fetch the documents",
+    ),
+    "no such file": (["--suite", "perplexity", "--file", "{room}/nothing"], "nothing"),
+    "a short file": (
+        ["--suite", "perplexity", "--length", "32k", "--file", "{room}/text.txt"],
+        "'text.txt' is too short",
+    ),
+    "report in no folder": (["--report", "{room}/no/report.md"], "cannot be written"),
+    "report is a folder": (["--report", "{room}"], "cannot be written"),
+    "report is its figure": (["--report", "{room}/report.svg"], ".md"),
+    "json in no folder": (["--json", "{room}/no/out.json"], "cannot be written"),
+    "json is the figure": (["--report", "{room}/r.md", "--json", "{room}/r.svg"], "two names"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_bad_input_is_one_sentence_and_nothing_is_measured(
+    reader: Reader, tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    (room / "text.txt").write_text(TEXT)
+    arguments, expected = REFUSALS[case]
+    target = str(target_path())
+    filled = [a.format(room=room, target=target) for a in arguments]
+    assert run([*SHORT, *filled]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("specchat: ")
+    assert err.endswith(".\n")
+    assert expected in err
+    assert reader.asks == []
+    assert [p.name for p in room.iterdir()] == ["text.txt"]
+
+
+def test_a_pair_that_only_reads_densely_is_refused(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader.dense_only = "This model is read in full: with gaps its answers change by 5%."
+    assert run(SHORT) == 2
+    assert "there is nothing to compare." in capsys.readouterr().err
+    assert reader.asks == []
+
+
+def test_when_nothing_fits_it_says_why(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    reader.context = 300
+    assert run(SHORT) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    skipped, problem = err.splitlines()
+    assert "3 of 3 items skipped" in skipped
+    assert problem == "specchat: Nothing was measured: choose another --length or --suite."
+
+
+def interrupt(at: int) -> Callable[[Ask], None]:
+    def on_ask(ask: Ask) -> None:
+        if ask.turn == at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return on_ask
+
+
+def test_a_turn_that_is_cancelled_by_itself_is_a_stop_too(reader: Reader) -> None:
+    reader.on_ask = lambda ask: reader.send(Cancel(ask.turn)) if ask.turn == 4 else None
+    assert run(SHORT) == 130
+    assert len(reader.asks) == 4
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
+    reader: Reader, tmp_path: Path, at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.md"
+    reader.on_ask = interrupt(at)
+    before = signal.getsignal(signal.SIGINT)
+    assert run([*SHORT, "--report", str(report)]) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    out, err = capsys.readouterr()
+    assert f"Stopped after {at - 1} of {RUNS} runs; the same command continues" in err
+    assert "Nothing was written yet." in err
+    assert "needle-single" in out if at > 3 else "Nothing was measured yet." in out
+    assert not report.exists()
+    reader.on_ask = lambda ask: None
+    assert run([*SHORT, "--report", str(report)]) == 0
+    assert len(reader.asks) == RUNS + 1, "the one that was stopped is asked again"
+    assert report.exists()
+
+
+def test_failed_turns_are_in_the_table_but_end_well(
+    reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader.on_ask = lambda ask: (
+        "The \x1b[31mmachine is full" if ask.keep_ratio == 0.2 and ask.turn > 1 else None
+    )
+    assert run(SHORT) == 0
+    out = capsys.readouterr().out
+    assert "machine is full: do something about it." in out
+    assert "\x1b" not in out
+
+
+def test_a_terminal_gets_one_line_that_is_wiped_at_the_end(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(evaluate, "LIVE_SECONDS", 0.0)
+    assert run(SHORT) == 0
+    err = capsys.readouterr().err
+    assert "needle-single 512 · item 2 · 3/9 runs · ETA 0 s" in err
+    assert "\n" not in err
+    assert err.endswith("\r\x1b[K")
+
+
+def test_a_log_gets_a_line_now_and_then(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluate, "QUIET_SECONDS", 0.0)
+    assert run(SHORT) == 0
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "needle-single 512 · item 1 · 0/9 runs\n" in err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (29, "29 s"), (40, "1 min"), (3599, "1 h 0 min")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert evaluate._duration(seconds) == text
+
+
+def test_the_embedded_pair_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The real engine, for a few seconds: what it answers is other tests' business."""
+    file, data = tmp_path / "text.txt", tmp_path / "out.json"
+    file.write_text(TEXT)
+    arguments = ["quality", "--suite", "turns,perplexity", "--file", str(file), "--length", "300"]
+    arguments += ["--keep", "0.3,1", "--n", "2", "--auto", "--json", str(data)]
+    assert run([*arguments, "--scoring", "both,random,lexical"]) == 0
+    assert "At keep 1, all 6 answers equal the dense ones." in capsys.readouterr().out
+    content = json.loads(data.read_text())
+    assert len(content["records"]) == 2 * (1 + 3 * 2 + 1) + (1 + 3 * 2)
+    assert [r["failed"] or r["fallback"] for r in content["records"]] == [None] * 23
+    for row in content["perplexity"]:
+        same = pytest.approx(1.0, abs=1e-4)
+        assert row["ratio"] == same if row["keep"] == 1.0 else row["ratio"] != same
+    for cell in content["cells"]:
+        assert 0.3 < cell["read_fraction"] <= (1.0 if cell["keep"] == 1.0 else 0.7)

@@ -1,0 +1,269 @@
+"""Questions about real documents: excerpts that have the answer, and what is recorded of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.chat.engine_session import EngineSession
+from app.engine import prompt_reader
+from app.engine.attention_scores import ScoringError
+from app.errors import UserError
+from app.models.embedded import draft_path, target_path
+from app.protocol.commands import CachePolicy, Load
+from app.protocol.events import Selected
+from app.protocol.options import BackgroundPolicy, Mode, Scoring
+from app.protocol.prompt import Document, Span, SpanReason, SpanText
+from benchmarks.quality.figure import results_figure
+from benchmarks.quality.judge import share_selected
+from benchmarks.quality.real_documents import Corpus, Fact, facts_of
+from benchmarks.quality.real_results import RealCell, real_cells
+from benchmarks.quality.report import _real_table
+from benchmarks.quality.results import sparse_cells, wilson
+from benchmarks.quality.results_log import Record, ResultsLog
+from benchmarks.quality.runner import Runner
+from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.suites import HELD_OUT, ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
+from benchmarks.quality.tasks import Check, is_correct
+from benchmarks.quality.tokens import FolderTokens
+
+TOKENS = FolderTokens(target_path())
+FACTS = facts_of(REAL)
+FILLER = "Between two facts nothing is said that anybody could ask about. "
+
+
+def documents(filler: int, facts: Sequence[Fact] = FACTS) -> tuple[Document, ...]:
+    """Stand-ins for the real ones: every passage, `filler` sentences after each."""
+    texts: dict[str, str] = {}
+    for fact in facts:
+        passage = fact.passage.replace(" ", "\n", 1)
+        texts[fact.document] = texts.get(fact.document, "") + f"{passage}. {FILLER * filler}"
+    return tuple(Document(f"texts/{name}", text) for name, text in texts.items())
+
+
+SHORT, LONG = documents(2), documents(40)
+
+
+def words(text: str) -> set[str]:
+    """The first letters of long words, and pairs of Chinese characters."""
+    alphabetic = re.findall(r"[^\W\d_]{4,}", text.lower())
+    chinese = re.findall(r"(?=([\u4e00-\u9fff]{2}))", text)
+    return {word[:6] for word in alphabetic if not "\u3040" <= word[0] <= "\u9fff"} | set(chinese)
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.question)
+def test_a_fact(fact: Fact) -> None:
+    assert is_correct(fact.answer, fact.expected, Check.HOLDS_ANY)
+    assert any(each.casefold() in fact.passage.casefold() for each in fact.expected)
+    assert words(fact.question) & words(fact.passage), "in the document's own words"
+    assert not words(fact.reworded) & words(fact.passage), "in other words"
+    assert not is_correct(fact.reworded, fact.expected, Check.HOLDS_ANY)
+
+
+FUNCTION_WORDS = words(
+    "also does from into should that them they this were where which with"
+    " dass eine gegen kann nicht noch sein sich sind unter avant avec dans leurs pour sans"
+)
+
+
+@pytest.mark.parametrize("suite", HELD_OUT)
+def test_held_out_facts(suite: str) -> None:
+    """In other words: one in ten may share a word, such as a function word of another language."""
+    facts = facts_of(suite)
+    assert len({fact.passage for fact in facts}) == len(facts) >= 25
+    shared = 0
+    for fact in facts:
+        assert fact.answer
+        question = fact.reworded if suite.endswith(REWORDED) else fact.question
+        shared += bool(words(question) & words(fact.passage) - FUNCTION_WORDS)
+    share = shared / len(facts)
+    assert share <= 0.1 if suite.endswith(REWORDED) else share >= 0.9
+
+
+def test_documents_alternate() -> None:
+    names = [fact.document for fact in FACTS]
+    assert len(set(names[:4])) == 4
+    assert set(Counter(names).values()) == {len(FACTS) // 4}
+
+
+@pytest.mark.parametrize(("files", "length"), [(LONG, 500), (LONG, 2000), (SHORT, 2000)])
+def test_an_excerpt_has_its_length_and_the_passage(
+    files: tuple[Document, ...], length: int
+) -> None:
+    corpus = Corpus(files, TOKENS)
+    corpus.check([REAL])
+    depths = []
+    for index, fact in enumerate(FACTS):
+        item = corpus.item(REAL, index, length, 0)
+        ((start, end),) = item.passages
+        text = item.document.text
+        assert text[start:end].split() == fact.passage.split()
+        assert TOKENS.count(text) == pytest.approx(length - TOKENS.count(item.question), abs=60)
+        depths.append(start / len(text))
+        other = corpus.item(REAL + REWORDED, index, length, 0)
+        assert (item.question, other.question) == (fact.question, fact.reworded)
+    assert min(depths) < 0.3
+    assert max(depths) > 0.7
+
+
+def test_several_passages_are_asked_about_at_once() -> None:
+    suite = "passage-several"
+    facts = {fact.question: fact for fact in facts_of(suite)}
+    corpus = Corpus(documents(40, list(facts.values())), TOKENS)
+    corpus.check([suite])
+    others = set()
+    for index in range(12):
+        item = corpus.item(suite, index, 3000, 0)
+        text = item.document.text
+        found = [text[start:end] for start, end in item.passages]
+        asked = [next(q for q, f in facts.items() if f.passage.split() == t.split()) for t in found]
+        assert item.question == " ".join(asked)
+        assert len(set(asked)) == 2
+        others.add(asked[1])
+        reworded = corpus.item(suite + REWORDED, index, 3000, 0)
+        assert reworded.question == " ".join(facts[q].reworded for q in asked)
+        one = (SpanText(0, 0, 0, *item.passages[0]),)
+        spans = (Span(0, 1, SpanReason.IMPORTANT, 1.0),)
+        selected = Selected(1, 0.5, 1, 2, spans, one)
+        share = share_selected(selected, item)
+        assert share is not None
+        assert 0 < share < 1, "only one of the two"
+    assert len(others) > 6
+    with pytest.raises(DoesNotFit, match="no other passage"):
+        corpus.item(suite, 0, 100, 0)
+
+
+def test_an_item_is_the_same_for_the_same_seed() -> None:
+    one, again = (Corpus(LONG, TOKENS) for _ in range(2))
+    assert one.item(REAL, 11, 500, 7) == again.item(REAL, 11, 500, 7)
+    assert one.item(REAL, 11, 500, 7) != one.item(REAL, 11, 500, 8)
+    further = one.item(REAL, 11 + len(FACTS), 500, 7)
+    assert further.question == one.item(REAL, 11, 500, 7).question
+    assert further.document != one.item(REAL, 11, 500, 7).document
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(DoesNotFit, match="the documents have only"):
+        Corpus(SHORT, TOKENS).item(REAL, 0, 1_000_000, 0)
+    with pytest.raises(DoesNotFit, match="its passage alone takes"):
+        Corpus(LONG, TOKENS).item(REAL, 0, 60, 0)
+
+
+def test_documents_that_are_missing_or_differ() -> None:
+    with pytest.raises(UserError, match=r"is missing: fetch .* `make real-texts`"):
+        Corpus(LONG[1:], TOKENS).check([REAL])
+    other = replace(LONG[0], text="Something else.")
+    with pytest.raises(UserError, match="differs"):
+        Corpus((other, *LONG[1:]), TOKENS).check([REAL])
+
+
+def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
+    settings = Settings((REAL,), (500,), (0.1, 1.0), (Scoring.LEXICAL,), n=2, files=LONG)
+    log = ResultsLog(tmp_path / "results.jsonl")
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(Load(str(target_path()), str(draft_path())))
+        outcome = Runner(session, settings, log, TOKENS).run()
+    log.close()
+    assert outcome.complete
+    by_keep = {
+        (record.item, record.keep if record.mode == Mode.SPARSE else None): record
+        for record in outcome.records
+    }
+    for index in range(2):
+        dense, some, everything = (by_keep[f"real/500/{index}", k] for k in (None, 0.1, 1.0))
+        assert dense.passage is None
+        assert everything.passage == 1.0
+        assert some.passage is not None
+        assert dense.loss == pytest.approx(everything.loss, abs=1e-3)
+        assert some.loss != pytest.approx(dense.loss, abs=1e-3)
+        assert dense.answer == everything.answer
+        assert not any(record.failed for record in (dense, some, everything))
+
+
+def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
+    keeps, scorings = (0.1, 0.3), (Scoring.QUESTION, Scoring.LEXICAL)
+    tunings = (replace(TUNING, read_on=0.0),)
+    settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, tunings=tunings, files=LONG)
+    log = ResultsLog(tmp_path / "results.jsonl")
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(Load(str(target_path()), str(draft_path())))
+        runner = Runner(session, settings, log, TOKENS)
+        outcome = runner.run()
+        turns = runner._turn
+    log.close()
+    found = {
+        (record.suite, record.item[-1], record.scoring, record.keep): record
+        for record in outcome.records
+        if record.mode == Mode.SPARSE
+    }
+    assert len(found) == 2 * 2 * 2 * 2
+    for (suite, *rest), record in found.items():
+        assert record.passage == found[REAL, *rest].passage
+        assert record.read_fraction == pytest.approx(found[REAL, *rest].read_fraction, abs=1e-5)
+        assert (record.loss is None) == (suite in ONLY_PASSAGES)
+    assert turns == 2 * (2 + 2 * 5)
+    assert {cell.suite for cell in sparse_cells(outcome.records)} == {REAL}
+    assert [cell.n for cell in real_cells(outcome.records)] == [2] * 8
+
+
+def test_a_draft_that_cannot_score_finds_no_passage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ScoringError("it cannot")
+
+    monkeypatch.setattr(prompt_reader, "score", fail)
+    settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.QUESTION,), n=1, files=LONG)
+    log = ResultsLog(tmp_path / "results.jsonl")
+    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+        session.load(Load(str(target_path()), str(draft_path())))
+        outcome = Runner(session, settings, log, TOKENS).run()
+    log.close()
+    assert outcome.complete
+    assert [record.passage for record in outcome.records] == [None, None]
+    assert all(record.fallback for record in outcome.records)
+
+
+def record(item: int, mode: Mode, **values: object) -> Record:
+    scoring = "both" if mode is Mode.SPARSE else ""
+    base = Record(f"real/500/{item}", "", "", REAL, "", 500, str(mode), 0.1, scoring)
+    return replace(base, **values)  # type: ignore[arg-type]
+
+
+def test_cells() -> None:
+    records = [
+        record(0, Mode.FULL, loss=1.0, tokens="a"),
+        record(0, Mode.SPARSE, loss=1.5, tokens="a", passage=1.0),
+        record(1, Mode.FULL, loss=2.0, tokens="b"),
+        record(1, Mode.SPARSE, loss=3.5, tokens="c", passage=0.4),
+        record(2, Mode.FULL, loss=9.0, tokens="b"),
+        record(2, Mode.SPARSE, failed="No.", loss=9.0, passage=1.0),
+    ]
+    (cell,) = real_cells(records)
+    assert (cell.n, cell.loss, cell.dense_loss, cell.change) == (2, 2.5, 1.5, 1.0)
+    assert cell.margin == pytest.approx(1.96 * 0.5)
+    assert cell.passage.share == 0.5
+    assert cell.agreed is not None
+    assert cell.agreed.share == 0.5
+    (alone,) = real_cells([each for each in records if each.mode == Mode.SPARSE])
+    assert (alone.n, alone.loss, alone.dense_loss, alone.agreed) == (2, 2.5, None, None)
+
+
+def test_what_is_drawn_and_written() -> None:
+    cell = RealCell(PASSAGE, 500, "both", 0.1, 4, wilson(3, 4), None)
+    answered = replace(
+        cell, suite=REAL, loss=2.0, dense_loss=1.5, change=0.5, agreed=wilson(1, 4), margin=0.1
+    )
+    drawn = results_figure((), (answered, cell), "t")
+    assert "real, read (n = 4)" in drawn
+    assert "passage, read (n = 4)" in drawn
+    assert "500 tokens, both, keep 0.1: 3 of 4 passages read" in drawn
+    rows = _real_table((answered, cell)).plain().splitlines()
+    expected = "real both 500 0.1 4 75.0 30–95 2.00 1.50 +0.50 ± 0.10 25.0"
+    assert rows[-2].split() == expected.split()
+    assert rows[-1].split() == ["passage", "both", "500", "0.1", "4", "75.0", "30–95"]

@@ -1,0 +1,249 @@
+"""What is printed and written: narrow enough, well formed, the same again, and nothing hidden."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from app.protocol.options import Mode, Scoring
+from app.protocol.prompt import Document
+from app.protocol.stats import Reading
+from benchmarks.quality.confidence import confidence_note
+from benchmarks.quality.figure import results_figure
+from benchmarks.quality.json_report import as_json
+from benchmarks.quality.report import Study, markdown, table
+from benchmarks.quality.results_log import Record
+from benchmarks.quality.settings import Settings
+from benchmarks.quality.suites import DEFAULT, SUITES
+from tests.benchmarks.quality.test_results import record
+
+KEEPS = (0.05, 0.2, 1.0)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def records(
+    suites: tuple[str, ...] = DEFAULT,
+    lengths: tuple[int, ...] = (1024, 4096),
+    scorings: tuple[str, ...] = ("both", "random"),
+    n: int = 8,
+) -> tuple[Record, ...]:
+    """Every third item is lost at a small keep, one suite is always wrong."""
+    found = []
+    for length in lengths:
+        for suite in suites:
+            cases = SUITES[suite].cases
+            for i in range(n):
+                more = {"length": length, "case": cases[i % len(cases)].name}
+                item = f"{suite}/{length}/{i}"
+                good = suite != "cwe"
+                found.append(record(item, Mode.FULL, good, **more))
+                for scoring in scorings:
+                    for keep in KEEPS:
+                        right = good and (keep == 1.0 or i % 3 > 0)
+                        ways = more | {"scoring": scoring, "keep": keep}
+                        found.append(record(item, Mode.SPARSE, right, **ways))
+                auto = more | {"guard": "It counts." if suite == "count" else None}
+                found.append(record(item, Mode.AUTO, good, **auto))
+    return tuple(found)
+
+
+SETTINGS = Settings(DEFAULT, (1024, 4096), KEEPS, (Scoring.BOTH, Scoring.RANDOM), n=8, auto=True)
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return Study(
+        SETTINGS,
+        ("target", "a draft"),
+        "0.1.0",
+        "a machine",
+        "python -m benchmarks quality",
+        records(),
+    )
+
+
+def with_perplexity(study: Study) -> Study:
+    pair = [record("perplexity/1024/x", m, False, loss=9.5) for m in (Mode.FULL, Mode.SPARSE)]
+    return replace(study, records=(*study.records, *pair))
+
+
+def test_the_table_fits_80_columns_and_has_every_cell(study: Study) -> None:
+    long = "Reading 32,768 tokens needs more memory than there is on this machine: lower keep."
+    failing = record("vt/1024/0", Mode.SPARSE, False, failed=long, keep=0.7, ttft=0.0)
+    study = with_perplexity(study)
+    text = table(replace(study, records=(*study.records, failing), skipped=(long,), stale=3))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    rows = re.findall(r"^([a-z0-9-]+) +([\d.]+) +8 ", text, re.M)
+    assert len(rows) == len(DEFAULT) * len(KEEPS) * 2 * 2
+    assert {suite for suite, _ in rows} == set(DEFAULT)
+    for part in ("1,024 tokens, scoring both", "4,096 tokens, scoring random", "Perplexity"):
+        assert part in text
+    assert " ".join(long.split()) in " ".join(text.split())
+    assert "with --fresh all are" in " ".join(text.split())
+
+
+def test_a_row_says_what_was_lost(study: Study) -> None:
+    text = table(study).split("4,096 tokens, scoring both")[1]
+    row = next(line for line in text.splitlines() if line.startswith("quote") and " 0.05" in line)
+    assert row.split() == ["quote", "0.05", "8", "100%", "62%", "31–86", "3", "0", "25%", "4.0x"]
+
+
+def test_what_must_not_be_overlooked_is_said(study: Study) -> None:
+    assert (
+        f"At keep 1, all {len(DEFAULT) * 2 * 2 * 8} answers equal the dense ones." in study.notes()
+    )
+    changed = [
+        replace(r, tokens="other") if r.keep == 1.0 and r.suite == "quote" and r.scoring else r
+        for r in study.records
+    ]
+    notes = replace(study, records=tuple(changed)).notes()
+    assert "quote at 4,096 tokens, scoring both: 8 of 8 differ from dense at keep 1." in notes
+    assert not any(note.startswith("At keep 1, all") for note in notes)
+    unsaid = record("vt/1024/0", Mode.SPARSE, True, reading=str(Reading.DENSE))
+    notes = replace(study, records=(*study.records, unsaid)).notes()
+    assert "1 turns should have been read sparsely, and were read in full." in notes
+
+
+def test_answers_without_a_word_are_said() -> None:
+    records = (
+        record("vt/1024/0", Mode.FULL, True, answer="four"),
+        record("vt/1024/0", Mode.SPARSE, False, ended="length", answer=" "),
+    )
+    (note,) = Study(SETTINGS, ("t", None), "", "", "", records).notes()
+    assert note.startswith("1 of 2 answers were cut off before their first word")
+
+
+def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> None:
+    text = markdown(with_perplexity(study), "quality.svg")
+    assert text.startswith("# Sparse reading against dense: target with a draft\n")
+    for part in (
+        "```sh\npython -m benchmarks quality\n```",
+        "](quality.svg)",
+        "a machine",
+        "seed 0",
+        "chunk 32",
+        "### 4,096 tokens",
+        "| needle-single | both | 100.0 | 62.5 | 62.5 | 100.0 |",
+        "## Equal answers",
+        "| 4,096 | both | 1 | 80 | 100.0 | 100.0 | 4.00x | 1.00x |",
+        "## Perplexity",
+        "## The guard",
+        "| count | unsafe | 16 | 16 |",
+        "recall 25% (16–37) of 64 unsafe items",
+        "- At keep 1,",
+    ):
+        assert part in text, part
+    for case in SUITES["adversarial"].cases:
+        assert f"| {case.name} | both | 1,024 | 0.2 | 1 |" in text
+
+
+def test_every_table_of_the_report_is_whole(study: Study) -> None:
+    blocks = re.findall(r"(?:^\|.*\n?)+", markdown(with_perplexity(study), "a.svg"), re.M)
+    assert len(blocks) == 3 + len(DEFAULT) + 2
+    for block in blocks:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+        assert len(widths) == 1, block
+
+
+def test_text_of_others_is_no_markup_in_the_report(study: Study) -> None:
+    failing = record("vt/1024/0", Mode.SPARSE, False, failed="a | b <script> [c](d)", keep=0.7)
+    text = markdown(replace(study, records=(*study.records, failing)), "a.svg")
+    assert r"a \| b \<script\> \[c\](d)" in text
+
+
+def test_the_same_results_make_the_same_texts(study: Study) -> None:
+    again = replace(study, records=tuple(reversed(study.records)))
+    assert markdown(again, "a.svg") == markdown(study, "a.svg")
+    assert table(again) == table(study)
+    assert results_figure(again.cells, (), "t") == results_figure(study.cells, (), "t")
+
+
+def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
+    files = (Document("a.txt", "long text"),)
+    content = json.loads(as_json(replace(study, settings=replace(SETTINGS, files=files))))
+    assert content["settings"]["files"] == ["a.txt"]
+    assert content["settings"]["keeps"] == list(KEEPS)
+    assert [tuning["chunk"] for tuning in content["settings"]["tunings"]] == [32]
+    assert len(content["records"]) == len(study.records)
+    assert len(content["cells"]) == len(DEFAULT) * 2 * 2 * len(KEEPS)
+    assert content["guard"]["recall"]["share"] == pytest.approx(16 / 64)
+    cell = next(c for c in content["cells"] if c["suite"] == "quote" and c["keep"] == 0.05)
+    assert (cell["n"], cell["right"], cell["regressions"]) == (8, 5, 3)
+
+
+@pytest.mark.parametrize("scorings", [("both",), tuple(Scoring)])
+@pytest.mark.parametrize("suites", [("quote",), ("vt", "quote"), DEFAULT])
+def test_the_figure_is_well_formed_and_inside_its_frame(
+    suites: tuple[str, ...], scorings: tuple[str, ...]
+) -> None:
+    study = Study(SETTINGS, ("a & b", None), "", "", "", records(suites, (1024, 4096), scorings))
+    root = ElementTree.fromstring(results_figure(study.cells, (), f"Accuracy: {study.title} <x>"))
+    width, height = (float(root.attrib[name]) for name in ("width", "height"))
+    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
+    for suite in suites:
+        assert f"{suite} (n = 8)" in texts
+    for label in ("0.05", "0.2", "1", "100 %", "keep", "4,096 tokens, both"):
+        assert label in texts
+    marks = [node for node in root.iter() if node.find(f"{SVG}title") is not None]
+    points = [m for m in marks if "right" in m.findtext(f"{SVG}title", "")]
+    assert len(points) == len(suites) * 2 * len(scorings) * len(KEEPS)
+    for group in root.iter(f"{SVG}g"):
+        x0, y0 = (float(v) for v in re.findall(r"[\d.]+", group.attrib["transform"]))
+        for node in group:
+            for x, y in coordinates(node):
+                assert 0 <= x0 + x <= width
+                assert 0 <= y0 + y <= height
+    dashed = [n for n in root.iter(f"{SVG}polyline") if "stroke-dasharray" in n.attrib]
+    assert len(dashed) == len(suites) * 2, "one dense line a suite and length"
+
+
+def coordinates(node: ElementTree.Element) -> list[tuple[float, float]]:
+    given = node.attrib
+    if "points" in given:
+        return [tuple(map(float, p.split(","))) for p in given["points"].split()]  # type: ignore[misc]
+    pairs = [("x", "y"), ("cx", "cy"), ("x1", "y1"), ("x2", "y2")]
+    return [(float(given[a]), float(given[b])) for a, b in pairs if a in given]
+
+
+def test_a_point_is_drawn_where_its_accuracy_is() -> None:
+    study = Study(SETTINGS, ("t", None), "", "", "", records(("quote",), (1024,), ("both",), n=4))
+    root = ElementTree.fromstring(results_figure(study.cells, (), "t"))
+    (group,) = root.iter(f"{SVG}g")
+    labels = {n.text: float(n.attrib["y"]) - 4 for n in group.iter(f"{SVG}text") if n.text}
+    circles = [float(n.attrib["cy"]) for n in group.iter(f"{SVG}circle")]
+    assert labels["100 %"] < labels["50 %"] < labels["0 %"]
+    middle = labels["50 %"]
+    assert circles == pytest.approx([middle, middle, labels["100 %"]], abs=0.1)
+
+
+def test_one_keep_still_makes_a_figure() -> None:
+    some = tuple(r for r in records(("quote",), (1024,), ("both",)) if r.keep != 0.05)
+    cells = [c for c in Study(SETTINGS, ("t", None), "", "", "", some).cells if c.keep == 0.2]
+    ElementTree.fromstring(results_figure(cells, (), "t"))
+
+
+def test_a_suite_without_unsafe_items_says_so() -> None:
+    study = Study(SETTINGS, ("t", None), "", "", "", records(("quote",), (1024,)))
+    assert "recall not known of 0 unsafe items" in " ".join(table(study).split())
+
+
+def test_a_note_says_whether_confidence_tells_right_from_wrong() -> None:
+    def answered(right: bool, confidence: float | None, reading: str = "sparse") -> Record:
+        item = f"{right}{confidence}"
+        return Record(
+            item, "", "", "many", "", 512, "sparse", 0.2, "both",
+            right=right, reading=reading, confidence=confidence,
+        )  # fmt: skip
+
+    wrong = [answered(False, 0.5), answered(False, 0.95)]
+    right = [answered(True, 0.99), answered(True, 0.95), answered(True, None)]
+    dense = [answered(False, 0.1, "dense")]
+    note = confidence_note([*wrong, *right, *dense])
+    assert note is not None
+    assert "less than 90% sure of 1 of 2 wrong and 0 of 2 right ones" in note
+    assert "in 88% of the pairs" in note
+    assert confidence_note(right) is confidence_note(wrong) is None

@@ -1,0 +1,425 @@
+"""Measuring: every item in every configuration, logged at once, continued after a stop."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from app.chat.engine_session import EngineSession
+from app.errors import UserError
+from app.models.embedded import draft_path, target_path
+from app.protocol.commands import Ask, Load
+from app.protocol.options import Mode, Scoring
+from app.protocol.prompt import Document
+from benchmarks.quality import results, runner
+from benchmarks.quality.guard_stats import guard_stats
+from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
+from benchmarks.quality.runner import Outcome, Runner, Status, item_keys, results_name
+from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.tokens import FolderTokens
+from tests.benchmarks.quality.reader import Reader
+
+TOKENS = FolderTokens(target_path())
+SETTINGS = Settings(("needle-single", "count"), (1024,), (0.2, 1.0), (Scoring.BOTH,), n=4)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "eval" / "results.jsonl"
+
+
+def measure(
+    file: Path, settings: Settings = SETTINGS, reader: Reader | None = None, fresh: bool = False
+) -> tuple[Outcome, list[Ask]]:
+    reader = reader or Reader()
+    ledger = ResultsLog(file, fresh)
+    try:
+        session = EngineSession(reader)
+        return Runner(session, settings, ledger, TOKENS, reader.context).run(), reader.asks
+    finally:
+        ledger.close()
+
+
+def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> None:
+    settings = replace(SETTINGS, scorings=(Scoring.QUESTION, Scoring.RANDOM), auto=True, n=2)
+    outcome, asks = measure(file, settings)
+    ways = [(ask.mode, ask.keep_ratio, ask.tuning.scoring) for ask in asks]
+    first = ways[:6]
+    assert first[0][0] is Mode.FULL
+    assert first[1:5] == [
+        (Mode.SPARSE, keep, scoring)
+        for scoring in (Scoring.QUESTION, Scoring.RANDOM)
+        for keep in (0.2, 1.0)
+    ]
+    assert first[5] == (Mode.AUTO, 0.2, Scoring.BOTH)
+    assert ways == first * 4
+    assert len({ask.turn for ask in asks}) == len(asks)
+    assert all(ask.sampling.temperature == 0 for ask in asks)
+    assert outcome.complete
+    assert (outcome.done, outcome.total, len(outcome.records)) == (24, 24, 24)
+
+
+def test_dropped_sentences_are_lost_answers_and_the_scoring_shows(file: Path) -> None:
+    settings = replace(SETTINGS, scorings=(Scoring.BOTH, Scoring.RANDOM), n=12)
+    outcome, _ = measure(file, settings)
+    cells = {(c.suite, c.scoring, c.keep): c for c in results.cells(outcome.records)}
+    assert cells["needle-single", "both", 0.2].regressions == 0
+    assert cells["needle-single", "both", 0.2].right == 12
+    assert cells["needle-single", "random", 0.2].regressions >= 6
+    assert cells["needle-single", "random", 1.0].regressions == 0
+    assert all(cell.differing == 0 for cell in cells.values() if cell.keep == 1.0)
+    assert cells["needle-single", "both", 0.2].read_fraction == pytest.approx(0.2, abs=0.03)
+    assert cells["needle-single", "both", 0.2].ttft_ratio == pytest.approx(1 / 0.3, rel=0.1)
+
+
+def test_a_broken_scorer_turns_the_figures_red(file: Path) -> None:
+    broken = Reader(scorer=lambda question, sentence: -len(sentence))
+    outcome, _ = measure(file, replace(SETTINGS, n=12), broken)
+    cells = {(c.suite, c.keep): c for c in results.cells(outcome.records)}
+    assert cells["needle-single", 0.2].regressions >= 10
+
+
+def test_the_guard_is_recorded(file: Path) -> None:
+    outcome, _ = measure(file, replace(SETTINGS, auto=True))
+    guard = guard_stats(outcome.records)
+    assert guard is not None
+    flagged = {row.suite: row.flagged for row in guard.suites}
+    assert flagged["needle-single"] == 0
+    assert 0 < flagged["count"] <= 4
+
+
+def test_nothing_is_measured_twice(file: Path) -> None:
+    once, _ = measure(file)
+    again, asks = measure(file)
+    assert asks == []
+    assert again.records == once.records
+    assert (again.done, again.total) == (24, 24)
+    assert again.stale == 0
+
+
+def test_more_items_keeps_and_suites_measure_only_what_is_new(file: Path) -> None:
+    measure(file)
+    wider = replace(
+        SETTINGS, n=5, keeps=(0.2, 0.5, 1.0), suites=("needle-single", "count", "quote")
+    )
+    outcome, asks = measure(file, wider)
+    assert len(outcome.records) == 3 * 5 * 4
+    known = 2 * 4 * 3
+    assert len(asks) == len(outcome.records) - known
+    fewer, asks = measure(file, replace(SETTINGS, n=2, keeps=(0.2,)))
+    assert asks == []
+    assert Counter(r.config for r in fewer.records) == {
+        DENSE: 4,
+        ReadConfig(Mode.SPARSE, 0.2, "both"): 4,
+    }
+
+
+def test_fresh_measures_all_of_it_again(file: Path) -> None:
+    measure(file)
+    _, asks = measure(file, fresh=True)
+    assert len(asks) == 24
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nobody catches it."""
+
+
+@pytest.mark.parametrize("at", [0, 1, 5, 23])
+def test_killed_in_the_middle_it_goes_on_there(file: Path, at: int) -> None:
+    def die(ask: Ask) -> None:
+        if ask.turn == at + 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        measure(file, reader=Reader(on_ask=die))
+    outcome, asks = measure(file)
+    assert len(asks) == 24 - at
+    whole, _ = measure(file.with_name("other.jsonl"))
+    assert outcome.records == whole.records
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_a_torn_last_line_is_measured_again_and_written_on_a_line_of_its_own(
+    file: Path, cut: int
+) -> None:
+    whole, _ = measure(file)
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) - cut])
+    outcome, asks = measure(file)
+    lost = 0 if cut == 1 else 1  # without its line's end, a record is whole
+    assert len(asks) == lost
+    assert set(outcome.records) == set(whole.records)
+    third, asks = measure(file)
+    assert asks == []
+    assert third.records == outcome.records
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\xff\xfe\n", b"[]\n", b"7\n", b"{}\n", b'{"item": []}\n', b"\n\n"]
+)
+def test_lines_that_are_no_records_do_no_harm(file: Path, junk: bytes) -> None:
+    measure(file)
+    strange = json.loads(file.read_bytes().splitlines()[0]) | {"item": ["a list"]}
+    file.write_bytes(junk + json.dumps(strange).encode() + b"\n" + file.read_bytes())
+    _, asks = measure(file)
+    assert asks == []
+
+
+def test_an_item_that_changed_is_measured_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(file)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        line["code"] = "before"
+        if line["item"].startswith("count/1024/0"):
+            line["digest"] = "other"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    outcome, asks = measure(file)
+    assert len(asks) == 3
+    assert outcome.stale == 24 - 3, "what other code measured is used, and reported"
+
+
+def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path) -> None:
+    def fails(ask: Ask) -> str | None:
+        sparse = ask.mode is Mode.SPARSE and ask.keep_ratio == 0.2
+        return "There is no memory" if sparse and "magic" in ask.messages[-1].text else None
+
+    outcome, _ = measure(file, reader=Reader(on_ask=fails))
+    cell = next(c for c in results.cells(outcome.records) if c.suite == "needle-single")
+    assert (cell.n, cell.right, cell.failed, cell.regressions) == (4, 0, 4, 4)
+    sentences = results.failures(outcome.records)
+    assert sentences == {"There is no memory: do something about it.": 4}
+    outcome, asks = measure(file)
+    assert len(asks) == 4
+    assert results.failures(outcome.records) == {}
+
+
+def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
+    ledger = ResultsLog(file)
+    reader = Reader()
+    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
+
+    def stop(ask: Ask) -> None:
+        if ask.turn == 8:
+            runner.cancel()
+
+    reader.on_ask = stop
+    outcome = runner.run()
+    ledger.close()
+    assert not outcome.complete
+    assert len(reader.asks) == 8
+    assert len(outcome.records) == outcome.done == 7
+    assert outcome.total == 24
+    _, asks = measure(file)
+    assert len(asks) == 24 - 7
+
+
+def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
+    ledger = ResultsLog(file)
+    reader = Reader()
+    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
+    runner.cancel()
+    outcome = runner.run()
+    ledger.close()
+    assert (outcome.records, reader.asks, outcome.complete) == ((), [], False)
+
+
+def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
+    whole, _ = measure(file)
+    wider = replace(SETTINGS, keeps=(0.2, 0.5, 1.0))
+    ledger = ResultsLog(file)
+    reader = Reader()
+    runner = Runner(EngineSession(reader), wider, ledger, TOKENS)
+
+    def stop(ask: Ask) -> None:
+        if ask.turn == 2:
+            runner.cancel()
+
+    reader.on_ask = stop
+    outcome = runner.run()
+    ledger.close()
+    assert len(reader.asks) == 2
+    assert set(whole.records) < set(outcome.records)
+    assert len(outcome.records) == len(whole.records) + 1
+
+
+def test_what_the_context_does_not_hold_is_skipped_in_one_sentence(file: Path) -> None:
+    settings = replace(SETTINGS, lengths=(1024, 2048))
+    outcome, asks = measure(file, settings, Reader(context=1500))
+    assert {record.length for record in outcome.records} == {1024}
+    assert len(asks) == outcome.done == outcome.total == 24
+    assert [sentence.split(":")[0] for sentence in outcome.skipped] == [
+        "needle-single at 2,048 tokens",
+        "count at 2,048 tokens",
+    ]
+    assert all("4 of 4 items skipped" in sentence for sentence in outcome.skipped)
+    assert all("1,500" in sentence for sentence in outcome.skipped)
+
+
+def test_what_does_not_fit_a_length_is_skipped_in_one_sentence(file: Path) -> None:
+    settings = replace(SETTINGS, suites=("count",), lengths=(200,), n=10)
+    outcome, _ = measure(file, settings)
+    left = len({record.item for record in outcome.records})
+    assert 0 < left < 10
+    (sentence,) = outcome.skipped
+    assert sentence.startswith(f"count at 200 tokens: {10 - left} of 10 items skipped, ")
+    assert outcome.done == outcome.total == 3 * left
+
+
+def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
+    seen: list[Status] = []
+    ledger = ResultsLog(file)
+    Runner(EngineSession(Reader()), SETTINGS, ledger, TOKENS).run(seen.append)
+    ledger.close()
+    assert seen[0].eta is None
+    assert (seen[0].done, seen[0].total) == (0, 24)
+    assert [s.done for s in seen] == sorted(s.done for s in seen)
+    etas = [s.eta for s in seen if s.eta is not None]
+    assert etas
+    assert all(eta >= 0 for eta in etas)
+
+
+def test_the_clock_trusts_the_pace_so_far(file: Path) -> None:
+    settings = replace(SETTINGS, suites=("quote",), keeps=(0.2,), n=3)
+    planned = list(item_keys(settings))
+    ledger = ResultsLog(file)
+    clock = runner._EtaClock(settings, planned, ledger)
+    ledger.close()
+    dense, sparse = settings.configs("quote")
+    clock.record(planned[0], dense, 10.0)
+    assert clock.status(planned[0]).eta == pytest.approx(10.0 * (2 + 3 * 0.35))
+    clock.record(planned[0], sparse, 3.5)
+    assert clock.status(planned[0]).eta == pytest.approx(27.0)
+    clock.skip(planned[1])
+    assert clock.status(planned[0]).eta == pytest.approx(13.5)
+    assert (clock.done, clock.total) == (2, 4)
+
+
+def test_perplexity_feeds_what_follows_in_each_file(file: Path) -> None:
+    texts = ["".join(f"Line {n} of {k} says {n * k}.\n" for n in range(400)) for k in (3, 5)]
+    files = tuple(Document(f"{k}.txt", text) for k, text in enumerate(texts))
+    settings = replace(SETTINGS, suites=("perplexity",), files=files, auto=True)
+    outcome, asks = measure(file, settings)
+    assert [ask.mode for ask in asks] == [Mode.FULL, Mode.SPARSE, Mode.SPARSE] * 2
+    assert all(
+        ask.forced_answer and ask.forced_answer in texts[i // 3] for i, ask in enumerate(asks)
+    )
+    rows = {row.keep: row for row in results.perplexities(outcome.records)}
+    assert rows[1.0].ratio == pytest.approx(1.0)
+    assert rows[0.2].ratio > 2.0
+    assert rows[0.2].n == 2
+    assert results.cells(outcome.records) == ()
+
+
+def _copy(folder: Path, to: Path) -> Path:
+    to.mkdir()
+    for path in folder.iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
+    target = _copy(target_path(), tmp_path / "target")
+    load = Load(str(target), str(draft_path()))
+    name = results_name(load, SETTINGS)
+    assert name == results_name(Load(str(target_path()), str(draft_path())), SETTINGS)
+    free = [
+        replace(SETTINGS, suites=("quote",), lengths=(2048,), keeps=(0.5,), n=7, auto=True),
+        replace(SETTINGS, tunings=(replace(TUNING, chunk=16),)),
+    ]
+    assert {results_name(load, settings) for settings in free} == {name}
+    others = [
+        replace(SETTINGS, seed=1),
+        replace(SETTINGS, held_out=True),
+    ]
+    names = {results_name(load, settings) for settings in others}
+    config = target / "config.json"
+    config.write_text(config.read_text() + " ")
+    names.add(results_name(load, SETTINGS))
+    names.add(results_name(Load(str(target_path())), SETTINGS))
+    assert len(names - {name}) == 4
+
+
+def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
+    both, random = Scoring.BOTH, Scoring.RANDOM
+    tunings = (TUNING, replace(TUNING, chunk=16, pool=1))
+    settings = replace(SETTINGS, keeps=(0.2,), scorings=(both, random), tunings=tunings)
+    assert [way.scoring for way in settings.configs("quote")[1:]] == [
+        "both",
+        "both pool=1 chunk=16",
+        "random",
+        "random pool=1 chunk=16",
+    ]
+    assert settings.tunings_by_name["random pool=1 chunk=16"] == replace(tunings[1], scoring=random)
+
+
+def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "eval").write_text("a file where a folder should be")
+    with pytest.raises(UserError, match="cannot be written"):
+        ResultsLog(tmp_path / "eval" / "results.jsonl")
+
+
+def test_a_record_is_on_disk_before_the_next_run(file: Path) -> None:
+    lines: list[int] = []
+
+    def look(ask: Ask) -> None:
+        lines.append(len(file.read_bytes().splitlines()))
+
+    measure(file, reader=Reader(on_ask=look))
+    assert lines == list(range(24))
+    assert Record(**json.loads(file.read_bytes().splitlines()[0])).mode == "full"
+
+
+# -------------------------------------------------------------------------------------- chats
+
+CHAT = Settings(("recall",), (1024,), (0.2,), (Scoring.BOTH,), n=4)
+
+
+def test_the_turns_of_a_chat_are_really_asked_one_after_the_other(file: Path) -> None:
+    outcome, asks = measure(file, CHAT)
+    dense, sparse = ([a for a in asks if a.mode is mode] for mode in (Mode.FULL, Mode.SPARSE))
+    assert [len(ask.messages) for ask in dense] == [1, 3, 5, 7, 9]
+    assert [len(ask.messages) for ask in sparse] == [1, 3, 5, 7, 9]
+    for own in (dense, sparse):
+        assert len({ask.conversation for ask in own}) == 1
+        for before, after in pairwise(own):
+            assert after.messages[: len(before.messages)] == before.messages
+        assert len({ask.messages[-1].text for ask in own}) == 5
+    assert dense[0].conversation != sparse[0].conversation
+    assert [r.case for r in outcome.records if r.mode == "full"] == [f"turn {t}" for t in "2345"]
+
+
+def test_a_chat_goes_on_where_it_was_stopped(file: Path) -> None:
+    first, _ = measure(file, replace(CHAT, n=2))
+    both, asks = measure(file, CHAT)
+    assert both.records[: len(first.records)] == first.records
+    assert [len(ask.messages) for ask in asks if ask.mode is Mode.FULL] == [1, 3, 5, 7, 9]
+    assert len(both.records) == 8
+
+
+def test_an_item_that_is_no_chat_leaves_nothing_for_the_next(file: Path) -> None:
+    _, asks = measure(file)
+    assert {ask.conversation for ask in asks} == {None}
+
+
+def test_the_code_of_results_is_all_that_affects_them_and_nothing_that_only_reports(
+    tmp_path: Path,
+) -> None:
+    quality = "benchmarks/quality"
+    names = ("app/engine/turn.py", "app/protocol/options.py")
+    names += (f"{quality}/words.toml", f"{quality}/guard_stats.py")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    changed = {}
+    for name in names:
+        before = code_digest(tmp_path)
+        (tmp_path / name).write_text("2")
+        changed[name] = code_digest(tmp_path) != before
+    assert [*changed.values()] == [True, True, True, False]

@@ -1,0 +1,113 @@
+"""Measures and predicts what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from app.models import across
+from benchmarks import hosts_on_paper
+from benchmarks.harness import Options, Result, Row
+from benchmarks.hosts import BENCH
+from benchmarks.machines import LOOP, MODES, ONE, SLOWED, STEP, through
+from benchmarks.relay import LOOPBACK
+from tests.benchmarks.measuring import measured
+
+
+class FakeRelay:
+    def __init__(self) -> None:
+        self.opened: list[tuple[int, int, int]] = []
+
+    def open(self, sender: int, receiver: int, port: int) -> int:
+        self.opened.append((sender, receiver, port))
+        return 100 + port
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_each_rank_reaches_its_right_neighbour_through_the_relay(ranks: int) -> None:
+    """And listens where it is told: its own address stays."""
+    relay = FakeRelay()
+    everyone = [[f"{LOOPBACK}:{port}"] for port in range(10, 10 + ranks)]
+    for rank in range(ranks):
+        files = {"MLX_HOSTFILE": json.dumps(everyone)}
+        found = json.loads(through(relay, rank, files)["MLX_HOSTFILE"])  # type: ignore[arg-type]
+        right = (rank + 1) % ranks
+        assert found[right] == [f"{LOOPBACK}:{110 + right}"]
+        assert [each for i, each in enumerate(found) if i != right] == [
+            each for i, each in enumerate(everyone) if i != right
+        ]
+    assert relay.opened == [(r, (r + 1) % ranks, 10 + (r + 1) % ranks) for r in range(ranks)]
+
+
+def test_on_paper_two_machines_do_half_of_the_work_and_sparse_sends_a_fifth() -> None:
+    rows = list(hosts_on_paper.on_paper(0.2))
+    assert len(rows) == 8
+    for full, sparse in zip(rows[::2], rows[1::2], strict=True):
+        assert (full["reading"], sparse["reading"]) == ("in full", "sparse")
+        assert full["two"] == pytest.approx(full["one"] / 2 + full["exchange"])
+        assert sparse["bytes"] / full["bytes"] == pytest.approx(0.2, rel=1e-3)
+        assert sparse["two"] < full["two"]
+    # 70B: 59,999 tokens of 8,192 numbers of 2 bytes, twice in all layers but the last; and twice
+    # one token in all layers.
+    (first, *_) = rows
+    assert first["bytes"] == (158 * 59_999 + 160) * 8192 * 2
+
+
+def rows(error: float) -> Iterator[Row]:
+    for mode in MODES:
+        for name in (ONE, LOOP, SLOWED):
+            run = {"seconds": 2.0, "target": 3.0, "other": 0.1, "prompt": 1024, "read": 1024}
+            run |= {"ratio": 0.7, "bytes": 5e6, "sums": 100, "control": 9000}
+            labels = {"part": "measured", "reading": mode, "machines": name}
+            if name == SLOWED:
+                run |= {"predicted": 2 * (1 + error), "error": error, "added": 0.3}
+                run |= {"exchange": 0.25}
+                labels |= {"latency": 1.1e-3, "rate": 120e6}
+            yield Row(labels, [run])
+    for name in (ONE, LOOP, SLOWED):
+        run = {"seconds": 0.03, "bytes": 40_960.0, "sums": 20.0, "control": 300.0}
+        yield Row({"part": "token", "machines": name}, [run])
+    yield Row({"part": "break-even", "reading": "in full", "rate": 50e6, "rate_near": None})
+    yield from hosts_on_paper.on_paper(0.2)
+
+
+def test_the_table_has_a_line_for_everything() -> None:
+    result = Result("2 cores", {"keeps": [0.2], "shapes": ["small"]}, list(rows(0.1)))
+    text = BENCH.table(result, True).markdown()
+    assert "| in full, two, loopback | 2.00 (2.00 to 2.00) | 0.70 (0.70 to 0.70) |" in text
+    assert "0.30 (0.30 to 0.30), predicted 0.25" in text
+    assert "| 0.40; never |" in text
+    assert "| 235B-A22B (66 GB on each instead of 132), Thunderbolt 5, sparse | 92 |" in text
+    assert "1.10 ms and 0.96 Gb/s" in BENCH.about(result)
+
+
+@pytest.mark.parametrize(("error", "met"), [(0.15, True), (-0.15, True), (0.25, False)])
+def test_predictions_are_judged(error: float, met: bool) -> None:
+    found = list(BENCH.goals(Result("", {}, list(rows(error)))))
+    assert [goal.met for goal in found] == [met, met]
+
+
+@pytest.mark.slow
+def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
+    result = measured(BENCH, Options(1, (600,), (0.2,), ("small",), scale=0.2))
+    found = {
+        (row["reading"], row["machines"]): row
+        for row in result.rows
+        if "machines" in row.labels and row["part"] == "measured"
+    }
+    for mode in MODES:
+        for name in (LOOP, SLOWED):
+            (run,) = found[mode, name].runs
+            steps = across.steps_of(run["read"], STEP)
+            layers, hidden = 2, 512
+            fills, forwards = 2 * (layers - 1), 2 * 2 * layers  # of the prompt's end and the token
+            assert run["sums"] == fills * len(steps) + forwards
+            assert run["bytes"] == (fills * sum(steps) + forwards) * hidden * 4
+            assert 0 < run["control"] < 100_000
+    full, sparse = (found[mode, LOOP].runs[0] for mode in MODES)
+    assert sparse["bytes"] < 0.5 * full["bytes"]
+    for row in result.rows:
+        if row["part"] == "token" and row["machines"] != ONE:
+            assert row.runs[0]["bytes"] == pytest.approx(2 * 2 * 512 * 4)

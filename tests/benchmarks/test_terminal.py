@@ -1,0 +1,52 @@
+"""The pseudo-terminal that measurements watch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from benchmarks.terminal import ENTER, Terminal
+
+ECHO = """
+import sys, tty
+tty.setraw(0)
+print("ready", end="", flush=True)
+while True:
+    key = sys.stdin.buffer.read1()
+    sys.stdout.buffer.write(b"got " + key)
+    sys.stdout.flush()
+"""
+
+
+def test_what_is_written_comes_back_drawn_and_timed() -> None:
+    with Terminal([sys.executable, "-c", ECHO], os.environ) as terminal:
+        assert terminal.wait_for("ready") > terminal.started
+        started = time.perf_counter()
+        terminal.write("ж".encode() + ENTER)
+        assert terminal.wait_for("got ж") > started
+
+
+def test_a_megabyte_is_written_while_the_program_answers() -> None:
+    with Terminal([sys.executable, "-c", ECHO], os.environ) as terminal:
+        terminal.wait_for("ready")
+        terminal.write(b"x" * 1_000_000 + b"end")
+        terminal.wait_for("xend")
+
+
+def test_what_is_not_drawn_is_said_and_the_program_ends() -> None:
+    with Terminal([sys.executable, "-c", ECHO], os.environ) as terminal:
+        terminal.wait_for("ready")
+        with pytest.raises(TimeoutError, match="'never' was not drawn"):
+            terminal.wait_for("never", seconds=0.1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(terminal._pid, 0)
+
+
+def test_a_program_that_ended_draws_no_more() -> None:
+    with Terminal([sys.executable, "-c", "print('bye')"], os.environ) as terminal:
+        terminal.wait_for("bye")
+        with pytest.raises(TimeoutError):
+            terminal.wait_for("more", seconds=1)
