@@ -23,7 +23,7 @@ keep = 0.3
 max_tokens = 4
 temperature = 0.5
 [documents]
-files = 1
+max_files = 1
 [storage]
 trash_days = 7
 """

@@ -159,7 +159,8 @@ def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
     assert loaded is not None
     assert loaded.pair.draft is not None
     assert before - after >= loaded.pair.draft.info.weight_bytes > 0
-    assert unloaded.freed_bytes == before - after
+    assert unloaded.freed_bytes >= loaded.pair.draft.info.weight_bytes
+    assert unloaded.freed_bytes == pytest.approx(before - after, rel=0.05)  # others free theirs
 
 
 def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: ScriptedProbe) -> None:

@@ -248,10 +248,10 @@ def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -
         )
     connection = Connection(here)
     try:
+        threading.Thread(target=_keep_alive, args=(connection,), daemon=True).start()
         while "ready" not in connection.receive(20):
             pass
         connection.send({"link": "ring", "name": "x", "kv_bits": None, "step": None, "split": []})
-        threading.Thread(target=_keep_alive, args=(connection,), daemon=True).start()
         assert process.wait(10) == 1
     finally:
         process.kill()

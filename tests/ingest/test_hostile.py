@@ -397,7 +397,7 @@ def test_a_hostile_folder(place: Place, case: Case) -> None:
     check(taken, case)
     assert "good" in names(taken) or case.reason is Reason.TOO_MUCH
     if before:
-        assert len(os.listdir("/proc/self/fd")) == len(before), "a descriptor was left open"
+        assert len(os.listdir("/proc/self/fd")) <= len(before), "a descriptor was left open"
 
 
 def check(taken: ReadResult, case: Case) -> None:
