@@ -24,10 +24,10 @@ MARK = "SPECCHAT_PARENT"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 REQUESTED = (*FORWARDED, signal.SIGINT)
 """Signals by which the user or the system ends the app; they are not crashes."""
-MIN_SECONDS = 60.0
+MIN_SECONDS = 600.0
 """An app that loses the GPU sooner after a restart is not started again."""
 LOST_AGAIN = (
-    "The system stopped specchat's work on the GPU again, right after a restart. Close other"
+    "The system stopped specchat's work on the GPU again, soon after a restart. Close other"
     " programs that use the GPU, or restart this machine, then start `specchat` again. Nothing you"
     " wrote is lost.\n"
 )

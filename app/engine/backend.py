@@ -7,7 +7,7 @@ what a GPU would run.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.protocol.memory_model import FORCED_HEAD_DIMS, FUSED_HEAD_DIMS
 
@@ -68,3 +68,5 @@ GPU = Backend(
     fused_head_sizes=FUSED_HEAD_DIMS,
     forced_head_sizes=FORCED_HEAD_DIMS,
 )
+CUDA = replace(GPU, forced_head_sizes=frozenset())
+"""Without MLX's kernels for wide heads."""

@@ -152,6 +152,7 @@ class MlxEngine:
             self._monitor.close()
         with suppress(Exception):  # a lost GPU's errors, which a new process does not have
             self._unload_pair()
+        with suppress(Exception):
             if (mx := sys.modules.get("mlx.core")) is not None:
                 mx.clear_streams()  # MLX asks this of every thread before it ends
         self._emit(Closed())

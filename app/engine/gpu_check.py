@@ -122,7 +122,7 @@ def system_gpu() -> GpuProbe:
 def exact_float32() -> None:
     """Let MLX's float32 products be exact, and so not use neural accelerators. Before the process's
     first product."""
-    os.environ.setdefault("MLX_ENABLE_TF32", "0")
+    os.environ["MLX_ENABLE_TF32"] = "0"
 
 
 class LinuxGpu:
@@ -233,6 +233,8 @@ def metal_libraries() -> tuple[Path, ...]:
 def _has_nax(libraries: tuple[Path, ...]) -> bool | None:
     found = None
     for library in libraries:
+        if not library.stat().st_size:
+            continue
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as m:
             found = bool(found) or m.find(NAX_KERNEL) >= 0
     return found

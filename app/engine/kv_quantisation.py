@@ -15,6 +15,7 @@ import numpy as np
 from mlx_lm.models.cache import CacheList, KVCache, QuantizedKVCache
 
 from app.engine.caches import Cache, DequantisedCache, flatten
+from app.engine.memory import reraise_device_failure
 from app.engine.positions import PositionRuns
 from app.engine.prefill import forward, make_stock_cache
 from app.protocol.memory_model import KV_GROUP_SIZES
@@ -92,6 +93,7 @@ def _check_error(model: Any, quantisation: Quantisation) -> None:
         found = forward(model, cache, ids).astype(mx.float32)
         error = float(np.array(mx.linalg.norm(found - expected) / mx.linalg.norm(expected)))
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as problem:
+        reraise_device_failure(problem)
         reason = " ".join(str(problem).split())[:120].rstrip(".")
         raise NotQuantisable(f"its attention does not support it ({reason})") from problem
     if not error <= MAX_ERROR:  # also when it is not a number

@@ -157,7 +157,8 @@ class Transient:
         attention with the same number of heads."""
         hidden = _whole(config, "hidden_size", "n_embd", "d_model")
         heads = _whole(config, "num_attention_heads", "n_head", "n_heads")
-        width = _whole(config, "head_dim") or hidden // max(heads, 1)
+        latent = _whole(config, "qk_nope_head_dim") + _whole(config, "qk_rope_head_dim")
+        width = latent or _whole(config, "head_dim") or hidden // max(heads, 1)
         inner = _whole(config, "intermediate_size", "moe_intermediate_size") or 4 * hidden
         active = 4 * hidden + 3 * inner + 3 * heads * width
         if quantised:
@@ -168,6 +169,9 @@ class Transient:
         if backend.query_block:
             # For MLX, NumPy, and back. Block-sparse attention: twice the rows, far fewer keys.
             return make(4, 3, LARGEST_STEP if sinks else backend.query_block)
+        if _whole(config, "kv_lora_rank") and _whole(config, "qk_rope_head_dim"):
+            # Latent attention: the rotated part's scores are a mask of numbers, plain and masked.
+            return make(element, 3)
         widths = {width, _whole(config, "global_head_dim") or width}
         unfused = widths - backend.fused_head_sizes
         forcible = bool(unfused) and unfused <= backend.forced_head_sizes

@@ -14,7 +14,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from app.engine import memory, mlx_patches
-from app.engine.backend import CPU, GPU, Backend
+from app.engine.backend import CPU, CUDA, GPU, Backend
 from app.engine.caches import (
     Cache,
     StepWatcher,
@@ -36,7 +36,9 @@ OnStep = Callable[[int], None]
 
 def device_backend() -> Backend:
     """That of MLX's default device."""
-    return CPU if mx.default_device().type == mx.DeviceType.cpu else GPU
+    if mx.default_device().type == mx.DeviceType.cpu:
+        return CPU
+    return GPU if mx.metal.is_available() else CUDA
 
 
 class StepSize:
@@ -93,7 +95,7 @@ class StepSize:
             return
         grow_below, shrink_above = self.backend.grow_below, self.backend.shrink_above
         if self._size < self._preferred:
-            grow_below = shrink_above / 2
+            grow_below = shrink_above / 2.2
         if seconds > shrink_above:
             self._size = max(self.backend.min_step, min(self._size, 2 * tokens) // 2)
         elif seconds < grow_below and tokens == self._size:

@@ -38,6 +38,9 @@ class Layer:
     heads: int = 0
     head_dim: int = 0
     """Query heads (0 without attention), and their width."""
+    unfused: bool = False
+    """Whether MLX has no fused attention for it: where keys and values have two widths, or the mask
+    is of numbers."""
     state_bytes: int = 0
     """Recurrent state, independent of the length."""
     expanded_kv: int = 0
@@ -123,7 +126,12 @@ def parse_architecture(config: Config, bits: int | None = None) -> Architecture:
 
 def digest(config: Config, bits: int | None = None) -> str:
     """Tells one configuration from others."""
-    text = json.dumps(config, sort_keys=True, default=str)
+    try:
+        text = json.dumps(config, sort_keys=True, default=str)
+    except RecursionError:
+        raise ModelError(
+            "The configuration of this model is nested too deeply", "choose another model"
+        ) from None
     return hashlib.sha256(f"{bits} {text}".encode()).hexdigest()[:32]
 
 

@@ -151,10 +151,10 @@ def _layer_step(
 ) -> int:
     context = min(tokens, layer.window + step) if layer.window else tokens
     copies = mask = 0
-    if layer.expanded_kv:
+    if layer.expanded_kv and layer.unfused:
         # The rotated part's scores are a mask of floats, which exists twice: plain and masked.
         copies = 2
-    elif layer.heads and layer.head_dim not in fused:
+    elif layer.heads and (layer.unfused or layer.head_dim not in fused):
         copies = unfused_copies(shape.has_sinks)
         mask = 2 * step * context
     if layer.window:
@@ -288,6 +288,8 @@ def _step_why(shape: Architecture, step: int) -> str:
     why = f"{step:,} tokens at once"
     if any(layer.expanded_kv for layer in shape.layers):
         return f"{why}; latent attention expands all keys"
+    if any(layer.unfused for layer in shape.layers):
+        return f"{why}; attention is not fused"
     if slow:
         widths = " and ".join(map(str, slow))
         return f"{why}; attention is not fused for head dimension {widths}"

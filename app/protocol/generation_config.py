@@ -39,6 +39,9 @@ def parse_generation_config(config: Mapping[str, Any]) -> ModelSampling:
     given = {name: config[name] for name in BOUNDS if config.get(name) is not None}
     if given.get("top_k") == -1:  # as 0: all tokens
         del given["top_k"]
+    for name in _WHOLE & given.keys():
+        if isinstance(value := given[name], float) and value.is_integer():
+            given[name] = int(value)
     values = {name: value for name, value in given.items() if _is_valid(name, value)}
     ignored = tuple(name for name in given if name not in values)
     penalty = values.pop("repetition_penalty", GREEDY.repetition_penalty)
@@ -53,7 +56,7 @@ def describe_sampling(sampling: ModelSampling) -> str:
     """`temperature 0.6, top-p 0.95, top-k 20`, or `greedy`."""
     parts = [] if sampling.temperature else ["greedy"]
     parts += [
-        f"{name.replace('_', ' ' if name in _SPACED else '-')} {value:g}"
+        f"{name.replace('_', ' ' if name in _SPACED else '-')} {value:,.7g}"
         for name in BOUNDS
         if (value := getattr(sampling, name)) != getattr(GREEDY, name)
     ]

@@ -253,7 +253,10 @@ class Trace:
         self.has_sinks = self.has_sinks or more.get("sinks") is not None
         if self._running:
             kept = (k.size + v.size) // k.shape[-2]
-            self._running[-1].attended.append((q.shape[1], q.shape[-1], kept))
+            mask = more.get("mask")
+            numbers = isinstance(mask, mx.array) and mask.dtype != mx.bool_
+            unfused = q.shape[-1] != v.shape[-1] or numbers
+            self._running[-1].attended.append((q.shape[1], q.shape[-1], kept, unfused))
         return call(q, k, v, **more)
 
     def _relate(self, call: Callable[..., Any], x: Any, *args: Any, **more: Any) -> Any:
@@ -297,8 +300,9 @@ class _Layer:
         """What its matrices were multiplied with, and the products."""
         self.experts: dict[int, float] = {}
         """By module, the share of experts that a token uses."""
-        self.attended: list[tuple[int, int, int]] = []
-        """Query heads, their width, elements of a token's keys and values."""
+        self.attended: list[tuple[int, int, int, bool]] = []
+        """Query heads, their width, elements of a token's keys and values, and whether MLX has no
+        fused attention for them."""
         self.ssm_heads = 0
 
     def sizes(self, element_bytes: int) -> list[dict[str, Any]]:
@@ -327,16 +331,18 @@ class _Layer:
     def _attention(self) -> dict[str, Any]:
         rows = [array for cache in self.caches for array in cache.rows]
         if self.attended:
-            heads, width, kept = max(self.attended, key=lambda each: each[0] * each[1])
+            heads, width, kept, _ = max(self.attended, key=lambda each: each[0] * each[1])
             cached = sum(array.shape[1] * array.shape[-1] for array in rows)
             expanded = kept if rows and kept > cached else 0
-            return {"heads": heads, "head_dim": width, "expanded_kv": expanded}
+            unfused = any(each[-1] for each in self.attended)
+            found = {"heads": heads, "head_dim": width, "expanded_kv": expanded}
+            return {**found, "unfused": unfused}
         if not rows:
             return {}
         # Attention of its own, with capped scores or the like.
         names = ("n_heads", "num_heads", "num_attention_heads", "n_head")
         counts = [getattr(part, name, 0) for part in self.modules for name in names]
-        return {"heads": max(counts), "head_dim": rows[0].shape[-1]}
+        return {"heads": max(counts), "head_dim": rows[0].shape[-1], "unfused": True}
 
     def _weights(self) -> dict[str, Any]:
         """A token uses all of a layer's weights, but only some of its experts."""

@@ -12,7 +12,7 @@ import pytest
 from mlx_lm.models import base as mlx_base
 from mlx_lm.models.cache import QuantizedKVCache
 
-from app.engine import mlx_patches
+from app.engine import kv_quantisation, mlx_patches
 from app.engine.backend import CPU
 from app.engine.caches import (
     DequantisedCache,
@@ -185,6 +185,18 @@ def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.undo()
     with pytest.raises(NotQuantisable, match="16 wide"):
         find_quantisation(tiny.build("llama"), 8)
+
+
+def test_a_lost_gpu_is_not_taken_for_unsuitable_attention(
+    wide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> Any:
+        raise RuntimeError("Impacting Interactivity (kIOGPUCommandBufferCallbackError)")
+
+    monkeypatch.setattr(kv_quantisation, "quantise_cache", lost)
+    with pytest.raises(RuntimeError, match="Impacting") as raised:
+        find_quantisation(wide("llama"), 8)
+    assert not isinstance(raised.value, NotQuantisable)
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gemma3", True), ("gemma4_text", False)])

@@ -20,7 +20,7 @@ from mlx_lm.utils import _decode_tagged_floats, _get_classes, quantize_model
 
 from app.engine.caches import flatten
 from app.engine.prefill import forward, make_stock_cache
-from app.models.architecture import MAX_KEPT, parse_architecture
+from app.models.architecture import MAX_KEPT, digest, parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import bytes_per_token, cache_bytes, step_bytes
 from app.paths import cache_path
@@ -495,6 +495,23 @@ def test_real_configurations_against_sums_by_hand(row: dict[str, Any]) -> None:
         least = shape.active_parameters / 1e9
         most = least + 2 * shape.vocab_size * shape.hidden_size / 1e9
         assert least * 0.95 <= row["active"] <= most * 1.05
+
+
+@pytest.mark.parametrize(
+    ("name", "unfused"),
+    [("llama", False), ("gemma2", True), ("deepseek_v3", True), ("qwen3_5", False)],
+)
+def test_what_mlx_has_no_fused_attention_for(name: str, unfused: bool) -> None:
+    """Capped scores, and latent attention whose rotated scores are a mask."""
+    assert all(layer.unfused is unfused for layer in parse_architecture(CONFIGS[name]).layers)
+
+
+def test_a_configuration_nested_too_deeply_is_refused() -> None:
+    nested: Any = 0
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ModelError, match="nested too deeply"):
+        digest({"model_type": "llama", "x": nested})
 
 
 def test_a_float32_model_keeps_twice_as_much() -> None:

@@ -79,6 +79,12 @@ def test_a_value_out_of_bounds_is_ignored_and_named_in_one_sentence(name: str, v
     assert ignored_values(found).count(". ") == 0
 
 
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    found = parse_generation_config(QWEN | {"top_k": 1e6})
+    assert (found.top_k, found.ignored) == (1_000_000, ())
+    assert "top-k 1,000,000" in describe_sampling(found)
+
+
 @pytest.mark.parametrize("content", [None, "", "[]", "{", "[" * 100_000, '"x"', "\xff"])
 def test_a_file_that_cannot_be_read_means_greedy(tmp_path: Path, content: str | None) -> None:
     if content is not None:
