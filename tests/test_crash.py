@@ -71,7 +71,7 @@ def test_the_sentence_says_why() -> None:
     assert "memory" in Crash("SIGKILL").sentence
 
 
-def test_an_app_that_loses_the_gpu_is_started_again_once_a_minute(
+def test_an_app_that_loses_the_gpu_is_started_again_but_not_twice_in_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A real child, which finds out from its parent whether it replaces another one."""
@@ -88,7 +88,7 @@ def test_an_app_that_loses_the_gpu_is_started_again_once_a_minute(
             assert supervisor.supervise() == status
             told = capfd.readouterr()
             assert told.out.split() == ["first", "again"]
-            assert ("again, right after a restart" in told.err) == (word == "twice")
+            assert ("again, soon after a restart" in told.err) == (word == "twice")
         monkeypatch.setattr(supervisor, "MIN_SECONDS", 0.0)
         statuses = iter([RESTART, RESTART, RESTART, 3])
         monkeypatch.setattr(supervisor, "_run", lambda *_, restarted: next(statuses) << 8)
