@@ -276,7 +276,7 @@ def _add_doctor(command: argparse.ArgumentParser) -> None:
     add_model_options(command, kv_bits=False, hosts=False)
 
 
-def _add_bench(command: argparse.ArgumentParser) -> None:
+def _add_length(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--length",
         type=parse_prompt_length,
@@ -284,6 +284,10 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="prompt tokens, such as 4096 or 16k (default 4k)",
     )
+
+
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    _add_length(command)
     command.add_argument(
         "--keep",
         type=lambda text: parse_fraction(text, "keep"),
@@ -295,13 +299,7 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
 
 
 def _add_eval(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--length",
-        type=parse_prompt_length,
-        default=4096,
-        metavar="N",
-        help="prompt tokens, such as 4096 or 16k (default 4k)",
-    )
+    _add_length(command)
     command.add_argument(
         "--keep",
         type=parse_keep,

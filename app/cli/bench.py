@@ -50,14 +50,15 @@ class _Runs:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure, and print; returns the exit status. Raises UserError."""
+    text = text_of(options.length)
     with EngineSession(upkeep=ALONE) as session:
         measured = _Runs(session.load(chosen_pair(options)), options.keep, [])
         for number in range(options.runs + 1):  # the first one warms up
-            _show(f"run {number} of {options.runs}" if number else "warming up")
-            sparse, full = (_turn(session, options.length, options.keep, each) for each in MODES)
+            show(f"run {number} of {options.runs}" if number else "warming up")
+            sparse, full = (_turn(session, text, options.keep, each) for each in MODES)
             if number:
                 measured.runs.append((sparse, full))
-        _show("")
+        show("")
     if options.json:
         sys.stdout.write(json.dumps(_plain(measured)) + "\n")
     else:
@@ -65,16 +66,24 @@ def bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _turn(session: EngineSession, length: int, keep: float, mode: Mode) -> Statistics:
-    question = Question(QUESTION, (Document("text.txt", text_of(length)),), mode, keep)
+def ask(
+    session: EngineSession, text: str, question: str, mode: Mode, keep: float, sampling: Sampling
+) -> Finished:
+    """How turn 0, one question about a text, ended. Raises EngineError."""
+    asked = Question(question, (Document("text.txt", text),), mode, keep)
+    _, command = Conversation(sampling).start_turn(asked, number=0)
+    *_, event = session.run(command)
+    if isinstance(event, Failed):
+        raise EngineError(event.problem, event.advice)
+    assert isinstance(event, Finished)
+    return event
+
+
+def _turn(session: EngineSession, text: str, keep: float, mode: Mode) -> Statistics:
     sampling = Sampling(max_tokens=ANSWER_TOKENS, stop_repeats=False, ignore_eos=True)
-    _, command = Conversation(sampling).start_turn(question)
-    for event in session.run(command):
-        if isinstance(event, Failed):
-            raise EngineError(event.problem, event.advice)
-        if isinstance(event, Finished) and event.statistics is not None:
-            return event.statistics
-    raise AssertionError("a turn that was not cancelled ends with statistics")
+    statistics = ask(session, text, QUESTION, mode, keep, sampling).statistics
+    assert statistics is not None, "a turn that was not cancelled ends with statistics"
+    return statistics
 
 
 def _plain(measured: _Runs) -> dict[str, object]:
@@ -127,7 +136,8 @@ def _rows(measured: _Runs) -> Iterator[tuple[str, str, str]]:
     yield row("peak memory", (size(max(s.peak_bytes for s in each)) for each in both))
 
 
-def _show(text: str) -> None:
+def show(text: str) -> None:
+    """Replace the line of progress, on a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()

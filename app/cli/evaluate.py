@@ -15,15 +15,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TextIO
 
-from app.chat.conversation import Conversation, Question
-from app.chat.engine_session import EngineError, EngineSession
+from app.chat.engine_session import EngineSession
 from app.chat.sample import text_of
-from app.cli.bench import ALONE, chosen_pair
+from app.cli.bench import ALONE, ask, chosen_pair, show
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.sigint import cancel_on_sigint
-from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode, Sampling
-from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 
 ANSWER_TOKENS = 64
@@ -51,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of a task."""
+    """How one task was answered, in full and sparsely."""
 
     kind: str
     full: Answer
@@ -122,8 +119,8 @@ def evaluate(options: argparse.Namespace) -> int:
                 if result is None or stopped:
                     break
                 results.append(result)
-                _show(f"{len(results)} of {total} questions")
-        _show("")
+                show(f"{len(results)} of {total} questions")
+        show("")
     if options.json:
         sys.stdout.write(json.dumps([_plain(each) for each in results]) + "\n")
     elif results:
@@ -154,17 +151,12 @@ def _answer(
     session: EngineSession, task: Task, text: str, mode: Mode, keep: float
 ) -> Answer | None:
     """None if it was cancelled. Raises EngineError."""
-    question = Question(task.question, (Document("text.txt", text),), mode, keep)
-    _, command = Conversation(Sampling(max_tokens=ANSWER_TOKENS)).start_turn(question)
-    for event in session.run(replace(command, turn=0)):
-        if isinstance(event, Failed):
-            raise EngineError(event.problem, event.advice)
-        if isinstance(event, Finished):
-            if event.finish_reason is FinishReason.CANCELLED or event.statistics is None:
-                return None
-            stats = event.statistics
-            return Answer(is_right(event.text, task.expected), stats.read_fraction, stats.ttft)
-    return None
+    sampling = Sampling(max_tokens=ANSWER_TOKENS)
+    ended = ask(session, text, task.question, mode, keep, sampling)
+    stats = ended.statistics
+    if ended.finish_reason is FinishReason.CANCELLED or stats is None:
+        return None
+    return Answer(is_right(ended.text, task.expected), stats.read_fraction, stats.ttft)
 
 
 def _plain(result: Result) -> dict[str, object]:
@@ -200,9 +192,3 @@ def _print(results: Sequence[Result], keep: float, out: TextIO) -> None:
         "\nRight answers with all of the text and with a part of it; *lost* were right with all."
         "\nWhat needs every line, as counting does, is asked with Ctrl+T (`--full`).\n"
     )
-
-
-def _show(text: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()

@@ -82,7 +82,7 @@ def _arrays(tree: Any) -> list[mx.array]:
 
 
 def _parameters(module: Any) -> int:
-    """Of a module without its children."""
+    """How many parameters a module has without its children."""
     own = {
         name: array
         for name, array in module.items()

@@ -129,7 +129,7 @@ of files, that were retrieved for it. `document_words`: see `document_index.py`.
 
 
 class Version(Enum):
-    """Of a database's tables."""
+    """How the tables of a database compare with this program's."""
 
     NONE = auto()
     """It has no tables."""
