@@ -28,10 +28,11 @@ Matrix = NDArray[np.float32]
 ROWS, WIDTH = 1024, 4096
 """The product is of (ROWS, WIDTH) and (WIDTH, WIDTH)."""
 MAX_ERROR = 0.01
-"""Of a row's norm. Rounding to bfloat16 is 0.0017 (measured on a CPU), a wrong row 1 or more."""
+"""Largest error of a row, as a share of its norm. Rounding to bfloat16 makes 0.0017 (measured on a
+CPU), a wrong row 1 or more."""
 MIN_SPEEDUP = 2.0
-"""Of bfloat16 over float32 with neural accelerators, which only the former uses here. Published: 4;
-1 to 1.3 without."""
+"""How many times as fast bfloat16 is as float32 with neural accelerators, at least: float32
+does not use them here. Published: 4; 1 to 1.3 without."""
 NAX_SYSTEM = (26, 2)
 """The first macOS on which MLX uses neural accelerators."""
 NAX_GENERATION, NAX_GENERATION_PHONE = 17, 18
@@ -100,7 +101,7 @@ class Product:
 
     @property
     def speedup(self) -> float:
-        """Of bfloat16 over float32."""
+        """How many times as fast bfloat16 is as float32."""
         return self.float32_seconds / self.seconds
 
 

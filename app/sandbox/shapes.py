@@ -182,7 +182,7 @@ class Trace:
         self.hidden = self.vocabulary = 0
         self.has_sinks = False
         self.element_bytes = 2
-        """Of a number in the cache."""
+        """Bytes of a number in the cache."""
 
     def run(self) -> list[dict[str, Any]]:
         """The fields of each `Layer` that are not its defaults."""
@@ -306,7 +306,7 @@ class _Layer:
         self.ssm_heads = 0
 
     def sizes(self, element_bytes: int) -> list[dict[str, Any]]:
-        """Of the layer, and of a part without weights for each further window that it has."""
+        """The fields of the layer, and of a part without weights for each further window."""
         windows = dict.fromkeys(cache.window for cache in self.caches if cache.growth)
         parts: list[dict[str, Any]] = [
             {
@@ -374,7 +374,7 @@ class _Cache:
 
     @property
     def bytes(self) -> float:
-        """Of rows that were allocated in advance, only those in use."""
+        """The rows in use, without those that were allocated in advance."""
         if rows := self.rows:
             return sum(array.nbytes / array.shape[2] for array in rows) * float(self._leaf.offset)
         return sum(array.nbytes for array in _arrays(self._leaf.state))
