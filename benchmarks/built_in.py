@@ -58,9 +58,9 @@ def _embeddings(vocabulary: int, width: int) -> Any:
 def _run(model: Any, vocabulary: int, text: str) -> Run:
     """Seconds, and bytes beside those of the target."""
     import mlx.core as mx
-
-    from app.engine.embedding_scores import EmbeddingSpace, embedding_scores
-    from app.engine.text_encoder import TextEncoder
+    from app.engine.model.embeddings import EmbeddingSpace
+    from app.engine.model.text_encoder import TextEncoder
+    from app.engine.scorers.embedding_scores import embedding_scores
 
     space, length = EmbeddingSpace.of(model), len(text) // CHARACTERS
     ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)

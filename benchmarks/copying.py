@@ -89,9 +89,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 def _steps(model: Any, vocabulary: int, length: int) -> Run:
     """Of each of SIZES, in plain steps; then the gain that the gate expects at each of SHARES."""
     import mlx.core as mx
+    from app.engine.model.speculation import expected
 
-    from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill
-    from app.engine.speculation import expected
+    from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, prefill
 
     ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)
     cache = make_positioned_cache(model)

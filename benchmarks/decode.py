@@ -59,8 +59,8 @@ def _timers(
     target: Any, ids: NDArray[np.int32], selected: NDArray[np.int32], tokens: int
 ) -> dict[str, Callable[[], float]]:
     """By name, what measures the seconds a token takes."""
-    from app.engine.caches import WindowedCache, positioned_layers
-    from app.engine.prefill import (
+    from app.engine.cache.caches import WindowedCache, positioned_layers
+    from app.engine.cache.prefill import (
         StepSize,
         make_positioned_cache,
         make_stock_cache,
@@ -89,7 +89,8 @@ def _timers(
 
 def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
     """As a turn decodes its answer, with the text of each token."""
-    from app.engine.decode import Decoder
+    from app.engine.turn.decode import Decoder
+
     from app.protocol.options import Sampling
     from app.protocol.stats import FinishReason
     from benchmarks.token_turn import tokenizer

@@ -49,8 +49,8 @@ def _heads(model: Any) -> tuple[Any, Any]:
     """Queries (1, Hq, 2, D) and keys (1, Hk, 2, D) of one layer, as its attention gets them."""
     import mlx.core as mx
 
-    from app.engine import mlx_patches
-    from app.engine.prefill import forward, make_stock_cache
+    from app.engine.backend import mlx_patches
+    from app.engine.cache.prefill import forward, make_stock_cache
 
     observed: list[tuple[Any, Any]] = []
     with mlx_patches.observed_attention(lambda q, k, *_: observed.append((q, k))):
@@ -60,8 +60,8 @@ def _heads(model: Any) -> tuple[Any, Any]:
 
 def _run(model: Any, heads: tuple[Any, Any], length: int) -> Run:
     """Seconds, and their ratios."""
-    from app.engine.mlx_patches import blocked_attention, sparse_attention
-    from app.engine.prefill import device_backend
+    from app.engine.backend.mlx_patches import blocked_attention, sparse_attention
+    from app.engine.cache.prefill import device_backend
     from app.protocol.options import Blocks
 
     top = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
@@ -110,7 +110,7 @@ def _attention(heads: tuple[Any, Any], length: int, patch: Patch) -> float:
 
 def _prefill(model: Any, length: int, patch: Patch) -> float:
     """Seconds that the draft's whole prefill takes."""
-    from app.engine.prefill import StepSize, make_stock_cache, prefill
+    from app.engine.cache.prefill import StepSize, make_stock_cache, prefill
 
     ids = np.random.default_rng(0).integers(3, model.args.vocab_size, length).astype(np.int32)
     started = time.perf_counter()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from app.cli.machine import machine
-from app.engine import blas
+from app.engine.backend import blas
 from app.util.tables import Table
 
 T = TypeVar("T")
@@ -216,7 +216,7 @@ def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
     """Measure and print; returns the exit status. Raises UserError for options that make no sense.
     When it is interrupted, it prints the rows it has, and raises KeyboardInterrupt."""
     blas.load_openblas()  # before MLX is imported, or it has no effect
-    from app.engine import mlx_patches
+    from app.engine.backend import mlx_patches
 
     mlx_patches.install()
     rows: list[Row] = []

@@ -83,10 +83,10 @@ def machines(folder: str, options: Options) -> Iterator[Ask]:
 
 def _serve(pipe: Pipe, folder: str, options: Options) -> None:
     """Answers what is asked of the machines, until the pipe is closed."""
-    from app.engine import blas
+    from app.engine.backend import blas
 
     blas.load_openblas()
-    from app.engine import mlx_patches
+    from app.engine.backend import mlx_patches
 
     mlx_patches.install()
     with ExitStack() as stack:
@@ -182,7 +182,8 @@ class Machine:
 
     def _ask(self, length: int, mode: Mode, tokens: int) -> tuple[Statistics, Run]:
         """And what was exchanged: bytes and sums of the layers, bytes on the control connection."""
-        from app.engine.sharded_model import Operation
+        from app.engine.sharded.model import Operation
+
         from app.protocol import commands
         from app.protocol.events import Finished
         from app.protocol.prompt import Document, Message, Role

@@ -21,7 +21,7 @@ from benchmarks.shapes import random_pair, shapes
 from benchmarks.token_turn import check_fits, loaded, plain, turn
 
 if TYPE_CHECKING:
-    from app.engine.loader import LoadedModel
+    from app.engine.model.loader import LoadedModel
 
 STEP = 512
 MB = 1e6
@@ -81,7 +81,7 @@ def peak(measure: Callable[[], object]) -> int:
 
 
 def _prefill(target: LoadedModel, tokens: int, sparse: bool) -> float:
-    from app.engine import memory_estimates
+    from app.engine.memory import estimates as memory_estimates
 
     return target.cache_size.bytes(tokens, sparse) + memory_estimates.transient_bytes(
         target, STEP, tokens
@@ -89,7 +89,7 @@ def _prefill(target: LoadedModel, tokens: int, sparse: bool) -> float:
 
 
 def _scoring(draft: LoadedModel, tokens: int) -> float:
-    from app.engine import memory_estimates
+    from app.engine.memory import estimates as memory_estimates
 
     step = max(
         memory_estimates.transient_bytes(draft, STEP, tokens), draft.transient.scoring(tokens)

@@ -118,7 +118,7 @@ def _prompt(session: EngineSession, text: str, turns: count[int]) -> tuple[int, 
 
 def _selection() -> Callable[[], Run]:
     """Seconds from a move of the slider to the selection."""
-    from app.engine.conversation_cache import ScoredPrompt
+    from app.engine.memory.conversation_cache import ScoredPrompt
 
     prompt = document_prompt(np.zeros(SELECTION_TOKENS, np.int32))
     importance = np.random.default_rng(0).random(SELECTION_TOKENS, np.float32)

@@ -117,10 +117,11 @@ class _Conversations:
     """With one pair."""
 
     def __init__(self, shape: str, runs: int) -> None:
-        from app.engine.cost_store import CostStore
-        from app.engine.loader import LoadedModel, ModelPair
-        from app.engine.memory import CacheSize, attention_cost_ratio
-        from app.engine.prefill import StepSize
+        from app.engine.cache.sizes import CacheSize, attention_cost_ratio
+        from app.engine.model.loader import LoadedModel, ModelPair
+        from app.engine.turn.cost_store import CostStore
+
+        from app.engine.cache.prefill import StepSize
 
         configs = shapes()[shape]
         models = []
@@ -152,7 +153,7 @@ class _Conversations:
 
     def _calibrate(self) -> None:
         """As the engine does on request."""
-        from app.engine.calibration import Calibration
+        from app.engine.turn.calibration import Calibration
 
         calibration = Calibration(self._pair, lambda: False)
         while not calibration.finished:
@@ -160,7 +161,7 @@ class _Conversations:
 
     def _conversation(self, turns: int) -> Iterator[Run | None]:
         """None for a turn that has only one mode."""
-        from app.engine.conversation_cache import ConversationCache
+        from app.engine.memory.conversation_cache import ConversationCache
 
         cache = ConversationCache(self._pair)
         self._prompts.clear()
@@ -243,7 +244,7 @@ class _TokenChat:
         thinking: bool = True,
         values: object = None,
     ) -> Any:
-        from app.engine.prompt import Prompt
+        from app.engine.model.prompt import Prompt
 
         segments, offsets, start = [], {}, 0
         for number, (kind, ids) in enumerate(self._parts):
@@ -258,7 +259,7 @@ class _TokenChat:
 
 def _fork(pair: Any, cache: Any) -> Any:
     """The same history in a separate cache."""
-    from app.engine.conversation_cache import ConversationCache
+    from app.engine.memory.conversation_cache import ConversationCache
 
     twin = ConversationCache(pair)
     twin.target, twin.draft = cache.target.fork(), cache.draft.fork()

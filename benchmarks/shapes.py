@@ -62,7 +62,7 @@ def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     from mlx.nn.layers.quantized import quantize
     from mlx_lm.utils import _get_classes
 
-    from app.engine import memory
+    from app.engine.backend import memory
 
     kinds = config.get("full_attention_interval") or config.get("sliding_window_pattern") or 1
     layers = (

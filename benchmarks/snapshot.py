@@ -28,8 +28,8 @@ from benchmarks.shapes import SMALL, random_pair
 from benchmarks.token_turn import loaded, model_pair
 
 if TYPE_CHECKING:
-    from app.engine.conversation_cache import ConversationCache
-    from app.engine.loader import ModelPair
+    from app.engine.memory.conversation_cache import ConversationCache
+    from app.engine.model.loader import ModelPair
 
 BLOCK = 1 << 22
 PAGE, TOUCHED = 4096, 3
@@ -54,9 +54,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     import mlx.core as mx
+    from app.engine.memory.conversation_cache import ConversationCache
 
-    from app.engine.caches import positioned_layers
-    from app.engine.conversation_cache import ConversationCache
+    from app.engine.cache.caches import positioned_layers
 
     models = [loaded(model, {}, 1) for model in random_pair(SMALL)]
     pair = model_pair(models, np.zeros(1, np.int32))
@@ -74,8 +74,9 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
 
 def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
     """GB a second."""
-    from app.engine.conversation_cache import ConversationCache
-    from app.engine.snapshot import Snapshots
+    from app.engine.memory.conversation_cache import ConversationCache
+
+    from app.engine.cache.snapshot import Snapshots
 
     plain, size = folder / "plain", cache.nbytes
     snapshots = Snapshots(folder / "snapshots", 1 << 62, {"target": "random"})

@@ -20,7 +20,7 @@ from app.protocol.stats import Statistics
 from benchmarks.shapes import weights
 
 if TYPE_CHECKING:
-    from app.engine.loader import LoadedModel, ModelPair
+    from app.engine.model.loader import LoadedModel, ModelPair
 
 QUESTION_TOKENS = 32
 """At the end, with the generation prompt."""
@@ -43,10 +43,10 @@ def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
     """A model without a folder, with the sizes of its cache and of a prefill step. Without a
     `config` its memory is not estimated."""
     import mlx.core as mx
+    from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient
+    from app.engine.model.loader import LoadedModel
 
-    from app.engine.loader import LoadedModel
-    from app.engine.memory import NO_TRANSIENT, CacheSize, Transient
-    from app.engine.prefill import StepSize, device_backend, forward, make_stock_cache
+    from app.engine.cache.prefill import StepSize, device_backend, forward, make_stock_cache
 
     size, transient = CacheSize(0, 0), NO_TRANSIENT
     if config:
@@ -68,7 +68,7 @@ def turn(
 ) -> Statistics:
     """The statistics of one turn of target and draft on `ids` (M,), to its first token, in a new
     conversation. Raises RuntimeError when it fell back to another mode."""
-    from app.engine.conversation_cache import ConversationCache
+    from app.engine.memory.conversation_cache import ConversationCache
 
     pair = model_pair(models, ids)
     ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
@@ -79,8 +79,9 @@ def turn(
 
 def run_turn(pair: ModelPair, ask: Ask, cache: Any, events: list[Event], **more: Any) -> Any:
     """Runs a turn outside an engine and returns it; its events are appended to `events`."""
+    from app.engine.turn.turn import Turn
+
     from app.engine.progress import TurnClock
-    from app.engine.turn import Turn
 
     clock = TurnClock(ask.turn, events.append, lambda: False)
     one = Turn(pair, ask, cache, clock, **more)
@@ -100,7 +101,7 @@ def finished(events: Sequence[Event]) -> Statistics:
 
 def model_pair(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> ModelPair:
     """Target and draft, for which every prompt is `ids`."""
-    from app.engine.loader import ModelPair
+    from app.engine.model.loader import ModelPair
 
     target, draft = models
     return ModelPair(target, draft, None, _FixedPrompt(ids))
@@ -136,7 +137,7 @@ class _FixedPrompt:
 
 def document_prompt(ids: NDArray[np.int32]) -> Any:
     """A prompt that is one document and QUESTION_TOKENS of a question."""
-    from app.engine.prompt import Prompt
+    from app.engine.model.prompt import Prompt
 
     end = len(ids) - QUESTION_TOKENS
     segments = (
@@ -152,7 +153,8 @@ ROUND = 1024
 def check_fits(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
     """Raise UserError, with the longest prompt that fits, when mlx-lm's prefill of one of the
     lengths would not fit: its attention writes down all scores of a step, ours does not."""
-    from app.engine import memory, memory_estimates
+    from app.engine.backend import memory
+    from app.engine.memory import estimates as memory_estimates
     from app.protocol.memory import format_bytes
 
     mlx_lm = replace(target, transient=replace(target.transient, rows=step))

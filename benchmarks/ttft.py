@@ -26,7 +26,7 @@ from benchmarks.shapes import random_pair, shapes
 from benchmarks.token_turn import check_fits, loaded, plain, turn
 
 if TYPE_CHECKING:
-    from app.engine.loader import LoadedModel
+    from app.engine.model.loader import LoadedModel
 
 STEP = 512
 T = TypeVar("T")

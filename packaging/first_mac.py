@@ -73,7 +73,7 @@ def system(models: Models) -> Iterator[str]:
 
 
 def _on_battery() -> str:
-    from app.engine.power import SystemPower
+    from app.engine.backend.power import SystemPower
 
     return "on battery" if SystemPower().on_battery() else "on mains"
 
@@ -106,7 +106,7 @@ def steps(models: Models) -> Iterator[str]:
         return attention(queries, *rest, **named)
 
     mx.fast.scaled_dot_product_attention = counted  # type: ignore[assignment]
-    from app.engine.prefill import make_positioned_cache, prefill
+    from app.engine.cache.prefill import make_positioned_cache, prefill
 
     for model in _loaded(models, probes=False):
         ids = np.random.default_rng(0).integers(3, 1000, models.tokens).astype(np.int32)
@@ -185,7 +185,7 @@ def first_token(models: Models) -> Iterator[str]:
 def memory(models: Models) -> Iterator[str]:
     import mlx.core as mx
 
-    from app.engine.memory_probes import ceiling, system_probe
+    from app.engine.backend.memory_probes import ceiling, system_probe
 
     sample, info = system_probe().read(), mx.device_info()
     yield f"{ceiling() / 1e9:.1f} GB for models, pressure {sample.system.name.lower()}"
@@ -261,12 +261,13 @@ def _asked(device: int) -> str:
 
 def _loaded(models: Models, probes: bool) -> Iterator[Any]:
     """Both models of the pair, one after the other."""
-    from app.engine import blas
+    from app.engine.backend import blas
 
     blas.load_openblas()
+    from app.engine.model.loader import load_one
+
     from app.chat.model_pairs import resolve_pair
-    from app.engine import mlx_patches
-    from app.engine.loader import load_one
+    from app.engine.backend import mlx_patches
     from app.sandbox.process import TextProcess
 
     mlx_patches.install()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from app.engine.blas import load_openblas
+from app.engine.backend.blas import load_openblas
 
 # On an M5 and on NVIDIA's GPUs MLX multiplies float32 matrices in TF32 otherwise, to about 1e-3.
 os.environ["MLX_ENABLE_TF32"] = "0"

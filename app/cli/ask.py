@@ -20,8 +20,8 @@ from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
 from app.cli.report import Report
 from app.cli.settings import requested_pair, user_settings
 from app.cli.sigint import cancel_on_sigint
+from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
-from app.engine.snapshot_folder import remove_other_snapshots
 from app.errors import UserError
 from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from app.cli.open_store import find_conversation, no_conversations, open_store
-from app.engine.snapshot_folder import remove_snapshot
+from app.engine.cache.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
 from app.paths import snapshots_path

@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from app import paths
 from app.chat.model_pairs import resolve_pair as located
 from app.cli.settings import user_settings
-from app.engine import blas
-from app.engine.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
+from app.engine.backend import blas
+from app.engine.cache.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
 from app.models.weights import loaded_bytes
@@ -29,7 +29,7 @@ from app.protocol.memory import format_bytes
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.engine.gpu_check import Build, Device, GpuProbe, Product
+    from app.engine.backend.gpu_check import Build, Device, GpuProbe, Product
 
 Row = tuple[str, str]
 """One line of the report: a label and a value."""
@@ -126,11 +126,11 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
     except (ImportError, OSError) as error:
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         return [("device", "none")], [f"MLX cannot be loaded ({what}): {_REINSTALL}."]
-    from app.engine import gpu_check
+    from app.engine.backend import gpu_check
 
     gpu_check.exact_float32()
     rows, faults = _gpu(gpu or gpu_check.system_gpu())
-    from app.engine.memory import memory_stats
+    from app.engine.backend.memory import memory_stats
 
     rate = f"{blas.matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
     rows.append(("matrix products", f"{rate}, {_blas(library)}"))
@@ -147,7 +147,7 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
 
 def _gpu(probe: GpuProbe) -> Finding:
     """Whether MLX multiplies rightly on its device, and with all that the chip has."""
-    from app.engine.memory import describe_error
+    from app.engine.backend.memory import describe_error
 
     device, build = probe.device(), probe.build()
     kind = "CPU" if device.on_cpu else "GPU"
@@ -169,7 +169,7 @@ def _gpu(probe: GpuProbe) -> Finding:
 
 
 def _product(product: Product | None, build: Build) -> tuple[Row, str]:
-    from app.engine.gpu_check import MAX_ERROR
+    from app.engine.backend.gpu_check import MAX_ERROR
 
     label = "bfloat16 product"
     if product is None:
@@ -185,7 +185,7 @@ def _product(product: Product | None, build: Build) -> tuple[Row, str]:
 
 def _accelerators(device: Device, build: Build, product: Product | None) -> tuple[Row, str]:
     """Whether the chip's neural accelerators are used."""
-    from app.engine.gpu_check import MIN_SPEEDUP, NAX_SYSTEM
+    from app.engine.backend.gpu_check import MIN_SPEEDUP, NAX_SYSTEM
 
     label = "neural accelerators"
     if not device.has_accelerators:
@@ -203,7 +203,7 @@ def _accelerators(device: Device, build: Build, product: Product | None) -> tupl
 
 
 def _install(build: Build) -> str:
-    from app.engine.gpu_check import Origin
+    from app.engine.backend.gpu_check import Origin
 
     if build.origin is Origin.WHEEL:
         return (
@@ -272,11 +272,11 @@ def _folder_state(folder: Path) -> str:
 
 def _model(name: str, folder: Path) -> Finding:
     """Everything that a model's first load checks, again."""
-    from app.engine import mlx_patches
-    from app.engine.findings import FindingsRecord
-    from app.engine.loader import LoadError, fingerprint, load_one
-    from app.engine.memory import NotEnoughMemory
-    from app.engine.prefill import device_backend
+    from app.engine.backend import mlx_patches
+    from app.engine.backend.memory import NotEnoughMemory
+    from app.engine.cache.prefill import device_backend
+    from app.engine.model.findings import FindingsRecord
+    from app.engine.model.loader import LoadError, fingerprint, load_one
     from app.sandbox.process import TextError, TextProcess
 
     mlx_patches.install()

@@ -16,7 +16,7 @@ from app.util.sanitize import sanitize_line
 from app.util.tables import Table
 
 if TYPE_CHECKING:
-    from app.engine.sharded_model import Shards
+    from app.engine.sharded.model import Shards
     from app.protocol.commands import Load
     from app.protocol.hosts import Hosts, Machine
 

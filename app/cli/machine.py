@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import psutil
 
-from app.engine import blas
+from app.engine.backend import blas
 
 
 def machine() -> str:

@@ -270,7 +270,7 @@ def _machine(memory: str | None) -> Machine:
         return mac_with(parse_memory(memory))
     import psutil
 
-    from app.engine.memory_probes import ceiling
+    from app.engine.backend.memory_probes import ceiling
 
     return Machine(psutil.virtual_memory().total, ceiling())
 

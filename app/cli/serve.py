@@ -18,9 +18,9 @@ from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import RESTART
 from app.cli.hosts import chosen_hosts, connect
 from app.cli.settings import requested_pair, user_settings
-from app.engine.chat_template import PromptError
 from app.engine.engine import MlxEngine
-from app.engine.prompt import PromptBuilder
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import PromptBuilder
 from app.errors import UserError
 from app.paths import config_path, costs_path, display_path
 from app.protocol.prompt import Message

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine import blas
-from app.engine.scored_turns import ScoredTurns
-from app.engine.snapshot_folder import remove_other_snapshots, remove_snapshot
+from app.engine.backend import blas
+from app.engine.cache.snapshot_folder import remove_other_snapshots, remove_snapshot
+from app.engine.turn.scored_turns import ScoredTurns
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -47,14 +47,14 @@ from app.protocol.events import (
 from app.protocol.stats import FinishReason, Phase
 
 if TYPE_CHECKING:
-    from app.engine.backend import Backend
+    from app.engine.backend.device import Backend
+    from app.engine.backend.memory_probes import MemoryProbe
+    from app.engine.backend.power import PowerProbe
     from app.engine.loaded_pair import LoadedPair
-    from app.engine.loader import ModelPair
-    from app.engine.memory_monitor import MemoryMonitor
-    from app.engine.memory_probes import MemoryProbe
+    from app.engine.memory.monitor import MemoryMonitor
+    from app.engine.model.loader import ModelPair
     from app.engine.pair_loader import Connect
-    from app.engine.power import PowerProbe
-    from app.engine.sharded_model import ShardsLost
+    from app.engine.sharded.model import ShardsLost
 
 IDLE_DELAY = 0.5
 """Seconds without a command after which idle work starts."""
@@ -179,7 +179,7 @@ class MlxEngine:
         try:
             return self._loaded is not None and self._loaded.idle_step()
         except Exception as error:  # only when the GPU is lost
-            from app.engine.failures import to_failed
+            from app.engine.turn.failures import to_failed
 
             _log.error("the GPU is lost", exc_info=error)
             failure = to_failed(None, error)
@@ -190,14 +190,14 @@ class MlxEngine:
         """Import MLX, or refuse all that needs it."""
         blas.load_openblas()
         try:
-            from app.engine import mlx_patches
+            from app.engine.backend import mlx_patches
         except (ImportError, OSError) as error:
             problem = f"MLX cannot be loaded ({' '.join(str(error).split())[:200]})"
             self._refusal = Failed(None, problem, "run `specchat doctor` to see what is missing")
             return
-        from app.engine import memory
-        from app.engine.memory_monitor import MemoryMonitor
-        from app.engine.memory_probes import system_probe
+        from app.engine.backend import memory
+        from app.engine.backend.memory_probes import system_probe
+        from app.engine.memory.monitor import MemoryMonitor
 
         mlx_patches.install()
         memory.set_limits()
@@ -223,7 +223,7 @@ class MlxEngine:
             _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
-        from app.engine.failures import OUT_OF_MEMORY, to_failed
+        from app.engine.turn.failures import OUT_OF_MEMORY, to_failed
 
         turn = self._turn = command.turn if isinstance(command, Ask) else None
         try:
@@ -276,7 +276,7 @@ class MlxEngine:
         self._emit(GpuLost(failure.problem, failure.advice))
 
     def _load(self, command: Load) -> None:
-        from app.engine.loader import LoadStopped
+        from app.engine.model.loader import LoadStopped
         from app.engine.pair_loader import load_pair
 
         def stopped() -> bool:
@@ -322,16 +322,16 @@ class MlxEngine:
 
     def _require_pair(self) -> LoadedPair:
         """Raises TurnError if there is none."""
-        from app.engine.turn import TurnError
+        from app.engine.turn.turn import TurnError
 
         if self._loaded is None:
             raise TurnError("No model is loaded", "load a model first")
         return self._loaded
 
     def _ask(self, command: Ask) -> None:
-        from app.engine.loader import LoadStopped
+        from app.engine.model.loader import LoadStopped
         from app.engine.progress import TurnClock
-        from app.engine.sharded_model import ShardsLost
+        from app.engine.sharded.model import ShardsLost
 
         sent = self._pending.get(command.turn)
         clock = TurnClock(
@@ -362,8 +362,8 @@ class MlxEngine:
 
     def _check_hosts(self) -> None:
         """Another machine is gone while nothing is asked."""
-        from app.engine.loader import LoadStopped
-        from app.engine.turn import TurnError
+        from app.engine.model.loader import LoadStopped
+        from app.engine.turn.turn import TurnError
 
         shards = None if self._loaded is None else self._loaded.pair.target.shards
         lost = self._lost or (None if shards is None else shards.lost)
@@ -375,11 +375,11 @@ class MlxEngine:
         """Load the target here that was spread over machines. Raises TurnError if it does not load;
         there is no pair any more then. Raises LoadStopped if the turn is cancelled or, without one,
         another pair requested."""
-        from app.engine import memory
-        from app.engine.failures import why_not_alone
-        from app.engine.loader import LoadStopped
+        from app.engine.backend import memory
+        from app.engine.model.loader import LoadStopped
         from app.engine.pair_loader import load_pair
-        from app.engine.turn import TurnError
+        from app.engine.turn.failures import why_not_alone
+        from app.engine.turn.turn import TurnError
 
         def stopped() -> bool:
             another = turn is None and self._loads_started < self._loads_requested
@@ -435,7 +435,7 @@ class MlxEngine:
 
     def _unload_pair(self) -> None:
         if self._loaded is not None:
-            from app.engine import memory
+            from app.engine.backend import memory
 
             try:
                 self._loaded.close()

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from app.engine import blas, memory
-from app.engine.cache_pool import CachePool
-from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import ModelPair
-from app.engine.memory import NotEnoughMemory
-from app.engine.memory_manager import MemoryManager
-from app.engine.memory_monitor import MemoryMonitor
-from app.engine.pair_costs import PairCosts
-from app.engine.power import PowerProbe
-from app.engine.pressure_response import PressureResponse
+from app.engine.backend import blas, memory
+from app.engine.backend.memory import NotEnoughMemory
+from app.engine.backend.power import PowerProbe
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.memory.monitor import MemoryMonitor
+from app.engine.memory.pressure_response import PressureResponse
+from app.engine.model.loader import ModelPair
 from app.engine.progress import Cancelled, TurnClock
-from app.engine.scored_turns import ScoredTurns
-from app.engine.sharded_model import ShardsLost
-from app.engine.turn import MEMORY_EXHAUSTED, Turn, TurnError
+from app.engine.sharded.model import ShardsLost
+from app.engine.turn.pair_costs import PairCosts
+from app.engine.turn.scored_turns import ScoredTurns
+from app.engine.turn.turn import MEMORY_EXHAUSTED, Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, Event, Finished, Loaded, MemoryReport, Unloaded
 from app.protocol.generation_config import ignored_values

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from app.engine import memory
-from app.engine.backend import Backend
-from app.engine.embedding_scores import NoEmbeddings
-from app.engine.foreign_draft import PairPrompts
-from app.engine.loader import (
+from app.engine.backend import memory
+from app.engine.backend.device import Backend
+from app.engine.cache.prefill import StepSize
+from app.engine.cache.sizes import CacheSize, Transient, attention_cost_ratio
+from app.engine.model.embeddings import NoEmbeddings
+from app.engine.model.loader import (
     LoadedModel,
     ModelPair,
     Stopped,
@@ -24,11 +25,10 @@ from app.engine.loader import (
     model_info,
     weight_bytes,
 )
-from app.engine.memory import Transient
-from app.engine.prefill import StepSize
-from app.engine.prompt import PromptBuilder
-from app.engine.sharded_model import ShardedModel, Shards
-from app.engine.sparse_probe import weight_arrays
+from app.engine.model.prompt import PromptBuilder
+from app.engine.model.sparse_probe import weight_arrays
+from app.engine.scorers.foreign_draft import PairPrompts
+from app.engine.sharded.model import ShardedModel, Shards
 from app.protocol.commands import Load
 from app.sandbox.process import TextProcess
 
@@ -144,12 +144,12 @@ def _load_sharded(
         ShardedModel(skeleton, shards),
         tokenizer,
         replace(model_info(name, skeleton, config, path), weight_bytes=described["weight_bytes"]),
-        memory.CacheSize(**described["cache_size"]),
+        CacheSize(**described["cache_size"]),
         size,
         f"{fingerprint(path)}{kv}/{described['ranks']} ranks",
         transient=transient,
         vocab_size=int(text.get("vocab_size") or 0),
-        attention_cost_ratio=memory.attention_cost_ratio(
+        attention_cost_ratio=attention_cost_ratio(
             text, sum(array.size for array in weight_arrays(skeleton))
         ),
         shards=shards,

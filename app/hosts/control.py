@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from app.engine.loader import LoadError, LoadStopped
+from app.engine.model.loader import LoadError, LoadStopped
 from app.hosts.versions import versions
 from app.hosts.wire import CHECK_SECONDS, Connection, Message, WireError, connect
 from app.protocol.hosts import Host

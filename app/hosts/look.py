@@ -9,7 +9,7 @@ import time
 import numpy as np
 import psutil
 
-from app.engine.loader import LoadError
+from app.engine.model.loader import LoadError
 from app.hosts.control import HostControl
 from app.hosts.machine import FREE_SHARE, machine_name
 from app.hosts.wire import Seal

@@ -80,13 +80,13 @@ def _work(
     messages: queue.SimpleQueue[Message],
     samples: dict[str, Callable[[], Any]],
 ) -> None:
-    from app.engine import blas
+    from app.engine.backend import blas
 
     blas.load_openblas()
     import mlx.core as mx
 
-    from app.engine import memory, mlx_patches
-    from app.engine.shard_runner import ShardRunner, load_shard
+    from app.engine.backend import memory, mlx_patches
+    from app.engine.sharded.runner import ShardRunner, load_shard
     from app.hosts.ring import Ring, sockets
     from app.hosts.traffic import Traffic
     from app.paths import shard_snapshots_path
@@ -134,7 +134,7 @@ def _work(
 def _report(
     connection: Connection, error: Exception, samples: dict[str, Callable[[], Any]]
 ) -> None:
-    from app.engine.memory import describe_error
+    from app.engine.backend.memory import describe_error
 
     problem = {"problem": describe_error(error), "advice": getattr(error, "advice", "")}
     try:

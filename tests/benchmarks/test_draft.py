@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.cli.main import run
-from app.engine import block_sparse
+from app.engine.backend import block_sparse
 from app.errors import UserError
 from benchmarks import draft
 from benchmarks.__main__ import measure

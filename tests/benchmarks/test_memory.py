@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine import memory as engine_memory
+from app.engine.backend import memory as engine_memory
 from app.errors import UserError
 from benchmarks import memory, shapes
 from benchmarks.harness import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.engine import calibration
+from app.engine.turn import calibration
 from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.options import Mode
 from app.protocol.stats import Reading

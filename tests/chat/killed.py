@@ -30,7 +30,7 @@ from app.chat.model_pairs import model_pair, resolve_pair
 from app.chat.stored_conversation import StoredConversation
 from app.chat.stored_turn import StoredTurn
 from app.engine import engine
-from app.engine.blas import load_openblas
+from app.engine.backend.blas import load_openblas
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Event, Finished, Listener, Token
@@ -86,8 +86,9 @@ class Watched(MlxEngine):
 
 def watch_upkeep(saved: threading.Event) -> None:
     load_openblas()  # before MLX is imported
-    from app.engine.background_prefill import BackgroundPrefill
-    from app.engine.snapshot import Snapshots
+    from app.engine.memory.background_prefill import BackgroundPrefill
+
+    from app.engine.cache.snapshot import Snapshots
 
     announce(BackgroundPrefill, "step", "healing")
     save = Snapshots.save

@@ -21,9 +21,9 @@ import pytest
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import ModelPair, model_pair, resolve_pair
 from app.chat.stored_conversation import StoredConversation
+from app.engine.cache.snapshot import MANIFEST
+from app.engine.cache.snapshot_folder import snapshot_folder
 from app.engine.engine import MlxEngine
-from app.engine.snapshot import MANIFEST
-from app.engine.snapshot_folder import snapshot_folder
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Finished, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode, Sampling

@@ -20,8 +20,8 @@ from mlx_lm.generate import generate_step
 from app.cli import ask
 from app.cli.main import run
 from app.cli.report import Report
-from app.engine import memory, mlx_patches
-from app.engine.prefill import StepSize, make_positioned_cache, prefill, set_next_position
+from app.engine.backend import memory, mlx_patches
+from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill, set_next_position
 from app.paths import data_path
 from app.protocol.events import Event, Token
 from app.sessions.store import Store

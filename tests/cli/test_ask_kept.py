@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.engine.snapshot_folder import snapshot_folder
+from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
 from app.sessions.records import Message, Overrides, State

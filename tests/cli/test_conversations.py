@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app.cli.main import run
-from app.engine.snapshot_folder import snapshot_folder
+from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import data_path, snapshots_path
 from app.protocol.prompt import Role
 from app.sessions.records import Conversation

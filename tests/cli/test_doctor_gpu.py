@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.cli.doctor import _gpu, doctor
-from app.engine import gpu_check
-from app.engine.gpu_check import (
+from app.engine.backend import gpu_check
+from app.engine.backend.gpu_check import (
     Build,
     Device,
     LinuxGpu,

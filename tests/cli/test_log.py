@@ -31,9 +31,9 @@ def test_a_warning_is_written_down_with_where_it_happened(
     try:
         raise ValueError("broken on purpose")
     except ValueError as error:
-        logging.getLogger("app.engine.cache_pool").warning("it failed", exc_info=error)
+        logging.getLogger("app.engine.memory.cache_pool").warning("it failed", exc_info=error)
     text = (tmp_path / "logs" / LOG).read_text(encoding="utf-8")
-    assert "WARNING app.engine.cache_pool: it failed" in text
+    assert "WARNING app.engine.memory.cache_pool: it failed" in text
     assert "ValueError: broken on purpose" in text
     assert capsys.readouterr().err == ""
 
@@ -52,5 +52,5 @@ def test_a_log_that_cannot_be_written_does_not_run_over_the_screen(
 def test_a_pipe_in_the_place_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOG)
     log_to(tmp_path)
-    logging.getLogger("app.engine.cache_pool").warning("it failed")
+    logging.getLogger("app.engine.memory.cache_pool").warning("it failed")
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700

@@ -96,7 +96,7 @@ def test_it_ends_quietly_while_it_answers(tmp_path: Path) -> None:
 LOSES_GPU = """
 import sys
 from app.cli.main import run
-from app.engine import prefix_cache
+from app.engine.cache import prefix_cache
 def lose(*args, **named):
     raise RuntimeError("[METAL] Command buffer execution failed: Impacting Interactivity.")
 prefix_cache.prefill = lose

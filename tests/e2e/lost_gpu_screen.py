@@ -25,7 +25,7 @@ def lose(*args: Any, **_: Any) -> None:
 
 def note_step(*args: Any, **named: Any) -> None:
     """Into a file in the data folder: the tokens of a step."""
-    from app.engine.prefill import prefill
+    from app.engine.cache.prefill import prefill
 
     Path(os.environ["XDG_DATA_HOME"], "step").write_text(str(args[4].tokens))
     prefill(*args, **named)
@@ -34,7 +34,7 @@ def note_step(*args: Any, **named: Any) -> None:
 if __name__ == "__main__":
     parent = current_supervisor()
     if parent is not None:
-        from app.engine import prefix_cache
+        from app.engine.cache import prefix_cache
 
         prefix_cache.prefill = note_step if parent.restarted else lose
     sys.exit(run(sys.argv[1:]))

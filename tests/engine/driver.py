@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from app.engine.backend import Backend
+from app.engine.backend.device import Backend
+from app.engine.backend.memory_probes import MemoryProbe
 from app.engine.engine import MlxEngine
-from app.engine.memory_probes import MemoryProbe
 from app.engine.pair_loader import Connect
 from app.protocol.commands import Ask, Cancel, Close, Command, Load
 from app.protocol.events import Closed, Event, Failed, Finished, Loaded

@@ -18,7 +18,7 @@ from pathlib import Path
 
 def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    from app.engine.memory_probes import LinuxProbe, SystemPressure
+    from app.engine.backend.memory_probes import LinuxProbe, SystemPressure
     from app.protocol.commands import Ask
     from app.protocol.events import Loaded
     from app.protocol.options import Mode, Sampling, Tuning

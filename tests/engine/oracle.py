@@ -16,8 +16,14 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import CPU, GPU, Backend
-from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill, set_next_position
+from app.engine.backend.device import CPU, GPU, Backend
+from app.engine.cache.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    prefill,
+    set_next_position,
+)
 from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16

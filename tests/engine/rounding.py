@@ -1,5 +1,5 @@
 """How far rounding alone takes the sparse probe's errors: `python -m tests.engine.rounding` prints
-the table in `app/engine/sparse_probe.py`.
+the table in `app/engine/model/sparse_probe.py`.
 
 No GPU is needed: products of matrices with several rows differ from those of a single row as they
 may on one. In TF32, in which an M5 and NVIDIA's GPUs multiply float32 unless `MLX_ENABLE_TF32=0`,
@@ -20,7 +20,8 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import load_model
 
-from app.engine import mlx_patches, sparse_probe
+from app.engine.backend import mlx_patches
+from app.engine.model import sparse_probe
 from tests.tiny import ORACLE, build
 
 DTYPES = {"float32": mx.float32, "TF32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}

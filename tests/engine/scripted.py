@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.engine.memory_probes import MemorySample, SystemPressure
+from app.engine.backend.memory_probes import MemorySample, SystemPressure
 
 GB = 1_000_000_000
 

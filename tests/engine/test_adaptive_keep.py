@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from app.engine.turn.cost_store import FEWEST_ANSWERS
+from app.engine.turn.decode import is_unsure
+from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
 
-from app.engine.cost_store import FEWEST_ANSWERS
-from app.engine.decode import is_unsure
-from app.engine.turn_estimate import LEAST_KEEP, TurnEstimate
 from app.protocol.commands import Reselect
 from app.protocol.cost_model import Costs
 from app.protocol.events import Finished, Loaded, Planned, Selected

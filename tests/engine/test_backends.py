@@ -7,8 +7,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from app.engine import attention_scores
-from app.engine.backend import CPU, GPU, Backend
+from app.engine.backend.device import CPU, GPU, Backend
+from app.engine.scorers import attention_scores
 from app.protocol.events import FellBackToDense, Finished, Selected
 from app.protocol.stats import Reading
 from tests.engine.driver import Driver, question

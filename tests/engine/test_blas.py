@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import blas
+from app.engine.backend import blas
 
 
 def output(code: str) -> str:
-    command = [sys.executable, "-c", f"from app.engine.blas import load_openblas\n{code}"]
+    command = [sys.executable, "-c", f"from app.engine.backend.blas import load_openblas\n{code}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -68,7 +68,7 @@ def test_after_mlx_it_is_too_late() -> None:
 
 
 def test_where_it_is_not_installed() -> None:
-    code = "import app.engine.blas as b; b.LIBRARY = 'libnone.so'; print(load_openblas())"
+    code = "import app.engine.backend.blas as b; b.LIBRARY = 'libnone.so'; print(load_openblas())"
     assert output(code) == "None"
 
 
@@ -79,7 +79,7 @@ def test_never_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_openblas_gets_a_hint() -> None:
     missing = output(
-        "from app.engine import blas; blas.LIBRARY = 'libnone.so.0'; load_openblas()\n"
+        "from app.engine.backend import blas; blas.LIBRARY = 'libnone.so.0'; load_openblas()\n"
         "import mlx.core as mx; mx.set_default_device(mx.cpu); print(blas.speedup_hint(True))"
     )
     assert (blas.PACKAGE in missing) == (sys.platform == "linux")
@@ -87,5 +87,5 @@ def test_missing_openblas_gets_a_hint() -> None:
 
 @needs_openblas
 def test_nothing_is_advised_where_it_is_in_use() -> None:
-    code = "load_openblas(); from app.engine import blas; print(blas.speedup_hint(True))"
+    code = "load_openblas(); from app.engine.backend import blas; print(blas.speedup_hint(True))"
     assert output(code) == "None"

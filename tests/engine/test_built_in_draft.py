@@ -10,15 +10,7 @@ from threading import Event, Thread
 import mlx.core as mx
 import numpy as np
 import pytest
-
-from app.chat.model_pairs import resolve_pair
-from app.engine import text_encoder
-from app.engine.built_in_draft import built_in_scores, trust
-from app.engine.embedding_scores import embedding_scores
-from app.engine.pair_loader import load_pair
-from app.engine.quotation import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
-from app.engine.selection import select
-from app.engine.text_encoder import (
+from app.engine.model.text_encoder import (
     BATCH,
     PIECE,
     STRIDE,
@@ -27,6 +19,13 @@ from app.engine.text_encoder import (
     built_in_encoder,
     encode,
 )
+from app.engine.scorers.built_in_draft import built_in_scores, trust
+from app.engine.scorers.embedding_scores import embedding_scores
+from app.engine.scorers.selection import select
+
+from app.chat.model_pairs import resolve_pair
+from app.engine.model import text_encoder
+from app.engine.pair_loader import load_pair
 from app.models.embedded import BUILT_IN, target_path
 from app.protocol.commands import Load
 from app.protocol.events import ImportanceMap, Loaded, PhaseProgress, Selected
@@ -34,6 +33,7 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase, Reading
 from app.util.assets import assets_path
+from app.util.sentences import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
 from tests.engine.driver import Driver, question
 
 LICENCE = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")

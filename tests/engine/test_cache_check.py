@@ -11,14 +11,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.memory.conversation_cache import ScoredPrompt
+from app.engine.model.loader import CacheMaker
+from app.engine.scorers.attention_scores import AttentionObserver
 
-from app.engine import draft_scoring, prefix_cache, prompt_reader
-from app.engine.attention_scores import AttentionObserver
-from app.engine.cache_check import find_mismatch
-from app.engine.conversation_cache import ScoredPrompt
-from app.engine.kv_quantisation import Quantisation
-from app.engine.loader import CacheMaker
-from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.cache import prefix_cache
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.kv_quantisation import Quantisation
+from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.scorers import draft_scoring
+from app.engine.turn import prompt_reader
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, FellBackToDense, Finished
 from app.protocol.options import BackgroundPolicy as HealWhen

@@ -9,11 +9,17 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from app.engine.backend import GPU
-from app.engine.cache_growth import reserve_capacity
-from app.engine.caches import Cache, PositionedCache, flatten
-from app.engine.kv_quantisation import Quantisation, quantise_cache
-from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache, prefill
+from app.engine.backend.device import GPU
+from app.engine.cache.caches import Cache, PositionedCache, flatten
+from app.engine.cache.growth import reserve_capacity
+from app.engine.cache.kv_quantisation import Quantisation, quantise_cache
+from app.engine.cache.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    make_stock_cache,
+    prefill,
+)
 from app.engine.progress import Cancelled
 from tests import tiny
 from tests.engine.test_turns import FIRST, LATER, Chat, conversation
@@ -89,7 +95,7 @@ def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch
 
     turns: list[tuple[Any, tuple[int, ...] | None]] = [(first, FIRST), (second, LATER)]
     turns.append((second, None))
-    monkeypatch.setattr("app.engine.memory.free", lambda: 1e12)
+    monkeypatch.setattr("app.engine.backend.memory.free", lambda: 1e12)
     monkeypatch.setattr(mx, "concatenate", counted)
     layers = len(flatten(chat.conversation.target.cache))
     for prompt, needed in turns:
@@ -104,9 +110,9 @@ def test_a_turn_that_skips_the_memory_check_takes_memory_only_as_it_reads(
     """Or it could not stop at a step boundary before memory is used up."""
     chat = Chat(tiny.build("llama"))
     first, _, _ = conversation((4, 804))
-    manager = "app.engine.memory_manager.MemoryManager."
+    manager = "app.engine.memory.manager.MemoryManager."
     monkeypatch.setattr(manager + "ensure_free", lambda *_: None)
-    monkeypatch.setattr("app.engine.memory.free", lambda: -1.0)
+    monkeypatch.setattr("app.engine.backend.memory.free", lambda: -1.0)
     sizes: list[int] = []
 
     def check_step(*_: object) -> None:

@@ -16,12 +16,12 @@ from unittest import mock
 
 import pytest
 
-from app.engine.background_prefill import BackgroundPrefill
-from app.engine.loader import LoadedModel
-from app.engine.memory import CacheSize
-from app.engine.prefill import StepSize, forward
-from app.engine.snapshot_folder import snapshot_folder
-from app.engine.snapshot_manifest import MANIFEST
+from app.engine.cache.prefill import StepSize, forward
+from app.engine.cache.sizes import CacheSize
+from app.engine.cache.snapshot_folder import snapshot_folder
+from app.engine.cache.snapshot_manifest import MANIFEST
+from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.model.loader import LoadedModel
 from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.events import (
     BackgroundProgress,
@@ -246,6 +246,9 @@ def a_file_among_them(snapshots: Path) -> Iterator[None]:
     yield
 
 
+FSYNC = "app.engine.cache.snapshot.os.fsync"
+
+
 def failing(name: str, code: int) -> Trouble:
     @contextmanager
     def trouble(snapshots: Path) -> Iterator[None]:
@@ -258,7 +261,7 @@ def failing(name: str, code: int) -> Trouble:
 @contextmanager
 def mlx_cannot_write(snapshots: Path) -> Iterator[None]:
     error = RuntimeError("[write] Unable to write 4096 bytes to file.")
-    with mock.patch("app.engine.snapshot_parts.save_prompt_cache", side_effect=error):
+    with mock.patch("app.engine.cache.snapshot_parts.save_prompt_cache", side_effect=error):
         yield
 
 
@@ -281,11 +284,11 @@ UNSAVED: dict[str, Trouble] = {
     "a file where a conversation's should be": a_file_among_them,
     "a read-only folder": failing("pathlib.Path.mkdir", errno.EROFS),
     "a folder of somebody else": failing("pathlib.Path.mkdir", errno.EACCES),
-    "a full disk when a file is synced": failing("app.engine.snapshot.os.fsync", errno.ENOSPC),
-    "a broken disk": failing("app.engine.snapshot.os.fsync", errno.EIO),
+    "a full disk when a file is synced": failing(FSYNC, errno.ENOSPC),
+    "a broken disk": failing(FSYNC, errno.EIO),
     "a full disk when a file is written": mlx_cannot_write,
     "files that may not grow": files_end_early,
-    "a folder that turns read-only": failing("app.engine.snapshot.os.replace", errno.EROFS),
+    "a folder that turns read-only": failing("app.engine.cache.snapshot.os.replace", errno.EROFS),
     "a disk that is really full": really_full,
 }
 
@@ -333,5 +336,5 @@ def test_a_read_only_snapshot_is_used(
         restored = driver.of(SnapshotRestored)
         driver.close()
         error = OSError(errno.EROFS, os.strerror(errno.EROFS))
-        monkeypatch.setattr("app.engine.snapshot.os.utime", mock.Mock(side_effect=error))
+        monkeypatch.setattr("app.engine.cache.snapshot.os.utime", mock.Mock(side_effect=error))
     assert [event.tokens > 0 for event in restored] == [True]

@@ -12,16 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
-from app.engine import positions as positions_module
-from app.engine.caches import (
+from app.engine.cache import positions as positions_module
+from app.engine.cache.caches import (
     PositionedCache,
     UnsupportedCache,
     WindowedCache,
     positioned_layers,
     to_positioned,
 )
-from app.engine.positions import PositionRuns
-from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill, set_next_position
+from app.engine.cache.positions import PositionRuns
+from app.engine.cache.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    prefill,
+    set_next_position,
+)
 from tests.tiny import PURE, SLIDING, VOCABULARY, WINDOW, build
 
 ascending = st.lists(st.integers(0, 400), unique=True, min_size=1).map(sorted)

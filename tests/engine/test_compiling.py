@@ -12,7 +12,7 @@ import pytest
 
 CODE = """
 import mlx.core as mx, os, tempfile
-from app.engine import mlx_patches
+from app.engine.backend import mlx_patches
 mlx_patches.install()
 mlx_patches.install()
 print(os.environ["TMPDIR"], tempfile.gettempdir())

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.engine.model.prompt import PromptBuilder
+from app.engine.model.token_stream import TokenStream
+from app.engine.turn.decode import Decoder
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.decode import Decoder
-from app.engine.prompt import PromptBuilder
-from app.engine.token_stream import TokenStream
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Finished,

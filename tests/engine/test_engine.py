@@ -14,13 +14,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.model.findings import Speed
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
-from app.engine import draft_scoring, loader, prefill, prefix_cache, prompt_reader, turn
+from app.engine.cache import prefill, prefix_cache
 from app.engine.engine import MlxEngine
-from app.engine.findings import Speed
+from app.engine.model import loader
+from app.engine.scorers import draft_scoring
+from app.engine.turn import prompt_reader, turn
 from app.protocol import cost_model
 from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load, Reselect
 from app.protocol.events import (
@@ -540,7 +543,7 @@ def test_a_prompt_longer_than_the_context_is_refused(
 def test_too_little_memory_is_refused_before_reading(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.engine import memory
+    from app.engine.backend import memory
 
     monkeypatch.setattr(memory, "ceiling", lambda: 1)
     failed = loaded.run(question())
@@ -618,7 +621,7 @@ def test_a_model_whose_module_ends_the_program_does_not_load(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("app.engine.loader.load_model", fail)
+    monkeypatch.setattr("app.engine.model.loader.load_model", fail)
     failed = driver.load(folders["target"])
     assert isinstance(failed, Failed)
     assert failed.problem.endswith(f" could not be loaded ({reason})")
@@ -627,8 +630,8 @@ def test_a_model_whose_module_ends_the_program_does_not_load(
 
 
 def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "app.engine.mlx_patches", None)
-    monkeypatch.delattr("app.engine.mlx_patches")
+    monkeypatch.setitem(sys.modules, "app.engine.backend.mlx_patches", None)
+    monkeypatch.delattr("app.engine.backend.mlx_patches")
     driver = Driver()
     loading = driver.load(Path("anything"))
     assert isinstance(loading, Failed)

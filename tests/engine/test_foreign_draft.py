@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.engine.model.prompt import Prompt, PromptText
+from app.engine.scorers.foreign_draft import importance_for_target
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.engine.foreign_draft import importance_for_target
-from app.engine.prompt import Prompt, PromptText
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Load
 from app.protocol.events import Finished, Loaded, Selected

@@ -14,16 +14,18 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.cache.sizes import CacheSize
+from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.estimates import MemoryNeed
+from app.engine.memory.manager import MemoryManager
 
-from app.engine import engine, memory, prefill
-from app.engine.background_prefill import BackgroundPrefill
-from app.engine.cache_pool import CachePool
-from app.engine.memory import CacheSize
-from app.engine.memory_estimates import MemoryNeed
-from app.engine.memory_manager import MemoryManager
+from app.engine import engine
+from app.engine.backend import memory
+from app.engine.cache import prefill
+from app.engine.cache.snapshot_folder import remove_snapshot
+from app.engine.cache.snapshot_manifest import MANIFEST
 from app.engine.progress import Cancelled, TurnClock
-from app.engine.snapshot_folder import remove_snapshot
-from app.engine.snapshot_manifest import MANIFEST
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -184,7 +186,7 @@ def test_it_never_takes_the_place_of_what_is_not_on_the_disk(tmp_path: Path, why
         idle.pool._unsaved.pop("a")
         idle.use("b")
     elif why == "saving failed":
-        with mock.patch("app.engine.snapshot.os.replace", side_effect=OSError(28, "full")):
+        with mock.patch("app.engine.cache.snapshot.os.replace", side_effect=OSError(28, "full")):
             idle.pool._save("a")
         assert idle.of(SnapshotFailed)
     while idle.pool.step(background=False):

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.engine import memory, prompt_reader, turn_estimate
+from app.engine.backend import memory
+from app.engine.turn import prompt_reader, turn_estimate
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import PhaseProgress, Selected

@@ -9,23 +9,23 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.cache.sizes import CacheSize, Transient
+from app.engine.model.loader import CacheMaker, LoadError, load_one
 from mlx_lm.models import base as mlx_base
 from mlx_lm.models.cache import QuantizedKVCache
 
-from app.engine import kv_quantisation, mlx_patches
-from app.engine.backend import CPU
-from app.engine.caches import (
+from app.engine.backend import mlx_patches
+from app.engine.backend.device import CPU
+from app.engine.cache import kv_quantisation
+from app.engine.cache.caches import (
     DequantisedCache,
     QuantisedCache,
     WindowedCache,
     flatten,
     positioned_layers,
 )
-from app.engine.kv_quantisation import NotQuantisable, Quantisation, find_quantisation
-from app.engine.loader import CacheMaker, LoadError, load_one
-from app.engine.memory import CacheSize, Transient
-from app.engine.pair_loader import load_pair
-from app.engine.prefill import (
+from app.engine.cache.kv_quantisation import NotQuantisable, Quantisation, find_quantisation
+from app.engine.cache.prefill import (
     StepSize,
     forward,
     make_positioned_cache,
@@ -33,6 +33,7 @@ from app.engine.prefill import (
     prefill,
     set_next_position,
 )
+from app.engine.pair_loader import load_pair
 from app.models.architecture import parse_architecture
 from app.models.fit import cache_bytes
 from app.protocol.commands import CachePolicy, Load

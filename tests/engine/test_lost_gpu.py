@@ -7,15 +7,18 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.cache_pool import CachePool
+from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.loader import LoadError
+from app.engine.turn.failures import to_failed
 
-from app.engine import attention_scores, decode, loader, prefix_cache, snapshot_parts
-from app.engine.background_prefill import BackgroundPrefill
-from app.engine.cache_pool import CachePool
-from app.engine.draft_proposals import DraftProposals
-from app.engine.failures import to_failed
-from app.engine.loader import LoadError
-from app.engine.memory import describe_error, is_gpu_lost, is_oom
-from app.engine.snapshot_manifest import MANIFEST
+from app.engine.backend.memory import describe_error, is_gpu_lost, is_oom
+from app.engine.cache import prefix_cache, snapshot_parts
+from app.engine.cache.snapshot_manifest import MANIFEST
+from app.engine.model import loader
+from app.engine.scorers import attention_scores
+from app.engine.turn import decode
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.events import (
     EngineWarning,

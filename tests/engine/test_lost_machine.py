@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.engine.model.loader import LoadStopped
+from app.engine.sharded.model import Operation, ShardsLost
+from app.engine.turn.failures import to_failed
 
-from app.engine import memory
-from app.engine.failures import to_failed
-from app.engine.loader import LoadStopped
-from app.engine.sharded_model import Operation, ShardsLost
+from app.engine.backend import memory
 from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load
 from app.protocol.events import (
     Closed,
@@ -145,7 +145,7 @@ def test_an_answer_with_its_stop_sequence_is_complete(
         def advance(self, token: int) -> bool:
             return token == stop
 
-    monkeypatch.setattr("app.engine.decode.make_stop_sequences", lambda tokenizer: Matched())
+    monkeypatch.setattr("app.engine.turn.decode.make_stop_sequences", lambda tokenizer: Matched())
 
     class Matched:
         def matcher(self) -> Stops:
@@ -184,7 +184,7 @@ def slow_load(patch: pytest.MonkeyPatch, on_load: Callable[[], None]) -> None:
                 raise LoadStopped
             time.sleep(0.01)
 
-    patch.setattr("app.engine.loader._evaluate_weights", load)
+    patch.setattr("app.engine.model.loader._evaluate_weights", load)
 
 
 def test_esc_while_it_is_loaded_here_keeps_what_was_written(
@@ -305,7 +305,7 @@ def test_numbers_are_of_the_whole_answer_and_teach_nothing(
     )
     spread.load()
     slow = 0.3
-    monkeypatch.setattr("app.engine.loader.probe", lambda *args: time.sleep(slow))
+    monkeypatch.setattr("app.engine.model.loader.probe", lambda *args: time.sleep(slow))
     lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == 20)
     finished = spread.driver.answer(asked())
     statistics = finished.statistics

@@ -14,8 +14,8 @@ import mlx.core as mx
 import psutil
 import pytest
 
-from app.engine import memory, memory_probes
-from app.engine.memory_probes import (
+from app.engine.backend import memory, memory_probes
+from app.engine.backend.memory_probes import (
     LinuxProbe,
     MacProbe,
     ProcessLimit,
@@ -114,7 +114,7 @@ def test_an_older_control_group(tmp_path: Path) -> None:
 CHILD = """
 import resource, sys
 resource.setrlimit(resource.{kind}, (3_000_000_000, resource.RLIM_INFINITY))
-from app.engine import memory_probes as probes
+from app.engine.backend import memory_probes as probes
 limit = probes.process_limit()
 print(limit.limit, limit.used, probes.ceiling(), probes.available())
 """

@@ -9,18 +9,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.model.copy_index import Match
+from app.engine.model.prompt import Prompt
+from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
-from app.engine import mlx_patches
-from app.engine.cache_check import find_mismatch
-from app.engine.copy_index import Match
-from app.engine.kv_quantisation import Quantisation, find_quantisation
-from app.engine.mid_answer_recall import READ_AGAIN, MidAnswerRecall
+from app.engine.backend import mlx_patches
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.kv_quantisation import Quantisation, find_quantisation
 from app.engine.progress import Cancelled
-from app.engine.prompt import Prompt
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Planned, Selected

@@ -11,7 +11,8 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import ArraysCache
 
-from app.engine import caches, mlx_patches, prefill
+from app.engine.backend import mlx_patches
+from app.engine.cache import caches, prefill
 from tests.engine import oracle
 from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, WINDOW, build
 

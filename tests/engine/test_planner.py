@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from app.engine.turn.cost_store import CostStore
+from app.engine.turn.planner import PredictedTtft, plan
 
 from app.chat.engine_session import EngineError, EngineSession
-from app.engine import calibration, memory
-from app.engine.cost_store import CostStore
+from app.engine.backend import memory
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import load_pair
-from app.engine.planner import PredictedTtft, plan
+from app.engine.turn import calibration
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import FREE, MIN_SKIPPABLE, AttentionWork, Costs
 from app.protocol.events import CostsUpdated, PhaseProgress, Planned

@@ -10,10 +10,11 @@ import pytest
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from app.engine import memory, mlx_patches, prefill
-from app.engine.backend import CPU, GPU, Backend
-from app.engine.caches import Cache, StepWatcher, flatten
-from app.engine.prefill import StepSize
+from app.engine.backend import memory, mlx_patches
+from app.engine.backend.device import CPU, GPU, Backend
+from app.engine.cache import prefill
+from app.engine.cache.caches import Cache, StepWatcher, flatten
+from app.engine.cache.prefill import StepSize
 from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build

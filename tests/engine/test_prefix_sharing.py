@@ -12,27 +12,21 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.cache.sizes import CacheSize
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.model.prompt import Prompt
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from app.engine import (
-    cache_pool,
-    prefix_sharing,
-    row_blocks,
-    shared_rows,
-    snapshot,
-    snapshot_manifest,
-)
-from app.engine.cache_pool import CachePool
-from app.engine.caches import PositionedCache, flatten
-from app.engine.conversation_cache import ConversationCache
-from app.engine.kv_quantisation import Quantisation
-from app.engine.memory import CacheSize
-from app.engine.prefix_cache import PrefixCache
+from app.engine.cache import row_blocks, shared_rows, snapshot, snapshot_manifest
+from app.engine.cache.caches import PositionedCache, flatten
+from app.engine.cache.kv_quantisation import Quantisation
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.snapshot_folder import folder_bytes
+from app.engine.cache.snapshot_manifest import MANIFEST, block_digest
+from app.engine.memory import cache_pool, prefix_sharing
 from app.engine.progress import TurnClock
-from app.engine.prompt import Prompt
-from app.engine.snapshot_folder import folder_bytes
-from app.engine.snapshot_manifest import MANIFEST, block_digest
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import BackgroundProgress, EngineWarning, SnapshotFailed, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode

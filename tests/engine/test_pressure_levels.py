@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-
-from app.engine.memory_probes import MemorySample, SystemPressure
-from app.engine.pressure_levels import (
+from app.engine.memory.pressure_levels import (
     CRITICAL_AFTER,
     MIN_CHANGE_INTERVAL,
     RELAX_AFTER,
@@ -17,6 +15,8 @@ from app.engine.pressure_levels import (
     PressureTracker,
     level_for,
 )
+
+from app.engine.backend.memory_probes import MemorySample, SystemPressure
 from app.protocol.memory import PressureLevel
 from tests.engine.scripted import GB, reading
 

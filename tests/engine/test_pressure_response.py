@@ -10,8 +10,9 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from app.engine import memory_monitor, pressure_levels
-from app.engine.memory_probes import MemorySample, SystemPressure
+from app.engine.backend.memory_probes import MemorySample, SystemPressure
+from app.engine.memory import monitor as memory_monitor
+from app.engine.memory import pressure_levels
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,

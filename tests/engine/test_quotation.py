@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from app.engine.model.prompt import PromptText
+from app.engine.model.text_encoder import built_in_encoder
+from app.engine.turn.quotation import NEAR, best_quote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.prompt import PromptText
-from app.engine.quotation import LONGEST, NEAR, best_quote, units
-from app.engine.text_encoder import built_in_encoder
 from app.util.assets import assets_path
+from app.util.sentences import LONGEST, units
 
 GPL = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")
 VIOLATION = "How many days do I have to fix a violation?"

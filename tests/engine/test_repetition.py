@@ -7,8 +7,14 @@ import time
 from dataclasses import replace
 
 import pytest
+from app.engine.turn.decode import (
+    LONGEST_PERIOD,
+    REPEATS,
+    SENTENCE_LOOP,
+    SHORTEST_LOOP,
+    LoopDetector,
+)
 
-from app.engine.decode import LONGEST_PERIOD, REPEATS, SENTENCE_LOOP, SHORTEST_LOOP, LoopDetector
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
@@ -77,8 +83,8 @@ def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tiny random model that is greedy soon is in one."""
-    monkeypatch.setattr("app.engine.decode.SHORTEST_LOOP", 24)
-    monkeypatch.setattr("app.engine.decode.REPEATS", 3)
+    monkeypatch.setattr("app.engine.turn.decode.SHORTEST_LOOP", 24)
+    monkeypatch.setattr("app.engine.turn.decode.REPEATS", 3)
     asked = question(1, tokens=120, text=LONG_TEXT)
     free = loaded.answer(asked)
     guarded = Sampling(max_tokens=120, stop_repeats=True)

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
+from app.engine.model.prompt import PromptBuilder
+from app.engine.model.text_encoder import built_in_encoder
+from app.engine.scorers.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
+from app.engine.turn.retrieval import Retrieval, Retriever, index_of
 from mlx_lm.utils import load_tokenizer
 
-from app.engine.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
-from app.engine.prompt import PromptBuilder
-from app.engine.retrieval import Retrieval, Retriever, index_of
-from app.engine.text_encoder import built_in_encoder
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Planned, Retrieved
 from app.protocol.options import Mode, Sampling, min_retrieved

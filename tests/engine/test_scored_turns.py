@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from app.engine.scored_turns import MOST_SCORED, ScoredTurns
+from app.engine.turn.scored_turns import MOST_SCORED, ScoredTurns
+
 from app.protocol.commands import CachePolicy, DropConversation, Reselect
 from app.protocol.events import Selected
 from app.protocol.options import BackgroundPolicy

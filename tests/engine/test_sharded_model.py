@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.engine.model.loader import LoadError
+from app.engine.sharded.model import ShardedModel, ShardedPrefixCache
 from mlx_lm.utils import load_model
 
-from app.engine import mlx_patches
-from app.engine.cache_growth import capacity, reserve_capacity
-from app.engine.loader import LoadError
-from app.engine.prefill import StepSize, make_positioned_cache
-from app.engine.prefix_cache import PrefixCache
-from app.engine.progress import Cancelled
-from app.engine.sharded_model import ShardedModel, ShardedPrefixCache
-from app.engine.snapshot_folder import (
+from app.engine.backend import mlx_patches
+from app.engine.cache.growth import capacity, reserve_capacity
+from app.engine.cache.prefill import StepSize, make_positioned_cache
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.snapshot_folder import (
     folder_bytes,
     remove_other_snapshots,
     remove_snapshot,
     snapshot_folder,
 )
+from app.engine.progress import Cancelled
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
@@ -107,7 +107,7 @@ def test_a_draft_that_cannot_be_loaded_ends_the_ranks(
 
 
 def test_an_error_that_is_its_own_cause_is_described() -> None:
-    from app.engine.memory import is_oom
+    from app.engine.backend.memory import is_oom
 
     error = LoadError("x")
     error.__cause__ = error

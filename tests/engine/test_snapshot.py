@@ -14,14 +14,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.model.loader import ModelPair
 
-from app.engine import row_blocks, snapshot, snapshot_manifest
-from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import ModelPair
-from app.engine.prefill import StepSize
-from app.engine.snapshot import Snapshots
-from app.engine.snapshot_folder import folder_bytes, snapshot_folder
-from app.engine.snapshot_manifest import (
+from app.engine.cache import row_blocks, snapshot, snapshot_manifest
+from app.engine.cache.prefill import StepSize
+from app.engine.cache.snapshot import Snapshots
+from app.engine.cache.snapshot_folder import folder_bytes, snapshot_folder
+from app.engine.cache.snapshot_manifest import (
     FILE_NAME,
     MANIFEST,
     SnapshotError,

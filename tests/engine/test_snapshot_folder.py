@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from app.engine.snapshot_folder import (
+from app.engine.cache.snapshot_folder import (
     MAX_ON_DISK,
     MIN_ON_DISK,
     disk_limit,
@@ -95,8 +95,8 @@ def test_they_are_deleted_whether_a_pair_is_loaded_or_not(
     tmp_path: Path, mlx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not mlx:
-        monkeypatch.setitem(sys.modules, "app.engine.mlx_patches", None)
-        monkeypatch.delattr("app.engine.mlx_patches", raising=False)
+        monkeypatch.setitem(sys.modules, "app.engine.backend.mlx_patches", None)
+        monkeypatch.delattr("app.engine.backend.mlx_patches", raising=False)
     snapshots(tmp_path, *"abc")
     driver = Driver()
     driver.engine.send(PruneSnapshots(str(tmp_path), ("a", "b")))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from app.engine.speculation import (
+from app.engine.model.speculation import (
     COPY_RETRY,
     DRAFT_RETRY,
     DRAFTED,

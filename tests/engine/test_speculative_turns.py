@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from app.engine.model.speculation import DRAFTED, Choice, Gate
 
-from app.engine.speculation import DRAFTED, Choice, Gate
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, PhaseProgress, Token
 from app.protocol.options import Sampling, Scoring, Tuning

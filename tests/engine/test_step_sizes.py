@@ -10,15 +10,15 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.cache.sizes import Transient
+from app.engine.model.loader import CacheMaker
 
-from app.engine import mlx_patches
-from app.engine.backend import CPU, GPU, Backend
-from app.engine.cache_check import find_mismatch
-from app.engine.kv_quantisation import find_quantisation
-from app.engine.loader import CacheMaker
-from app.engine.memory import Transient
-from app.engine.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
-from app.engine.prefix_cache import PrefixCache
+from app.engine.backend import mlx_patches
+from app.engine.backend.device import CPU, GPU, Backend
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.kv_quantisation import find_quantisation
+from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.cache.prefix_cache import PrefixCache
 from app.protocol.memory_model import LARGEST_STEP, MAX_SCORE_BYTES
 from tests.tiny import ORACLE, VOCABULARY, build
 

@@ -9,28 +9,28 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.model.copy_index import CopyIndex
+from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.speculation import DRAFTED, NOTHING, Choice, Gate
+from app.engine.model.token_stream import TokenStream
+from app.engine.turn.decode import Decoder
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
-from app.engine import mlx_patches
-from app.engine.cache_check import find_mismatch
-from app.engine.caches import Cache, PositionedCache, can_drop_last, flatten
-from app.engine.copy_index import CopyIndex
-from app.engine.decode import Decoder
-from app.engine.draft_proposals import DraftProposals
-from app.engine.kv_quantisation import Quantisation, quantise_cache
-from app.engine.prefill import (
+from app.engine.backend import mlx_patches
+from app.engine.cache.caches import Cache, PositionedCache, can_drop_last, flatten
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.kv_quantisation import Quantisation, quantise_cache
+from app.engine.cache.prefill import (
     StepSize,
     make_positioned_cache,
     make_stock_cache,
     prefill,
     set_next_position,
 )
-from app.engine.prefix_cache import PrefixCache
-from app.engine.speculation import DRAFTED, NOTHING, Choice, Gate
-from app.engine.token_stream import TokenStream
+from app.engine.cache.prefix_cache import PrefixCache
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
@@ -319,7 +319,7 @@ def decoded(
     decoder = Decoder(1, texts, sampling, lambda event: None)
     with pytest.MonkeyPatch.context() as patch:
         if likely is not None:
-            patch.setattr("app.engine.decode.CopyIndex", lambda _: CopyIndex(nearly(likely)))
+            patch.setattr("app.engine.turn.decode.CopyIndex", lambda _: CopyIndex(nearly(likely)))
         ended = decoder.run(
             model, cache, ids, sampling.max_tokens, lambda: stop(decoder), gate=Always()
         )

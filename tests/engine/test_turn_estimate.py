@@ -12,11 +12,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.cache.sizes import Transient
 from mlx.utils import tree_flatten
 
-from app.engine import loader, memory, pair_loader, prefill
-from app.engine.backend import CPU, GPU, Backend
-from app.engine.memory import Transient
+from app.engine import pair_loader
+from app.engine.backend import memory
+from app.engine.backend.device import CPU, GPU, Backend
+from app.engine.cache import prefill
+from app.engine.model import loader
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Failed,

@@ -11,29 +11,29 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.cache.sizes import CacheSize
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.sharded.model import Shards
+from app.engine.turn.prompt_reader import PromptReader
 from numpy.typing import NDArray
 
-from app.engine import mlx_patches
-from app.engine.backend import Backend
-from app.engine.cache_check import find_mismatch
-from app.engine.conversation_cache import ConversationCache
-from app.engine.kv_quantisation import Quantisation
-from app.engine.loader import LoadedModel, ModelPair
-from app.engine.memory import CacheSize
-from app.engine.memory_manager import MemoryManager
-from app.engine.prefill import (
+from app.engine.backend import mlx_patches
+from app.engine.backend.device import Backend
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.kv_quantisation import Quantisation
+from app.engine.cache.prefill import (
     StepSize,
     forward,
     make_positioned_cache,
     make_stock_cache,
     set_next_position,
 )
-from app.engine.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.snapshot import Snapshots
 from app.engine.progress import TurnClock
-from app.engine.prompt import Prompt
-from app.engine.prompt_reader import PromptReader
-from app.engine.sharded_model import Shards
-from app.engine.snapshot import Snapshots
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.events import ModelInfo
@@ -336,7 +336,7 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
 def test_the_oracle_notices_recalled_tokens_that_see_what_comes_after_them(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.engine.caches import PositionedCache
+    from app.engine.cache.caches import PositionedCache
 
     first, answer, second = conversation()
     chat = Chat(models[name])

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from mlx_lm.models.base import create_causal_mask
 
-from app.engine import shared_rows
-from app.engine.caches import PositionedCache
-from app.engine.shared_rows import rows_of
+from app.engine.cache import shared_rows
+from app.engine.cache.caches import PositionedCache
+from app.engine.cache.shared_rows import rows_of
 from app.protocol.commands import Ask, CachePolicy, DropConversation, Reselect
 from app.protocol.events import Event, Failed, Finished, Loaded, PhaseProgress, Token
 from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling, Tuning

@@ -8,16 +8,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.loader import CacheMaker, _measure
+from app.engine.model.prompt import Prompt
+from app.engine.turn.turn_estimate import TurnEstimate
 
-from app.engine.caches import WindowedCache, flatten, positioned_layers
-from app.engine.conversation_cache import ConversationCache
-from app.engine.loader import CacheMaker, _measure
-from app.engine.memory import NotEnoughMemory
-from app.engine.memory_manager import MemoryManager
-from app.engine.prefix_cache import PrefixCache
-from app.engine.prompt import Prompt
-from app.engine.snapshot import Snapshots
-from app.engine.turn_estimate import TurnEstimate
+from app.engine.backend.memory import NotEnoughMemory
+from app.engine.cache.caches import WindowedCache, flatten, positioned_layers
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.snapshot import Snapshots
 from app.protocol.commands import Ask
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role

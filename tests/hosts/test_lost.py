@@ -182,7 +182,7 @@ def test_where_it_does_not_fit_on_one_machine_what_was_written_stays(
     driver.load(folder, hosts=hosts)
 
     def lose(process: psutil.Process) -> None:
-        from app.engine import memory
+        from app.engine.backend import memory
 
         monkeypatch.setattr(memory, "free", lambda: 10.0)
         process.kill()

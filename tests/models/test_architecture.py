@@ -18,8 +18,8 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.utils import _decode_tagged_floats, _get_classes, quantize_model
 
-from app.engine.caches import flatten
-from app.engine.prefill import forward, make_stock_cache
+from app.engine.cache.caches import flatten
+from app.engine.cache.prefill import forward, make_stock_cache
 from app.models.architecture import MAX_KEPT, digest, parse_architecture
 from app.models.errors import ModelError
 from app.models.fit import bytes_per_token, cache_bytes, step_bytes

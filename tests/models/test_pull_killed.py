@@ -125,12 +125,12 @@ def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: ModelCache) -> None:
 
 LOAD = """
 import sys
-from app.engine.blas import load_openblas
+from app.engine.backend.blas import load_openblas
 load_openblas()
 from app.models.resolve import resolve_model
 from app.models.check import check_model
 from app.models.tokenizers import same_tokenizer
-from app.engine.loader import load_one
+from app.engine.model.loader import load_one
 from mlx_lm.utils import _download
 for name in sys.argv[1:]:
     folder = resolve_model(name)

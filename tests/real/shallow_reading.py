@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.blas import load_openblas
+from app.engine.backend.blas import load_openblas
 
 load_openblas()
 
@@ -26,13 +26,13 @@ import mlx.core as mx  # noqa: E402
 from mlx_lm.models.base import create_attention_mask  # noqa: E402
 from mlx_lm.models.cache import KVCache  # noqa: E402
 
-from app.engine import mlx_patches  # noqa: E402
-from app.engine.draft_scoring import score  # noqa: E402
-from app.engine.loader import ModelPair  # noqa: E402
+from app.engine.backend import mlx_patches  # noqa: E402
+from app.engine.cache.prefill import make_stock_cache  # noqa: E402
+from app.engine.cache.prefix_cache import PrefixCache  # noqa: E402
+from app.engine.model.loader import ModelPair  # noqa: E402
 from app.engine.pair_loader import load_pair  # noqa: E402
-from app.engine.prefill import make_stock_cache  # noqa: E402
-from app.engine.prefix_cache import PrefixCache  # noqa: E402
-from app.engine.selection import select  # noqa: E402
+from app.engine.scorers.draft_scoring import score  # noqa: E402
+from app.engine.scorers.selection import select  # noqa: E402
 from app.protocol.commands import Load  # noqa: E402
 from app.protocol.prompt import Document  # noqa: E402
 from app.util.tables import Table  # noqa: E402

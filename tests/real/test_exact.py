@@ -9,16 +9,22 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from app.engine.model.loader import CacheMaker
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, load_tokenizer
 from numpy.typing import NDArray
 
 from app.chat.sample import sample
-from app.engine import mlx_patches
-from app.engine.backend import CPU
-from app.engine.kv_quantisation import find_quantisation
-from app.engine.loader import CacheMaker
-from app.engine.prefill import StepSize, forward, make_positioned_cache, prefill, set_next_position
+from app.engine.backend import mlx_patches
+from app.engine.backend.device import CPU
+from app.engine.cache.kv_quantisation import find_quantisation
+from app.engine.cache.prefill import (
+    StepSize,
+    forward,
+    make_positioned_cache,
+    prefill,
+    set_next_position,
+)
 from tests.engine.oracle import difference, keys_masked_out
 from tests.real.documents import fetch_documents
 

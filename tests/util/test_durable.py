@@ -50,7 +50,7 @@ def test_nothing_else_in_the_app_syncs_by_itself() -> None:
     found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     assert set(found.split()) == {
         "app/cli/stress_runs.py",
-        "app/engine/snapshot.py",
+        "app/engine/cache/snapshot.py",
         "app/sessions/attachments.py",
         "app/util/durable.py",
     }

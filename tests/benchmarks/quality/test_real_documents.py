@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from app.engine.scorers.attention_scores import ScoringError
 
 from app.chat.engine_session import EngineSession
-from app.engine import prompt_reader
-from app.engine.attention_scores import ScoringError
+from app.engine.turn import prompt_reader
 from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import CachePolicy, Load

@@ -412,7 +412,7 @@ def test_the_code_of_results_is_all_that_affects_them_and_nothing_that_only_repo
     tmp_path: Path,
 ) -> None:
     quality = "benchmarks/quality"
-    names = ("app/engine/turn.py", "app/protocol/options.py")
+    names = ("app/engine/turn/turn.py", "app/protocol/options.py")
     names += (f"{quality}/words.toml", f"{quality}/guard_stats.py")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""What runs models: device, BLAS, memory probes, and the patches of MLX."""

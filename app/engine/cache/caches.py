@@ -1,0 +1,481 @@
+"""Caches that know the position of every entry.
+
+A stock mlx-lm cache counts entries and takes that count for the next token's position. After a
+sparse prefill the two differ. The caches here store positions beside the entries, answer `offset`
+with the next *position*, and build masks from positions, so that unmodified model code and
+`generate_step` continue at the right position. Storage stays a stock `KVCache`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    create_attention_mask,
+)
+
+from app.engine.cache.positions import Entries, PositionRuns, Positions
+
+
+class UnsupportedCache(ValueError):
+    """A model uses a cache that cannot store chosen positions."""
+
+
+def _inner(name: str) -> Any:
+    """A property of the inner cache, readable and writable as one's own."""
+    return property(
+        lambda self: getattr(self.inner, name),
+        lambda self, value: setattr(self.inner, name, value),
+    )
+
+
+class PositionedCache:
+    """A `KVCache` whose entries have explicit positions.
+
+    `set_next_positions` announces the positions of the next step's tokens; without it they continue
+    at `offset`. Entries inserted before others (recalled ones) are stored after them, and masks
+    then go by position.
+    """
+
+    keys, values, state = _inner("keys"), _inner("values"), _inner("state")
+
+    def __init__(
+        self,
+        inner: KVCache | QuantizedKVCache | None = None,
+        positions: PositionRuns | None = None,
+    ) -> None:
+        self.inner = inner or KVCache()
+        self.positions = positions or PositionRuns()
+        self._announced: Positions | None = None
+        self._next_position: int | None = None
+
+    # ------------------------------------------------------------ the next tokens' positions
+
+    @property
+    def offset(self) -> int:
+        if self._announced is not None:
+            return int(self._announced[0])
+        return self.positions.end if self._next_position is None else self._next_position
+
+    def set_next_positions(self, positions: Positions) -> None:
+        self._announced = positions
+
+    def set_next_position(self, position: int) -> None:
+        """Put the next token at `position`, after every entry."""
+        if position < self.positions.end:
+            raise ValueError(f"position {position} is before the end of the cache")
+        self._announced, self._next_position = None, position
+
+    def positions_of_next(self, count: int) -> Positions:
+        """Of the next tokens, int32 (count,)."""
+        if self._announced is not None:
+            if len(self._announced) != count:
+                raise ValueError(f"{len(self._announced)} positions for {count} tokens")
+            return self._announced
+        return np.arange(self.offset, self.offset + count, dtype=np.int32)
+
+    # ------------------------------------------------------------ what mlx-lm's models call
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        if self._announced is None:  # a gapless run, like each token of an answer
+            self.positions = self.positions.with_run(self.offset, self.offset + keys.shape[2])
+        else:
+            self.positions = self.positions.extended(self.positions_of_next(keys.shape[2]))
+        self._announced = self._next_position = None
+        fetched: tuple[mx.array, mx.array] = self.inner.update_and_fetch(keys, values)
+        return fetched
+
+    def make_mask(
+        self, N: int, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array | str | None:
+        """The mask of the next N tokens over all entries and themselves: bool (N, stored + N),
+        or what mlx-lm uses instead of an array. After every entry and without a window, order
+        alone decides."""
+        if window_size is None and self.offset >= self.positions.end:
+            mask: mx.array | str | None = create_attention_mask(
+                N, self.inner.offset, return_array, None
+            )
+            return mask
+        return self._mask(N, window_size, return_array, self.positions.array())
+
+    def _mask(
+        self, N: int, window: int | None, return_array: bool, stored: Positions
+    ) -> mx.array | str | None:
+        queries = self.positions_of_next(N)
+        keys = np.concatenate([stored, queries])
+        after = bool((stored < queries[0]).all())
+        fits = window is None or int(queries[-1]) - int(keys.min()) < window
+        if not return_array and after and fits:
+            return None if N == 1 else "causal"
+        q, k = mx.array(queries)[:, None], mx.array(keys)[None]
+        return q >= k if window is None else (q >= k) & (q < k + window)
+
+    # ------------------------------------------------------------ the rest of mlx-lm's interface
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """The stored keys and values, for layers that share this layer's cache."""
+        stored: tuple[mx.array, mx.array] = self.inner.keys_and_values()
+        return stored
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.inner)
+
+    def size(self) -> int:
+        return int(self.inner.offset)
+
+    def empty(self) -> bool:
+        return bool(self.inner.empty())
+
+    def is_trimmable(self) -> bool:
+        return True
+
+    def covers(self, position: int) -> bool:
+        """Whether everything that a token at `position` attends to is still stored."""
+        return True
+
+    def trim(self, n: int) -> int:
+        """Drop the n entries stored last; returns how many were dropped."""
+        trimmed = int(self.inner.trim(n))
+        if trimmed:
+            self.positions = self.positions.without_last(trimmed)
+        self._announced = self._next_position = None
+        return trimmed
+
+    def evict(self, positions: Positions) -> None:
+        """Drop the entries at these positions. The others may have attended to them."""
+        self._select_entries(*self.positions.without(positions))
+
+    def rewind(self, position: int) -> int:
+        """Drop every entry at or after `position`; returns how many. The others never attended to
+        them: attention is causal."""
+        before, count = self.size(), self.positions.count_below(position)
+        if self.positions.ascending:
+            return self.trim(before - count)
+        self._select_entries(*self.positions.between(0, position))
+        return before - count
+
+    def _select_entries(self, positions: PositionRuns, entries: Entries, capacity: int = 0) -> None:
+        """Drop all but these entries, store them in this order, in buffers of this capacity."""
+        self.positions, self._announced, self._next_position = positions, None, None
+        self.inner.offset = len(entries)
+        if len(entries) == 0 or self.inner.keys is None:  # other caches may have its rows
+            self.inner.keys = self.inner.values = None
+            return
+        index = mx.array(np.pad(entries, (0, max(capacity - len(entries), 0))))
+        stored = (self.inner.keys, self.inner.values)
+        self.inner.keys, self.inner.values = tree_map(lambda a: mx.take(a, index, axis=2), stored)
+
+
+class QuantisedCache(PositionedCache):
+    """One whose keys and values are quantised: mlx-lm's models look for a cache's `bits`."""
+
+    inner: QuantizedKVCache
+    bits, group_size = _inner("bits"), _inner("group_size")
+
+
+class DequantisedCache(PositionedCache):
+    """One whose keys and values are stored quantised, and dequantised for each step. It has no
+    `bits`, so that attention that cannot take packed numbers never gets any: attention with sinks,
+    latent attention, and layers that share another one's keys."""
+
+    inner: QuantizedKVCache
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        super().update_and_fetch(keys, values)
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        how = {"group_size": self.inner.group_size, "bits": self.inner.bits}
+        keys, values = (mx.dequantize(*packed, **how) for packed in super().keys_and_values())
+        return keys, values
+
+
+class WindowedCache(PositionedCache):
+    """The cache of a sliding-window layer.
+
+    A query at q attends to a key at k while q < k + window. A stock `RotatingKVCache` counts
+    entries instead of positions, so with gaps a local layer would look thousands of tokens back.
+
+    While tokens come in order, entries that no later query attends to are evicted, once `slack` of
+    them have left the window, so that decoding rarely copies. With `retain_all` they stay: recalled
+    tokens attend to the entries before them. Either way a step fetches only what one of its tokens
+    attends to, so it costs the same. Recalled entries are sorted into their places once, by the
+    first step that comes after all others.
+    """
+
+    slack = 256
+
+    def __init__(
+        self, window: int, retain_all: bool = False, positions: PositionRuns | None = None
+    ) -> None:
+        super().__init__(positions=positions)
+        self.window = window
+        self.retain_all = retain_all
+        self.evicted_below = 0
+        """One past the highest position that was evicted."""
+        self._fetched: int | Entries | None = None
+        """What the last step fetched: this many of the last entries, or these; None: all."""
+
+    # What the next step fetches follows from the state alone, so that the mask, which is made once
+    # for all layers of a kind, fits what each of them returns.
+
+    def _positions_when_ready(self, count: int) -> PositionRuns:
+        """The positions stored when the next `count` tokens come: if these come after all others,
+        sorted and without those that no later token attends to."""
+        if self.offset < self.positions.end:
+            return self.positions
+        ordered = self.positions if self.positions.ascending else self.positions.sorted()[0]
+        evictable = self._evictable(count)
+        return ordered.without_first(evictable) if evictable else ordered
+
+    def _evictable(self, count: int) -> int:
+        if self.retain_all:
+            return 0
+        outside = self.positions.count_below(self.offset - self.window + 1)
+        return outside if outside >= self.slack or count > 1 else 0
+
+    def _make_ready(self, count: int) -> None:
+        """Sort and evict entries before the next `count` tokens come."""
+        if (ready := self._positions_when_ready(count)) is self.positions:
+            return
+        announced, next_position, offset = self._announced, self._next_position, self.offset
+        if not self.positions.ascending:
+            ordered, entries = self.positions.sorted()
+            self._select_entries(ordered, entries, self.inner.keys.shape[2])
+        if evicted := self.size() - len(ready.array()):
+            self.evicted_below = self.positions.end_below(offset - self.window + 1)
+            self.inner.keys = self.inner.keys[..., evicted : self.size(), :]
+            self.inner.values = self.inner.values[..., evicted : self.size(), :]
+            self.inner.offset -= evicted
+            self.positions = ready
+        self._announced, self._next_position = announced, next_position
+
+    def _visible(self, stored: PositionRuns, count: int) -> int | Entries:
+        """Which entries the next `count` tokens attend to: this many of the last, or these."""
+        if self.offset >= stored.end and stored.ascending:
+            return stored.count_from(self.offset - self.window + 1)
+        return stored.visible_to(self.positions_of_next(count), self.window)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        count = keys.shape[2]
+        self._make_ready(count)
+        visible, before = self._visible(self.positions, count), self.size()
+        super().update_and_fetch(keys, values)
+        if isinstance(visible, int):
+            self._fetched = visible + count
+        else:
+            self._fetched = np.append(visible, np.arange(before, before + count))
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        keys, values = super().keys_and_values()
+        if self._fetched is None:
+            return keys, values
+        if isinstance(self._fetched, int):
+            return keys[..., -self._fetched :, :], values[..., -self._fetched :, :]
+        if len(self._fetched) == keys.shape[2]:
+            return keys, values
+        index = mx.array(self._fetched)
+        return mx.take(keys, index, axis=2), mx.take(values, index, axis=2)
+
+    def make_mask(
+        self, N: int, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array | str | None:
+        ready = self._positions_when_ready(N)
+        visible = self._visible(ready, N)
+        if isinstance(visible, int) and N == 1:  # one token after all others
+            return mx.ones((1, visible + 1), mx.bool_) if return_array else None
+        stored = ready.array()
+        stored = stored[len(stored) - visible :] if isinstance(visible, int) else stored[visible]
+        return self._mask(N, window_size or self.window, return_array, stored)
+
+    def trim(self, n: int) -> int:
+        self._fetched = None
+        return super().trim(n)
+
+    def _select_entries(self, positions: PositionRuns, entries: Entries, capacity: int = 0) -> None:
+        self._fetched = None
+        super()._select_entries(positions, entries, capacity)
+
+    def is_trimmable(self) -> bool:
+        """Evicted entries cannot come back."""
+        return self.retain_all and not self.evicted_below
+
+    def covers(self, position: int) -> bool:
+        return not self.evicted_below or position - self.window + 1 >= self.evicted_below
+
+    def copy_at(self, position: int) -> WindowedCache:
+        """A copy as it was after the tokens before `position`, with no more than its window. Only
+        where it `covers` that position."""
+        first = position - self.window + 1
+        twin = copy.copy(self)
+        twin.inner, twin.retain_all = copy.copy(self.inner), False
+        twin._select_entries(*self.positions.between(first, position))
+        if not twin.positions.ascending:
+            twin._select_entries(*twin.positions.sorted())
+        twin.evicted_below = max(self.evicted_below, self.positions.end_below(first))
+        mx.eval(twin.inner.keys, twin.inner.values)  # lazy, they would keep this one's alive
+        return twin
+
+
+TRIMMABLE = (KVCache, QuantizedKVCache)
+"""mlx-lm's own caches that can drop their last entries."""
+Cache = list[Any]
+"""One cache per layer, as mlx-lm's models take it."""
+
+
+def can_drop_last(cache: Cache) -> bool:
+    """Whether every layer can drop the tokens that it has just got: recurrent ones cannot."""
+    return all(isinstance(layer, (PositionedCache, *TRIMMABLE)) for layer in flatten(cache))
+
+
+def drop_last(cache: Cache, count: int) -> None:
+    """Drop the tokens that every layer has got last; only where it `can_drop_last`."""
+    if (own := getattr(cache, "drop_last", None)) is not None:  # several processes have the layers
+        own(count)
+        return
+    for layer in flatten(cache):
+        layer.trim(count)
+
+
+def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:
+    """Position-aware caches for a model's own empty ones, layer by layer. With `retain_all`,
+    windowed layers evict nothing, so that more can be recalled later.
+
+    Recurrent layers keep theirs: they have no positions, they see the selected tokens in order.
+    Raises UnsupportedCache for kinds that cannot store positions.
+    """
+    start = PositionRuns()  # one for all, so that each step is computed once for all layers
+    return [_to_positioned(cache, retain_all, start) for cache in stock]
+
+
+def _to_positioned(cache: Any, retain_all: bool, start: PositionRuns) -> Any:
+    kind = type(cache)
+    if kind is KVCache:
+        return PositionedCache(cache, start)
+    if kind is QuantizedKVCache:
+        return QuantisedCache(cache, start)
+    if kind is DequantisedCache:
+        return DequantisedCache(cache.inner, start)
+    if kind is RotatingKVCache and cache.keep == 0:
+        return WindowedCache(cache.max_size, retain_all, start)
+    if kind is ArraysCache:
+        return cache
+    if kind is CacheList:
+        return CacheList(*(_to_positioned(c, retain_all, start) for c in cache.caches))
+    raise UnsupportedCache(f"its {kind.__name__} layers cannot store chosen positions")
+
+
+class StepWatcher:
+    """Says whether every one of `caches` (flattened) has been updated by the running step."""
+
+    def __init__(self, caches: Iterable[Any]) -> None:
+        self._pending = [(cache, _step_state(cache)) for cache in caches][::-1]
+        self._count = len(self._pending)
+
+    def __call__(self) -> bool:
+        while self._pending and _has_changed(*self._pending[-1]):
+            self._pending.pop()
+        return not self._pending
+
+    @property
+    def updated(self) -> int:
+        """How many of the caches, in order, were updated when it was called last."""
+        return self._count - len(self._pending)
+
+
+def _step_state(cache: Any) -> list[Any]:
+    """What every step replaces or advances. Empty for unknown kinds."""
+    if isinstance(cache, PositionedCache):
+        cache = cache.inner
+    if isinstance(cache, ArraysCache):
+        return list(cache.cache)
+    return [cache.keys, cache.offset] if hasattr(cache, "offset") else []
+
+
+def _has_changed(cache: Any, before: list[Any]) -> bool:
+    now = _step_state(cache)
+    if isinstance(cache, ArraysCache):
+        return all(a is not b for a, b in zip(now, before, strict=True))
+    return bool(now) and (now[0] is not before[0] or now[1] != before[1])
+
+
+def step_undo(cache: Cache) -> Callable[[int], None] | None:
+    """What puts `cache` back to how it is now, given the number of tokens of a step that only some
+    of its layers have got. None where a layer is of a kind that cannot be put back."""
+    undos = [_layer_undo(layer) for layer in flatten(cache)]
+    if not all(undos):
+        return None
+
+    def undo(count: int) -> None:
+        for undo_layer in undos:
+            if undo_layer is not None:
+                undo_layer(count)
+
+    return undo
+
+
+def _layer_undo(layer: Any) -> Callable[[int], object] | None:
+    if isinstance(layer, PositionedCache):
+        positions = layer.positions
+        return lambda count: layer.trim(0 if layer.positions is positions else count)
+    if type(layer) in TRIMMABLE:
+        offset = layer.offset
+        return lambda count: layer.trim(layer.offset - offset)
+    if type(layer) in (ArraysCache, RotatingKVCache):  # whose steps make new arrays
+        before = {**vars(layer)}
+        if isinstance(layer, ArraysCache):
+            before["cache"] = list(layer.cache)
+        return lambda count: vars(layer).update(before)
+    return None
+
+
+def attention_layers(cache: Cache) -> int:
+    """How many layers attend to what they store."""
+    return sum(not isinstance(layer, ArraysCache) for layer in flatten(cache))
+
+
+def nbytes(cache: Any) -> int:
+    """Of one layer. An empty quantised one raises when asked."""
+    empty = isinstance(cache, QuantizedKVCache) and cache.empty()
+    return 0 if empty else int(cache.nbytes)
+
+
+def flatten(cache: Iterable[Any]) -> list[Any]:
+    """Every layer's cache, with those inside a CacheList."""
+    found: list[Any] = []
+    for c in cache:
+        found += flatten(c.caches) if isinstance(c, CacheList) else [c]
+    return found
+
+
+def row_layers(cache: Cache) -> list[Any]:
+    """Those that store every token."""
+    return [layer for layer in flatten(cache) if stores_rows(layer)]
+
+
+def stores_rows(layer: Any) -> bool:
+    """Whether it stores every token, as sliding windows and recurrent layers do not."""
+    kinds = (PositionedCache, *TRIMMABLE)
+    return isinstance(layer, kinds) and not isinstance(layer, WindowedCache)
+
+
+def store_of(layer: Any) -> Any:
+    """The stock cache that has a layer's arrays."""
+    return layer.inner if isinstance(layer, PositionedCache) else layer
+
+
+def positioned_layers(cache: Cache) -> list[PositionedCache]:
+    """Those of them that have positions."""
+    return [c for c in flatten(cache) if isinstance(c, PositionedCache)]

@@ -1,0 +1,266 @@
+"""Dense and sparse prefill of a cache, in steps between which it can be cancelled."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+from numpy.typing import NDArray
+
+from app.engine.backend import memory, mlx_patches
+from app.engine.backend.device import CPU, CUDA, GPU, Backend
+from app.engine.cache.caches import (
+    Cache,
+    StepWatcher,
+    attention_layers,
+    flatten,
+    positioned_layers,
+    step_undo,
+    to_positioned,
+)
+from app.engine.cache.positions import Positions
+from app.protocol.memory_model import LARGEST_STEP, LONG_STEPS, SMALLEST_STEP
+
+PART_SECONDS = 0.5
+"""Predicted seconds between two chances to cancel a step that takes longer."""
+
+OnStep = Callable[[int], None]
+"""Called after each step with the number of tokens done. Raises to cancel."""
+
+
+def device_backend() -> Backend:
+    """That of MLX's default device."""
+    if mx.default_device().type == mx.DeviceType.cpu:
+        return CPU
+    return GPU if mx.metal.is_available() else CUDA
+
+
+class StepSize:
+    """How many tokens to feed at once: a power of two that follows the measured speed, down to the
+    smallest step of the `backend` on which the model runs (default: the device's).
+
+    A `fixed` size never changes. The size does not change results, up to rounding.
+    """
+
+    def __init__(self, fixed: int | None = None, backend: Backend | None = None) -> None:
+        self.backend = backend or device_backend()
+        self._size = fixed or self.backend.first_step
+        self._adapts = fixed is None
+        self._seconds_per_token = 0.0
+        self._preferred = 0
+        self._max_tokens = self._max_unforced = LARGEST_STEP
+        self.under_pressure = False
+        """Whether memory is tight: then steps are half as large."""
+
+    @property
+    def tokens(self) -> int:
+        size = self._size // 2 if self.under_pressure else self._size
+        return max(min(size, self._max_tokens), min(SMALLEST_STEP, self._size))
+
+    def parts(self, tokens: int) -> int:
+        """In how many parts a step of this many tokens is evaluated, to be cancelled soon."""
+        return max(math.ceil(self._seconds_per_token * tokens / PART_SECONDS), 1)
+
+    def expect(self, seconds_per_token: float, head_size: int = 0) -> None:
+        """What is known of the model before its first step; 0 seconds: nothing. Steps are as long
+        as its heads prefer if they do not take too long."""
+        self._seconds_per_token = seconds_per_token
+        if not self._adapts or self.backend.on_cpu:
+            return
+        self._preferred = LONG_STEPS.get(head_size, 0)
+        if 0 < seconds_per_token * self._preferred <= self.backend.shrink_above:
+            self._size = self._preferred
+
+    def limit(self, max_tokens: int, max_unforced: int) -> None:
+        """The memory for one step allows `max_tokens`, and more than `max_unforced` only with
+        attention that is forced to be fused."""
+        self._max_tokens, self._max_unforced = max_tokens, max_unforced
+
+    def forces_fused(self, tokens: int) -> bool:
+        """Whether a step of this many tokens needs forced attention."""
+        return self.under_pressure or tokens > self._max_unforced
+
+    def record(self, tokens: int, seconds: float) -> None:
+        """A step of this many tokens took this long."""
+        if tokens < self.tokens:
+            return
+        self._seconds_per_token = seconds / tokens
+        if not self._adapts:
+            return
+        grow_below, shrink_above = self.backend.grow_below, self.backend.shrink_above
+        if self._size < self._preferred:
+            grow_below = shrink_above / 2.2
+        if seconds > shrink_above:
+            self._size = max(self.backend.min_step, min(self._size, 2 * tokens) // 2)
+        elif seconds < grow_below and tokens == self._size:
+            self._size = min(LARGEST_STEP, self._size * 2)
+
+
+def make_positioned_cache(model: Any) -> Cache:
+    """An empty position-aware cache for `model`. Raises UnsupportedCache."""
+    return to_positioned(make_prompt_cache(model))
+
+
+def make_stock_cache(model: Any) -> Cache:
+    """mlx-lm's own empty cache for `model`."""
+    cache: Cache = make_prompt_cache(model)
+    return cache
+
+
+def forward(
+    model: Any, cache: Cache, ids: NDArray[np.int32], positions: Positions | None = None
+) -> mx.array:
+    """Run `ids` (N,) through the model into `cache`; returns lazy logits (1, N, vocabulary).
+
+    With ascending `positions` (N,) each token gets its own; the cache must be a positioned one.
+    """
+    patch: Any = nullcontext()
+    if positions is not None:
+        _announce(cache, positions)
+        if int(positions[-1]) - int(positions[0]) != len(positions) - 1:
+            patch = mlx_patches.explicit_positions(mx.array(positions))
+        # Otherwise there are no gaps, and the caches' offset is enough.
+    with patch:
+        logits: mx.array = model(mx.array(ids)[None], cache=cache)
+        return logits
+
+
+def _announce(cache: Cache, positions: Positions) -> None:
+    for layer in positioned_layers(cache):
+        layer.set_next_positions(positions)
+
+
+def prefill_step(
+    model: Any,
+    cache: Cache,
+    ids: NDArray[np.int32],
+    positions: Positions | None,
+    backend: Backend,
+    num_layers: int | None = None,
+    whole: bool = False,
+    forced: bool = False,
+    parts: StepInParts | None = None,
+) -> None:
+    """Like `forward`, but only to fill the caches of the first `num_layers` layers, or of all.
+
+    What no cache needs is not computed: the last layer's attention and what follows it, the output
+    head, layers that share another one's cache. With `whole` the model's code runs to its end.
+    `forced` attention is fused where the backend has a kernel for it. A step in `parts` can be
+    cancelled between them; the cache is then as it was before.
+    """
+    if (fill := getattr(model, "fill", None)) is not None:  # other processes do it
+        if positions is not None:
+            _announce(cache, positions)
+        fill(cache, ids, forced)
+        return
+    watcher = StepWatcher(flatten(cache[:num_layers]))
+    should_exit: Callable[[], bool] = watcher
+    undo = None
+    if parts is not None and (undo := step_undo(cache)) is not None:
+        should_exit = parts.watch(watcher)
+    try:
+        with (
+            mlx_patches.forced_attention(backend.forced_head_sizes if forced else frozenset()),
+            mlx_patches.blocked_attention(backend.query_block),
+            nullcontext() if whole else mlx_patches.early_exit(should_exit),
+        ):
+            forward(model, cache, ids, positions)
+    except BaseException:
+        if undo is not None and parts is not None and parts.stopped:
+            undo(len(ids))
+        raise
+    mx.eval([c.state for c in cache])
+
+
+class StepInParts:
+    """Evaluates a step while the model's code builds it, a few layers at a time: one part is
+    computed while the next is built, so that the device never waits. After each part `on_part` gets
+    the share (0..1) of the layers that are computed, and raises to cancel: the step is `stopped`
+    then."""
+
+    def __init__(self, cache: Cache, parts: int, on_part: Callable[[float], None]) -> None:
+        self._layers = flatten(cache)
+        self._attentions = attention_layers(cache)
+        self._every = max(self._attentions // parts, 1)
+        self._on_part = on_part
+        self.stopped = False
+
+    def watch(self, watcher: StepWatcher) -> Callable[[], bool]:
+        """The `watcher`, which also evaluates what was built since it was called last."""
+        seen = evaluated = 0
+        running: list[Any] = []
+
+        def at_attention() -> bool:
+            nonlocal seen, evaluated, running
+            is_last, seen = watcher(), seen + 1
+            if seen % self._every and not is_last:
+                return False
+            built = [layer.state for layer in self._layers[evaluated : watcher.updated]]
+            mx.async_eval(built)  # type: ignore[no-untyped-call]
+            mx.eval(running)
+            try:
+                self._on_part(evaluated / len(self._layers))
+            except BaseException:
+                self.stopped = True
+                raise
+            evaluated, running = watcher.updated, built
+            return is_last
+
+        return at_attention
+
+
+def prefill(
+    model: Any,
+    cache: Cache,
+    ids: NDArray[np.int32],
+    positions: Positions | None,
+    step: StepSize,
+    on_step: OnStep,
+    num_layers: int | None = None,
+    on_part: OnStep | None = None,
+) -> None:
+    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches of the first
+    `num_layers` layers, or of all. When `on_step` raises, the steps done stay in the cache.
+
+    With `on_part`, a long step can be cancelled, and is then not in the cache: it is called about
+    twice a second with the number of tokens done, those of the running step by its share of layers.
+    """
+    done = 0
+    while done < len(ids):
+        started_at = time.perf_counter()
+        end = min(done + step.tokens, len(ids))
+        chosen, count = None if positions is None else positions[done:end], end - done
+        parts = None
+        if on_part is not None and step.parts(count) > 1:
+
+            def report(share: float, done: int = done, count: int = count) -> None:
+                on_part(done + int(share * count))
+
+            parts = StepInParts(cache[:num_layers], step.parts(count), report)
+        forced = step.forces_fused(count)
+        prefill_step(
+            model,
+            cache,
+            ids[done:end],
+            chosen,
+            step.backend,
+            num_layers,
+            forced=forced,
+            parts=parts,
+        )
+        memory.trim_buffer_cache()
+        step.record(count, time.perf_counter() - started_at)
+        done = end
+        on_step(done)
+
+
+def set_next_position(cache: Cache, position: int) -> None:
+    """Put the next token of every layer at `position`."""
+    for layer in positioned_layers(cache):
+        layer.set_next_position(position)

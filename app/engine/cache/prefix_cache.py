@@ -1,0 +1,370 @@
+"""What one model has cached of a conversation, and which tokens those are.
+
+A common prefix is counted in the conversation's tokens, never in buffer lengths. A cache with gaps
+is never taken for a dense one: `dense_prefix_len` says up to where every entry has attended to
+everything before it.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import secrets
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import ArraysCache
+from numpy.typing import NDArray
+
+from app.engine.cache.caches import (
+    TRIMMABLE,
+    Cache,
+    PositionedCache,
+    WindowedCache,
+    flatten,
+    nbytes,
+    positioned_layers,
+    row_layers,
+    store_of,
+)
+from app.engine.cache.growth import release_unused, trim_to_size
+from app.engine.cache.positions import Positions
+from app.engine.cache.prefill import OnStep, StepSize, prefill
+
+MAX_CHECKPOINTS = 3
+"""Before the documents, and before the last two answers."""
+_read_numbers = itertools.count(secrets.randbits(62))
+"""Of forwards, from a random number on: snapshots have those of earlier starts."""
+
+
+def next_read() -> int:
+    """The number of the next forward."""
+    return next(_read_numbers)
+
+
+BeforeDrop = Callable[["PrefixCache", NDArray[np.bool_]], None]
+"""Gets a cache, and which of its tokens are going to be dropped, bool (L,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a rewind to `position` needs."""
+
+    position: int
+    states: dict[int, Any]
+    """Copies of the layers, by index, that cannot drop their last tokens: recurrent ones, and the
+    windows of sliding-window layers that evict."""
+
+
+class PrefixCache:
+    """A cache that `make_cache` makes, and the tokens in it.
+
+    `ids` int32 (L,) are the conversation's tokens up to the last cached one; `cached` bool (L,)
+    says which of them are in the cache, and `reads` int64 (L,) in which forward they were read.
+    Entries are stored in this order, except recalled ones. Those of `absent` tokens, bool (L,), are
+    held by another cache (`shared_rows.py`): they have to be fetched before this one is used.
+
+    `before_drop` is called with what is going to be dropped, bool (L,).
+    """
+
+    def __init__(self, make_cache: Callable[[], Cache]) -> None:
+        self._make_cache = make_cache
+        self.before_drop: BeforeDrop | None = None
+        self.num_layers: int | None = None
+        """How many layers, from the first, are run; the caches of later ones stay empty. None:
+        all."""
+        self.ids = np.zeros(0, np.int32)
+        self.clear()
+
+    def clear(self) -> None:
+        self._announce_drop(np.ones(len(self.ids), bool))
+        self.cache = self._make_cache()
+        self.ids, self.reads = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        self.cached, self.absent = np.zeros(0, bool), np.zeros(0, bool)
+        self.dense_prefix_len = 0
+        """How many tokens, from the first, were read with nothing skipped before them."""
+        self.checkpoints: list[Checkpoint] = []
+        self.record_states()
+
+    def record_states(self) -> None:
+        """The states that recurrent layers have now belong to the recorded tokens: such layers do
+        not count tokens themselves."""
+        self._recorded_states = [
+            weakref.ref(state)
+            for cache in flatten(self.cache)
+            if isinstance(cache, ArraysCache)
+            for state in cache.cache
+            if state is not None
+        ]
+
+    def has_recorded_states(self, cache: ArraysCache) -> bool:
+        """Whether a recurrent layer has read the recorded tokens, no more and no less."""
+        recorded = {id(state()) for state in self._recorded_states}
+        return all(id(state) in recorded for state in cache.cache if state is not None)
+
+    def fork(self, position: int | None = None) -> PrefixCache:
+        """An independent copy, as it would be after a `rewind` to this position. The arrays are
+        shared until one of the two writes; the copy is without any rows if this cache lacks some.
+        """
+        twin = PrefixCache(self._make_cache)
+        self._copy_to(twin, position)
+        return twin
+
+    def _copy_to(self, twin: PrefixCache, position: int | None) -> None:
+        twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
+        twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
+        twin.absent = self.absent.copy()
+        if self.absent.any():  # rows have no places that a rewind would know
+            twin.absent = self.cached.copy()
+            for store in map(store_of, row_layers(twin.cache)):
+                store.keys = store.values = None
+        twin.dense_prefix_len = self.dense_prefix_len
+        twin.checkpoints = list(self.checkpoints)
+        twin.record_states()
+        if position is not None:
+            twin.rewind(position)
+            trim_to_size(twin.cache)
+
+    def use_layers(self, num_layers: int | None) -> None:
+        """Run only this many layers from now on. Clears what another number has read: some layers
+        would lack it."""
+        if num_layers != self.num_layers:
+            self.clear()
+            self.num_layers = num_layers
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        copies = [state for point in self.checkpoints for state in point.states.values()]
+        return sum(nbytes(c) for c in [*flatten(self.cache), *copies])
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether tokens were skipped, or read only after tokens that come later."""
+        return self.dense_prefix_len < len(self)
+
+    def can_insert_at(self, position: int) -> bool:
+        """Whether a token can be read that comes before cached ones."""
+        layers = flatten(self.cache)
+        return all(isinstance(c, PositionedCache) and c.covers(position) for c in layers)
+
+    @property
+    def supports_gaps(self) -> bool:
+        """Whether tokens may be skipped: no layer takes their number for their position."""
+        return all(isinstance(c, PositionedCache | ArraysCache) for c in flatten(self.cache))
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        """Whether a rewind may need a checkpoint."""
+        return any(_needs_checkpoint(c) for c in flatten(self.cache))
+
+    def common_prefix_len(self, ids: NDArray[np.int32]) -> int:
+        """How many of `ids`, from the first, are the same here, cached or skipped."""
+        size = min(len(ids), len(self.ids))
+        different = np.flatnonzero(ids[:size] != self.ids[:size])
+        return int(different[0]) if len(different) else size
+
+    def uncached(self, positions: Positions) -> Positions:
+        """Those of the ascending `positions` that are not cached."""
+        inside = np.searchsorted(positions, len(self))
+        missing = np.ones(len(positions), bool)
+        missing[:inside] = ~self.cached[positions[:inside]]
+        return positions[missing]
+
+    def runs_following(self, positions: Positions, length: int) -> Positions:
+        """The cached tokens right after each run of the ascending `positions`: up to `length`,
+        ending at the first gap."""
+        ends = positions[np.append(np.diff(positions) != 1, True)] + 1
+        followers = [np.arange(end, min(end + length, len(self)), dtype=np.int32) for end in ends]
+        gapless = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
+        return np.unique(np.concatenate(gapless))
+
+    def mark_cached(
+        self, ids: NDArray[np.int32], positions: Positions, read: int | None = None
+    ) -> None:
+        """Record that the tokens of `ids`, a whole prompt, at these ascending `positions` are in
+        the cache; the forward that read them is the next one, or has the number `read`."""
+        if len(positions) == 0:
+            return
+        end = int(positions[-1]) + 1
+        if end > len(self.ids):
+            more = end - len(self.ids)
+            self.cached = np.append(self.cached, np.zeros(more, bool))
+            self.absent = np.append(self.absent, np.zeros(more, bool))
+            self.reads = np.append(self.reads, np.zeros(more, np.int64))
+            self.ids = ids[:end].copy()
+        self.cached[positions] = True
+        self.reads[positions] = next_read() if read is None else read
+        if int(positions[0]) == self.dense_prefix_len:
+            gaps = np.flatnonzero(np.diff(positions) != 1)
+            self.dense_prefix_len = int(positions[gaps[0]] if len(gaps) else positions[-1]) + 1
+        self.record_states()
+
+    def append(self, ids: NDArray[np.int32]) -> None:
+        """Record that these tokens (n,) were fed after all others."""
+        start = len(self)
+        positions = np.arange(start, start + len(ids), dtype=np.int32)
+        self.mark_cached(np.concatenate([self.ids, ids]), positions)
+
+    def prefill_at(
+        self,
+        model: Any,
+        ids: NDArray[np.int32],
+        positions: Positions,
+        step: StepSize,
+        on_step: OnStep,
+        on_part: OnStep | None = None,
+    ) -> None:
+        """Have `model` read the tokens of `ids`, a whole prompt, at these ascending `positions`.
+        mlx-lm's own caches take only what continues them without a gap. `on_part`: see
+        `prefill`."""
+        done = 0
+
+        def record_step(now: int) -> None:
+            nonlocal done
+            self.mark_cached(ids, positions[done:now])
+            done = now
+            on_step(now)
+
+        chosen = positions if positioned_layers(self.cache) else None
+        layers = self.num_layers
+        prefill(model, self.cache, ids[positions], chosen, step, record_step, layers, on_part)
+
+    def evict(self, positions: Positions) -> None:
+        """Drop these ascending tokens; only where `can_insert_at` them."""
+        dropped = np.zeros(len(self), bool)
+        dropped[positions] = True
+        self._announce_drop(dropped)
+        for layer in positioned_layers(self.cache):
+            layer.evict(positions)
+        self.cached[positions] = False
+        self.dense_prefix_len = min(self.dense_prefix_len, int(positions[0]))
+
+    @property
+    def retain_all(self) -> bool:
+        """Whether windows retain entries that no later token attends to."""
+        return any(isinstance(c, WindowedCache) and c.retain_all for c in flatten(self.cache))
+
+    def set_retain_all(self, retain_all: bool) -> None:
+        """Whether windows retain such entries from now on: recalled tokens do attend to them.
+        Checkpoints that relied on it get copies of the windows."""
+        windows = {i: c for i, c in enumerate(flatten(self.cache)) if isinstance(c, WindowedCache)}
+        if self.retain_all and not retain_all:
+            points = self._checkpoints_before(len(self))
+            self.checkpoints = [_with_window_copies(point, windows) for point in points]
+        for layer in windows.values():
+            layer.retain_all = retain_all
+
+    def add_checkpoint(self) -> None:
+        """Make it possible to rewind to the current end."""
+        known = any(point.position == len(self) for point in self.checkpoints)
+        if known or not self.needs_checkpoints:
+            return
+        states = {
+            i: c.copy_at(len(self)) if isinstance(c, WindowedCache) else copy.deepcopy(c)
+            for i, c in enumerate(flatten(self.cache))
+            if _needs_checkpoint(c) and not (isinstance(c, WindowedCache) and c.retain_all)
+        }
+        first, *later = [*self.checkpoints, Checkpoint(len(self), states)]
+        self.checkpoints = [first, *later[-(MAX_CHECKPOINTS - 1) :]]
+
+    def borrow_checkpoint(self, other: PrefixCache) -> None:
+        """Without an own one, take the first of a cache with the same first tokens."""
+        self.checkpoints = self.checkpoints or other.checkpoints[:1]
+
+    def rewind_target(self, position: int) -> int:
+        """How many tokens a `rewind` to this position would leave."""
+        if position >= len(self):
+            return len(self)
+        if all(_can_rewind_to(c, position) for c in flatten(self.cache)):
+            return position
+        return max((point.position for point in self._checkpoints_before(position)), default=0)
+
+    def _checkpoints_before(self, position: int) -> list[Checkpoint]:
+        """The usable checkpoints at `position` or before it."""
+        layers = list(enumerate(flatten(self.cache)))
+        return [
+            point
+            for point in self.checkpoints
+            if point.position <= position
+            and all(_can_rewind_to(c, point.position) for i, c in layers if i not in point.states)
+        ]
+
+    def rewind(self, position: int) -> int:
+        """Drop every token from `position` on, or from an earlier checkpoint where a layer can only
+        return to one. Returns how many tokens are left."""
+        if position >= len(self):
+            return len(self)
+        layers, states = flatten(self.cache), dict[int, Any]()
+        if not all(_can_rewind_to(c, position) for c in layers):
+            usable = self._checkpoints_before(position)
+            if not usable:
+                self.clear()
+                return 0
+            self.checkpoints, position = usable, usable[-1].position
+            states = usable[-1].states
+        self._announce_drop(np.arange(len(self)) >= position)
+        for index, state in states.items():
+            layers[index].__dict__.update(copy.deepcopy(state).__dict__)
+        for c in layers:
+            if isinstance(c, PositionedCache):
+                c.rewind(position)
+            elif isinstance(c, TRIMMABLE):
+                c.trim(max(c.offset - position, 0))  # layers that are not run are empty
+        release_unused(self.cache)
+        self.checkpoints = [point for point in self.checkpoints if point.position <= position]
+        self.ids, self.cached = self.ids[:position], self.cached[:position]
+        self.reads, self.absent = self.reads[:position], self.absent[:position]
+        self.dense_prefix_len = min(self.dense_prefix_len, position)
+        self.record_states()
+        return position
+
+    def new_reads(self) -> NDArray[np.int64]:
+        """For tokens of which nothing is known: as if read in one forward, alike in no other
+        cache."""
+        return np.full(len(self.ids), next_read())
+
+    def _announce_drop(self, tokens: NDArray[np.bool_]) -> None:
+        if self.before_drop is not None and tokens.any():
+            self.before_drop(self, tokens)
+
+    def rows_released(self, holder: PrefixCache) -> None:
+        """Called before rows are freed that `holder` has as well (`shared_rows.py`)."""
+
+    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
+        """Called before the rows of these absent tokens, bool (L,), are copied from `holders`."""
+
+    def find_mismatch_elsewhere(self) -> str | None:
+        """How what other processes have of it differs from what is recorded, a clause or None."""
+        return None
+
+    def eval(self) -> None:
+        """Compute lazy arrays, so that none of them depends on what comes later."""
+        mx.eval([c.state for c in self.cache])
+
+
+def _with_window_copies(checkpoint: Checkpoint, windows: dict[int, WindowedCache]) -> Checkpoint:
+    """With a copy of each window of which it has none."""
+    missing = {i: c for i, c in windows.items() if i not in checkpoint.states}
+    copies = {i: c.copy_at(checkpoint.position) for i, c in missing.items()}
+    return Checkpoint(checkpoint.position, checkpoint.states | copies)
+
+
+def _needs_checkpoint(cache: Any) -> bool:
+    """Whether a layer may be unable to drop its last tokens."""
+    if isinstance(cache, PositionedCache):
+        return isinstance(cache, WindowedCache)
+    return not isinstance(cache, TRIMMABLE)
+
+
+def _can_rewind_to(cache: Any, position: int) -> bool:
+    """Whether a layer can drop the tokens from `position` on."""
+    if isinstance(cache, PositionedCache):
+        return cache.covers(position)
+    return isinstance(cache, TRIMMABLE)

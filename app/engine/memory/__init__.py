@@ -1,0 +1,1 @@
+"""Which caches are kept, shared and freed."""

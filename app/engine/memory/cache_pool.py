@@ -1,0 +1,426 @@
+"""The conversations whose caches are in memory, and the work on them between turns: saving, and
+reading in the background what was skipped."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+from app.engine.backend import memory
+from app.engine.backend.power import PowerProbe, SystemPower
+from app.engine.cache.prefill import OnStep
+from app.engine.cache.shared_rows import FEWEST
+from app.engine.cache.snapshot import Snapshots, Wanted
+from app.engine.cache.snapshot_folder import disk_limit
+from app.engine.cache.snapshot_manifest import SnapshotError
+from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.prefix_sharing import PrefixSharing
+from app.engine.model.loader import ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.progress import Cancelled, TurnClock
+from app.engine.sharded.model import Operation, ShardsLost
+from app.engine.sharded.snapshots import ShardedSnapshots
+from app.protocol.commands import Ask, CachePolicy
+from app.protocol.events import (
+    BackgroundProgress,
+    EngineWarning,
+    Event,
+    SnapshotFailed,
+    SnapshotProgress,
+    SnapshotRestored,
+)
+from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.stats import Phase
+
+_log = logging.getLogger(__name__)
+MOST_IN_MEMORY = 64
+"""Conversations: more would make each turn slower, however little they take."""
+
+
+class CachePool:
+    """The caches of one loaded pair, on the engine's thread. `stopped` says whether the running
+    turn was cancelled: saving to free memory for it then stops. `has_pending` says whether a
+    command waits: a long step of background prefill then stops."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        policy: CachePolicy,
+        emit: Callable[[Event], None],
+        power: PowerProbe | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+        has_pending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._pair, self._emit, self._policy = pair, emit, policy
+        self._has_pending = has_pending
+        self._power, self._stopped = power or SystemPower(), stopped
+        self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
+        """By conversation; the most recently used comes last."""
+        self._sharing = PrefixSharing(self._caches)
+        self._unsaved: dict[str, None] = {}
+        """Conversations that have changed since they were saved, in the order of that."""
+        self._memory_only: set[str] = set()
+        """Conversations that are not written to disk."""
+        self._background: tuple[str, BackgroundPrefill] | None = None
+        self._failed_background: set[str] = set()
+        """Conversations whose background prefill has failed since their last turn."""
+        self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
+        self._snapshots: Snapshots | None = None
+        if policy.snapshot_folder is not None:
+            models = {"target": pair.target, "draft": pair.draft}
+            loaded = {name: model for name, model in models.items() if model is not None}
+            folder = Path(policy.snapshot_folder)
+            weights = sum(model.info.weight_bytes for model in loaded.values())
+            limit = disk_limit(policy.disk_budget, folder, weights)
+            identity = {name: model.fingerprint for name, model in loaded.items()}
+            if (shards := pair.target.shards) is not None:
+                self._snapshots = ShardedSnapshots(folder, limit, identity, shards)
+            else:
+                self._snapshots = Snapshots(folder, limit, identity)
+
+    def get_or_restore(
+        self, conversation: str | None, progress: TurnClock, on_disk: bool = True
+    ) -> ConversationCache:
+        """A conversation's cache, from memory or disk, or an empty one; without a conversation
+        always an empty one. Unless `on_disk`, it is not saved. Raises Cancelled."""
+        if conversation is None:
+            return ConversationCache(self._pair)
+        if not self._is_background(conversation):
+            self._background = None
+        self._failed_background.discard(conversation)
+        self._stop_saving(conversation)
+        if not on_disk:
+            self._memory_only.add(conversation)
+        if conversation not in self._caches:
+            self._add(conversation, self._restored(conversation, progress))
+        self._caches.move_to_end(conversation)
+        self._mark_unsaved(conversation)
+        for prefix in self._caches[conversation].prefixes:
+            self._sharing.complete_or_clear(prefix)
+        self._sharing.leave_to(self._caches[conversation])
+        return self._caches[conversation]
+
+    def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> str:
+        """Let the conversation in use go on from what another one has read of its prompt, in memory
+        or on disk. Returns a sentence on what cannot be shared, after a space. Raises Cancelled."""
+        if ask.conversation is None or not self._policy.share_prefixes:
+            return ""
+        cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
+        lenders: list[ConversationCache] = []
+        if self._snapshots is not None:
+            ids = prompt.ids[:-1]
+            known = max(each.target.common_prefix_len(ids) for each in self._caches.values())
+            name, length = self._snapshots.index.find_longest(ids, dense)
+            if length >= known + FEWEST and name not in self._caches:
+                begins = {"target": ids, "draft": prompt.draft_prompt.ids}
+                restored = self._restored(
+                    name, progress, lambda model, prefix: prefix.common_prefix_len(begins[model])
+                )
+                if len(restored.target):
+                    lenders.append(restored)
+        self._sharing.start_from_longest(cache, prompt, dense, lenders)
+        return self._sharing.read_elsewhere(cache, prompt, ask.messages)
+
+    def _mark_unsaved(self, conversation: str) -> None:
+        if conversation not in self._memory_only:
+            self._unsaved[conversation] = None
+
+    def _add(self, conversation: str, cache: ConversationCache) -> None:
+        cache.announce_drops(self._sharing.rescue)
+        self._caches[conversation] = cache
+
+    def _complete(self, conversation: str) -> None:
+        """Make a conversation's cache hold what others held for it. Raises what MLX raises; no row
+        is lost then."""
+        for prefix in self._caches[conversation].prefixes:
+            self._sharing.complete(prefix)
+
+    def drop(self, conversation: str | None, on_disk: bool = False) -> None:
+        """Drop a conversation's cache: it is no longer needed, or in an unknown state."""
+        if conversation is None:
+            return
+        if (dropped := self._caches.pop(conversation, None)) is not None:
+            for prefix in dropped.prefixes:
+                prefix.clear()  # after others have got what only it held for them
+        self._unsaved.pop(conversation, None)
+        self._memory_only.discard(conversation)
+        self._failed_background.discard(conversation)
+        if self._is_background(conversation):
+            self._background = None
+        self._stop_saving(conversation)
+        if not on_disk:
+            return
+        if self._snapshots is not None:
+            self._snapshots.delete(conversation)
+        elif (shards := self._pair.target.shards) is not None:  # from when they were saved
+            arguments = {"conversation": conversation}
+            shards.send(Operation("delete_snapshot", 0, arguments))
+
+    def enforce_budget(self) -> None:
+        """Save and drop the least recently used caches until the others fit into the memory budget.
+        The one in use stays."""
+        while len(self._caches) > 1 and (
+            self.nbytes > self._policy.memory_budget or len(self._caches) > MOST_IN_MEMORY
+        ):
+            oldest = next(iter(self._caches))
+            self._save(oldest)
+            self.drop(oldest)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self._caches.values()) + self.background_bytes
+
+    @property
+    def background_bytes(self) -> int:
+        """Of the background prefill."""
+        return self._background[1].nbytes if self._background is not None else 0
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of all conversations but the most recently used one, and of the background prefill."""
+        idle = tuple(self._caches.values())[:-1]
+        return sum(cache.nbytes for cache in idle) + self.background_bytes
+
+    def cancel_background(self) -> int:
+        """Drop the background prefill; returns how many bytes that frees."""
+        freed, self._background = self.background_bytes, None
+        return freed
+
+    def evict_idle(self, include_current: bool) -> bool:
+        """Save and drop all caches but the most recently used one, or that one, too. Returns
+        whether they are saved. When the turn is cancelled, the rest stays as it is."""
+        for conversation in tuple(self._caches)[: None if include_current else -1]:
+            if not self._save(conversation, self._stopped):
+                break
+            self.drop(conversation)
+        return self._snapshots is not None
+
+    def step(self, background: bool = True) -> bool:
+        """One step of idle work, which ends about half a second after a command came: background
+        prefill of the last conversation, then saving. False when there is nothing left to do."""
+        return (background and self._background_step()) or self._save_step()
+
+    @property
+    def idle_work_allowed(self) -> bool:
+        """Whether models may run without a request."""
+        match self._policy.background:
+            case BackgroundPolicy.ON_AC_POWER:
+                return not self._power.on_battery()
+            case policy:
+                return policy is BackgroundPolicy.ALWAYS
+
+    @property
+    def has_waiting_work(self) -> bool:
+        """Whether a background prefill waits for power or memory."""
+        return self._background_candidate() is not None and self._pair.target.is_loaded
+
+    def close(self) -> None:
+        """Save everything that is not saved."""
+        self._background = None
+        for conversation in tuple(self._unsaved):
+            self._save(conversation)
+        self._stop_saving()
+        self._caches.clear()
+
+    def abandon(self) -> None:
+        """Forget everything and save nothing: the GPU is lost."""
+        self._background = self._saving = None
+        self._unsaved.clear()
+        self._caches.clear()
+
+    # ------------------------------------------------------------------------- restoring
+
+    def _restored(
+        self, conversation: str, progress: TurnClock, wanted: Wanted | None = None
+    ) -> ConversationCache:
+        """A conversation's cache from disk, or what is wanted of it; an empty one without one."""
+
+        def fresh() -> ConversationCache:
+            return ConversationCache(self._pair)
+
+        def report(total: int) -> OnStep:
+            return progress.report(Phase.RESTORE, total)
+
+        if self._snapshots is None:
+            return fresh()
+        try:
+            with progress.timed(Phase.RESTORE):
+                loaded = self._snapshots.load(conversation, fresh, report, wanted)
+        except SnapshotError as error:
+            reason = f"The saved cache cannot be used ({error}), so the tokens are read again."
+            self._emit(SnapshotRestored(progress.turn, 0, reason))
+            return fresh()
+        if loaded is None:
+            return fresh()
+        self._emit(SnapshotRestored(progress.turn, int(loaded.target.cached.sum())))
+        return loaded
+
+    def _drop_damaged(self, conversation: str) -> bool:
+        if (warning := self._caches[conversation].drop_damaged()) is None:
+            return False
+        self._emit(EngineWarning(warning, conversation))
+        return True
+
+    # ------------------------------------------------------------------------- background prefill
+
+    def _is_background(self, conversation: str) -> bool:
+        return self._background is not None and self._background[0] == conversation
+
+    def _background_candidate(self) -> tuple[str, ConversationCache] | None:
+        """The most recently used conversation, if tokens of it were skipped."""
+        if (
+            not self._caches
+            or self._policy.background is BackgroundPolicy.OFF
+            or self._pair.dense_only is not None
+        ):
+            return None
+        conversation, cache = next(reversed(self._caches.items()))
+        if conversation in self._failed_background or not cache.target.has_gaps:
+            return None
+        return conversation, cache
+
+    def _background_step(self) -> bool:
+        if (candidate := self._background_candidate()) is None:
+            self._background = None
+            return False
+        if not self.idle_work_allowed or not self._pair.target.is_loaded:
+            return False
+        conversation, cache = candidate
+        try:
+            if self._background is None or self._background[0] != conversation:
+                self._complete(conversation)  # the one used after it may have been deleted
+                self._sharing.leave_to(cache)
+                if self._drop_damaged(conversation):
+                    return True
+                target = self._pair.target
+                if not self._fits_budget(BackgroundPrefill.required_bytes(target, cache)):
+                    return False
+                self._background = conversation, BackgroundPrefill(target, cache)
+            prefill = self._background[1]
+            finished = prefill.step(self._check_pending)
+        except memory.NotEnoughMemory:
+            return False
+        except Cancelled:
+            return True
+        except Exception as error:  # no one requested it: only its progress is lost
+            memory.reraise_gpu_lost(error)
+            _log.warning("reading in the background failed", exc_info=error)
+            self._background = None
+            self._failed_background.add(conversation)
+            why = memory.describe_error(error)
+            message = f"Background reading stopped ({why}). It starts again after the next answer."
+            self._emit(EngineWarning(message, conversation))
+            return True
+        if finished:
+            self._background = None
+            self._mark_unsaved(conversation)
+            self._stop_saving(conversation)  # it would save the sparse cache
+        self._emit(BackgroundProgress(conversation, prefill.done, prefill.total))
+        return True
+
+    def _check_pending(self) -> None:
+        if self._has_pending():
+            raise Cancelled
+
+    def _fits_budget(self, needed: float) -> bool:
+        """Whether this much more fits into the memory budget, once saved caches are dropped."""
+        for conversation in tuple(self._caches)[:-1]:
+            if self.nbytes + needed <= self._policy.memory_budget:
+                break
+            if self._is_saved(conversation):
+                self.drop(conversation)
+        return len(self._caches) == 1 or self.nbytes + needed <= self._policy.memory_budget
+
+    # ------------------------------------------------------------------------- saving
+
+    def _is_saved(self, conversation: str) -> bool:
+        """Whether there is a snapshot of it as it is now."""
+        changed = conversation in self._unsaved or conversation in self._memory_only
+        return not changed and self._snapshots is not None and self._snapshots.has(conversation)
+
+    def _save_step(self) -> bool:
+        """Write one more file of a snapshot."""
+        if self._snapshots is None:
+            return False
+        if self._saving is None:
+            conversation = next((c for c in self._unsaved if len(self._caches[c].target)), None)
+            if conversation is None:
+                return False
+            self._start_saving(self._snapshots, conversation)
+        if self._saving is None:
+            return True
+        conversation, saving = self._saving
+        try:
+            done, total = next(saving)
+        except Exception as error:  # MLX raises any type; only the snapshot is lost
+            memory.reraise_gpu_lost(error)
+            self._saving = None
+            self._on_save_failed(self._snapshots, conversation, error)
+            return True
+        if done == total:
+            self._saving = None
+            self._unsaved.pop(conversation, None)
+            self._share_again(conversation)
+        self._emit(SnapshotProgress(conversation, done, total))
+        return True
+
+    def _start_saving(self, snapshots: Snapshots, conversation: str) -> None:
+        self._stop_saving()
+        try:
+            self._complete(conversation)
+            self._drop_damaged(conversation)
+        except Exception as error:
+            memory.reraise_gpu_lost(error)
+            self._on_save_failed(snapshots, conversation, error)
+            return
+        cache = self._caches[conversation]
+        if len(cache.target):
+            self._saving = conversation, snapshots.save(conversation, cache)
+            self._sharing.saving = cache
+        else:
+            self._unsaved.pop(conversation, None)
+
+    def _on_save_failed(self, snapshots: Snapshots, conversation: str, error: Exception) -> None:
+        """The cache itself stays. It is saved again after the next turn."""
+        self._unsaved.pop(conversation, None)
+        if not isinstance(error, ShardsLost):  # then the older one is good
+            snapshots.delete(conversation)
+            self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
+        self._share_again(conversation)
+
+    def _stop_saving(self, conversation: str | None = None) -> None:
+        """Delete the unfinished snapshot of this conversation, or of any; the older one counts."""
+        if self._saving is not None and conversation in (None, self._saving[0]):
+            (name, saving), self._saving = self._saving, None
+            saving.close()
+            self._share_again(name)
+
+    def _share_again(self, conversation: str) -> None:
+        """What a conversation that was made whole to be saved has in common with others, is held
+        once again: by others, or by this one if it is the last used one."""
+        self._sharing.saving = None
+        if (cache := self._caches.get(conversation)) is None:
+            return
+        is_last = conversation == next(reversed(self._caches))
+        try:
+            (self._sharing.leave_to if is_last else self._sharing.leave_to_others)(cache)
+        except Exception as error:  # no memory to compute what stays: that is done at its next use
+            memory.reraise_gpu_lost(error)
+            _log.warning("sharing what was saved failed", exc_info=error)
+
+    def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+        """Save a conversation's cache if it has changed; False when it was `stopped` before."""
+        if self._snapshots is None or not len(self._caches[conversation].target):
+            return True
+        while conversation in self._unsaved:
+            if stopped():
+                self._stop_saving()
+                return False
+            if self._saving is None or self._saving[0] != conversation:
+                self._start_saving(self._snapshots, conversation)
+            if self._saving is not None:
+                self._save_step()
+        return True

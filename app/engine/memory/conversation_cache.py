@@ -1,0 +1,177 @@
+"""What a pair has cached of one conversation: both models' caches, and the last turn's scores."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.positions import Positions
+from app.engine.cache.prefix_cache import BeforeDrop, PrefixCache
+from app.engine.model.loader import ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.scorers.attention_scores import Importance
+from app.engine.scorers.selection import Selection, adaptive_keep, select
+from app.protocol.events import Selected
+from app.protocol.options import AUTO_KEEP, Tuning
+from app.protocol.prompt import Span, SpanText
+
+OF_SELECTING = ("recall_share", "read_on", "keep_above")
+"""Parts of a tuning that change no score."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPrompt:
+    """A prompt and its importance, to select from at any keep. `cached` bool (L,) says which of its
+    first L tokens the target had in its cache before the turn, `recalled` int32 (n,) which it read
+    while it wrote the answer. With `one_budget`, keep is a share of the whole prompt, not of what
+    is new and of what is not."""
+
+    turn: int
+    prompt: Prompt
+    importance: Importance
+    tuning: Tuning
+    cached: NDArray[np.bool_]
+    one_budget: bool = False
+    recalled: Positions = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
+        """Whether the draft would score this prompt the same, with this tuning."""
+        earlier = self.prompt
+        of_selecting = {name: getattr(tuning, name) for name in OF_SELECTING}
+        return (
+            replace(self.tuning, **of_selecting) == tuning
+            and earlier.answer_prefix_len == prompt.answer_prefix_len
+            and earlier.question_start == prompt.question_start
+            and np.array_equal(earlier.ids, prompt.ids)
+            and np.array_equal(earlier.pinned, prompt.pinned)  # what is pinned has no score
+        )
+
+    def with_recalled(self, positions: Positions) -> ScoredPrompt:
+        """The target has read these, too, while it wrote the answer."""
+        return replace(self, recalled=np.union1d(self.recalled, positions))
+
+    def select(self, keep: float) -> tuple[Selection, Selected]:
+        auto_keep = self.auto_keep
+        keep = auto_keep if keep == AUTO_KEEP else keep
+        selection = select(
+            self.importance,
+            self.prompt.pinned,
+            keep,
+            self.tuning,
+            self.cached,
+            self.recalled,
+            self.one_budget,
+        )
+        event = Selected(
+            turn=self.turn,
+            keep_ratio=keep,
+            selected_tokens=len(selection.positions),
+            prompt_tokens=len(self.prompt.ids),
+            spans=selection.spans,
+            texts=tuple(_span_texts(self.prompt, selection.spans)),
+            auto_keep=auto_keep,
+        )
+        return selection, event
+
+    @property
+    def auto_keep(self) -> float:
+        return adaptive_keep(self.importance, self.prompt.pinned, self.tuning)
+
+
+class ConversationCache:
+    """The caches of target and draft, and what the last turn scored."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        self._pair = pair
+        self._before_drop: BeforeDrop | None = None
+        self.target = self._positioned() if pair.dense_only is None else self._stock()
+        draft = pair.draft
+        self.draft = draft.make_prefix(positioned=False) if draft else None
+        self.scored: ScoredPrompt | None = None
+        self.documents: dict[int, int] = {}
+        """Where a document starts in the last prompt, by what it begins with (`prefix_sharing.py`
+        has the digests)."""
+
+    # A prefix cache must not refer back to this object: in a reference cycle gigabytes would wait
+    # for Python's garbage collector, which counts objects.
+    def _positioned(self) -> PrefixCache:
+        return self._pair.target.make_prefix(positioned=True)
+
+    def _stock(self) -> PrefixCache:
+        return self._pair.target.make_prefix(positioned=False)
+
+    @property
+    def prefixes(self) -> list[PrefixCache]:
+        """Of the target, and of the draft if there is one."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
+    def announce_drops(self, before_drop: BeforeDrop) -> None:
+        """Call this before anything is dropped from now on."""
+        self._before_drop = before_drop
+        for prefix in self.prefixes:
+            prefix.before_drop = before_drop
+
+    def replace_target(self, target: PrefixCache) -> None:
+        before, self.target = self.target, target
+        target.before_drop = self._before_drop
+        before.clear()
+
+    def replace_draft(self, draft: PrefixCache) -> None:
+        before, self.draft = self.draft, draft
+        draft.before_drop = self._before_drop
+        if before is not None:
+            before.clear()
+
+    def ensure_positioned(self) -> None:
+        """Replace a target cache that cannot skip tokens by an empty one that can."""
+        if not self.target.supports_gaps:
+            self.replace_target(self._positioned())
+
+    def reset_to_stock(self) -> None:
+        """Clear both, and use mlx-lm's own caches for the target."""
+        self.replace_target(self._stock())
+        self.scored = None
+        if self.draft is not None:
+            self.draft.clear()
+
+    def drop_damaged(self) -> str | None:
+        """Clear a cache that does not hold the tokens recorded for it, so that they are read again.
+        Returns one sentence about it, or None."""
+        found = []
+        for name, cache in (("target", self.target), ("draft", self.draft)):
+            if cache is None:
+                continue
+            if problem := find_mismatch(cache) or cache.find_mismatch_elsewhere():
+                cache.clear()
+                found.append(f"the {name}'s cache was damaged ({problem})")
+        if not found:
+            return None
+        what = " and ".join(found)
+        return f"{what[0].upper()}{what[1:]}, so it was dropped, and its tokens are read again."
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes + (self.draft.nbytes if self.draft else 0)
+
+
+def _span_texts(prompt: Prompt, spans: Iterable[Span]) -> Iterator[SpanText]:
+    """Where each selected span is in its document's text."""
+    documents = [
+        (segment, segment.message, segment.document)
+        for segment in prompt.segments
+        if segment.message is not None and segment.document is not None
+    ]
+    ends = [segment.end for segment, _, _ in documents]
+    for number, span in enumerate(spans):
+        for segment, message, document in documents[bisect_right(ends, span.start) :]:
+            if segment.start >= span.end:
+                break
+            starts = prompt.offsets[message, document]
+            first = int(starts[max(span.start, segment.start) - segment.start])
+            last = int(starts[min(span.end, segment.end) - segment.start])
+            yield SpanText(number, message, document, first, last)

@@ -1,0 +1,177 @@
+"""Frees memory for the next phase, and reports what was evicted.
+
+In this order, and no more than needed: MLX's buffer cache, background prefill, other conversations'
+caches (saved first if snapshots are on), the weights of the model that is not in use, and, after
+scoring, the draft's cache. So models that do not fit together take turns. The last two cost time in
+every turn, so they are not evicted for larger steps alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+
+import mlx.core as mx
+
+from app.engine.backend.memory import NotEnoughMemory
+from app.engine.memory import estimates as memory_estimates
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.estimates import MemoryNeed
+from app.engine.memory.monitor import MemoryMonitor
+from app.engine.memory.pressure_levels import THRESHOLDS
+from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.progress import Cancelled, TurnClock
+from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
+from app.protocol.memory import PressureLevel, format_bytes
+from app.protocol.stats import FinishReason, Phase
+
+
+class MemoryManager:
+    """For one loaded model pair. Runs on the engine thread."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        emit: Callable[[Event], None],
+        caches: CachePool | None = None,
+        monitor: MemoryMonitor | None = None,
+    ) -> None:
+        self._pair, self._emit = pair, emit
+        self._caches, self._monitor = caches, monitor
+        self._scoring = False
+        """Whether the draft is run: until then it holds its weights."""
+
+    def check_step_fits(self, model: LoadedModel, context: int, reserved: bool = False) -> None:
+        """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
+        been wrong or skipped, or other programs took more."""
+        need, most = (
+            memory_estimates.next_step_bytes(model, context, reserved),
+            THRESHOLDS[PressureLevel.CRITICAL],
+        )
+        if need > model.free_memory(most):
+            _free_buffers()
+            if need > model.free_memory(most):
+                raise Cancelled(FinishReason.MEMORY)
+
+    def after_scoring(self, cache: ConversationCache) -> None:
+        """Where memory is tight, unload the draft and drop its cache."""
+        self._scoring = False
+        if (
+            self._monitor is not None
+            and self._monitor.level.severity >= PressureLevel.TIGHT.severity
+        ):
+            self.drop_draft_cache(cache)
+            self.unload_draft()
+
+    def ensure_free(
+        self, need: MemoryNeed, cache: ConversationCache, clock: TurnClock, force: bool
+    ) -> None:
+        """Free memory for a phase, and load its model. Raises NotEnoughMemory, unless `force`, and
+        LoadError."""
+        for useful_bytes, evict in self._eviction_steps(need, cache):
+            if useful_bytes + need.weight_bytes <= need.model.free_memory():
+                break
+            evict()
+            clock.check_cancel()
+        least, free = need.minimum + need.weight_bytes, need.model.free_memory()
+        if least > free and not force:
+            raise NotEnoughMemory(need.what, least, free)
+        if not need.model.is_loaded:
+            self._reload(need.model, clock)
+        self._scoring = need.model is self._pair.draft
+
+    def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
+        """The most that could be free for a phase of this model, itself loaded and everything else
+        evicted."""
+        available = model.free_memory() - (0 if model.is_loaded else model.info.weight_bytes)
+        if self._caches is not None:
+            available += self._caches.idle_bytes
+        other = self._other_model(model)
+        if other is not None and other.is_loaded:
+            available += other.info.weight_bytes
+        if model is self._pair.target and cache.draft is not None:
+            available += cache.draft.nbytes
+        return available
+
+    def unload_draft(self) -> None:
+        """Where it is just being run, `after_scoring` does that."""
+        draft = self._pair.draft
+        if draft is not None and draft.is_loaded and not self._scoring:
+            self._unload(draft, "because memory is tight")
+
+    def drop_idle(self, everything: bool = False) -> None:
+        """Drop the caches of all conversations except the most recently used."""
+        if self._caches is None:
+            return
+        self.stop_background_prefill()
+        before = self._caches.nbytes
+        saved = self._caches.evict_idle(everything)
+        if not (freed := before - self._caches.nbytes):
+            return
+        _free_buffers()
+        which = "conversations" if everything else "other conversations"
+        where = "saved and dropped" if saved else "dropped"
+        sentence = f"The cache of {which} was {where} to free memory ({format_bytes(freed)})."
+        self._emit(MemoryFreed(freed, sentence))
+
+    def stop_background_prefill(self) -> None:
+        """Stop background prefill; it starts again once memory is free."""
+        if self._caches is None or not (freed := self._caches.cancel_background()):
+            return
+        _free_buffers()
+        sentence = f"Background reading was stopped to free memory ({format_bytes(freed)})."
+        self._emit(MemoryFreed(freed, sentence))
+
+    def drop_draft_cache(self, cache: ConversationCache) -> None:
+        """A later question makes the draft read the prompt again."""
+        if cache.draft is None or not (freed := cache.draft.nbytes):
+            return
+        cache.draft.clear()
+        _free_buffers()
+        sentence = f"The draft's cache was dropped to free memory ({format_bytes(freed)})."
+        self._emit(MemoryFreed(freed, sentence))
+
+    # ------------------------------------------------------------------------------ inside
+
+    def _eviction_steps(
+        self, need: MemoryNeed, cache: ConversationCache
+    ) -> Iterator[tuple[float, Callable[[], None]]]:
+        """Steps that free memory, each with the bytes for which it is worth it."""
+        yield need.preferred, _free_buffers
+        yield need.preferred, self.stop_background_prefill
+        yield need.preferred, self.drop_idle
+        other = self._other_model(need.model)
+        if other is not None and other.is_loaded:
+            yield (
+                need.minimum,
+                lambda: self._unload(other, f"so that {need.model.info.name} has room"),
+            )
+        if need.model is self._pair.target:
+            yield need.minimum, lambda: self.drop_draft_cache(cache)
+
+    def _other_model(self, model: LoadedModel) -> LoadedModel | None:
+        return self._pair.draft if model is self._pair.target else self._pair.target
+
+    def _unload(self, model: LoadedModel, why: str) -> None:
+        before = mx.get_active_memory()
+        model.unload()
+        _free_buffers()
+        freed = max(before - mx.get_active_memory(), 0)
+        sentence = f"{model.info.name} was unloaded ({format_bytes(freed)}), {why}."
+        self._emit(Unloaded(model.info.name, freed, sentence))
+
+    def _reload(self, model: LoadedModel, clock: TurnClock) -> None:
+        started_at = time.perf_counter()
+        loaded = clock.report(Phase.LOAD, 1)
+        with clock.timed(Phase.LOAD):
+            model.reload()
+        seconds = time.perf_counter() - started_at
+        self._emit(Reloaded(model.info.name, model.info.weight_bytes, seconds))
+        loaded(1)
+
+
+def _free_buffers() -> None:
+    gc.collect()
+    mx.clear_cache()

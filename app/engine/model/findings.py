@@ -1,0 +1,94 @@
+"""What loading a model finds out about it by running it, remembered for later loads of the same
+files."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.engine.backend.device import Backend
+from app.engine.backend.machine_record import MachineRecord
+from app.engine.cache.prefill import make_stock_cache, prefill_step
+from app.engine.cache.sizes import CacheSize
+
+WARM_UP_TOKENS = (32, 128, 512)
+"""Of the steps that are timed, until one takes WARM_UP_SECONDS."""
+WARM_UP_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds of a step of one token, and of each further token of a longer step."""
+
+    step: float
+    per_token: float
+
+    @classmethod
+    def of(cls, model: Any, caches: Any, backend: Backend) -> Speed:
+        """Measured on a few steps into empty caches: each one twice, and the faster one counts,
+        because the first one warms up and other programs may interrupt either."""
+
+        def timed(tokens: int) -> float:
+            return min(once(tokens), once(tokens))
+
+        def once(tokens: int) -> float:
+            cache, ids = make_stock_cache(caches), np.zeros(tokens, np.int32)
+            started_at = time.perf_counter()
+            prefill_step(model, cache, ids, None, backend)
+            return time.perf_counter() - started_at
+
+        step, tokens, seconds = timed(1), 1, 0.0
+        for tokens in WARM_UP_TOKENS:
+            if (seconds := timed(tokens)) >= WARM_UP_SECONDS:
+                break
+        longer = seconds - step if seconds > 2 * step else seconds / 2
+        return cls(step, max(longer / (tokens - 1), 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Its weights are numbers. `has_sinks`: its attention has sinks; `speed`: None for a shard,
+    whose machines must all run the same steps; `reading`: why it can only be read densely, empty if
+    it can be read sparsely, None if that was not tried."""
+
+    cache_size: CacheSize
+    has_sinks: bool
+    speed: Speed | None
+    reading: str | None = None
+
+
+class FindingsRecord:
+    """Of the model with this fingerprint; without a folder nothing is remembered."""
+
+    def __init__(self, folder: Path | None, fingerprint: str, backend: Backend) -> None:
+        device = "cpu" if backend.on_cpu else "gpu"
+        self._record = MachineRecord(folder, "model", fingerprint, device)
+
+    def read(self) -> Findings | None:
+        return self._record.read(_parse)
+
+    def forget(self) -> None:
+        """Have the next load find it out again."""
+        self._record.forget()
+
+    def write(self, findings: Findings) -> None:
+        self._record.write(asdict(findings))
+
+
+def _parse(stored: Any) -> Findings:
+    """Raises an exception if that is implausible."""
+    size = CacheSize(**{name: float(value) for name, value in stored["cache_size"].items()})
+    speed = Speed(**{name: float(value) for name, value in stored["speed"].items()})
+    if not all(0 <= each < math.inf for each in asdict(size).values()):
+        raise ValueError("not a plausible size")
+    if not all(0 < each < 1e6 for each in asdict(speed).values()):
+        raise ValueError("not a plausible speed")
+    reading, has_sinks = stored["reading"], stored["has_sinks"]
+    if not isinstance(reading, str | None) or not isinstance(has_sinks, bool):
+        raise TypeError("not findings")
+    return Findings(size, has_sinks, speed, reading)

@@ -1,0 +1,400 @@
+"""Loads models from their folders."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.utils import load_model, load_tokenizer
+
+from app.engine.backend import memory, mlx_patches
+from app.engine.backend.device import Backend
+from app.engine.cache.caches import Cache
+from app.engine.cache.kv_quantisation import (
+    NotQuantisable,
+    Quantisation,
+    find_group_size,
+    find_quantisation,
+    quantise_cache,
+)
+from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
+from app.engine.model.embeddings import EmbeddingSpace
+from app.engine.model.findings import Findings, FindingsRecord, Speed
+from app.engine.model.prompt import Prompts
+from app.engine.model.sparse_probe import compute_dtype, one_line, probe, weight_arrays
+from app.engine.model.speculation import Gate
+from app.engine.sharded.model import ShardedPrefixCache, Shards
+from app.protocol.events import ModelInfo
+from app.protocol.generation_config import read_generation_config
+from app.protocol.memory_model import BUDGET_SHARE
+from app.protocol.prompt import TemplateRule
+from app.sandbox.process import TextProcess
+from app.util.regular_files import read_file
+
+
+class LoadError(RuntimeError):
+    """A model could not be loaded: one sentence without its end, and what to do."""
+
+    def __init__(
+        self, problem: str, advice: str = "choose another model, or download it again"
+    ) -> None:
+        super().__init__(problem)
+        self.advice = advice
+
+
+class LoadStopped(LoadError):
+    """Another pair was requested."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading was stopped")
+
+
+Stopped = Callable[[], bool]
+"""Whether another pair was requested."""
+
+WEIGHT_BATCH_BYTES = 256_000_000
+"""Weights that are read together: a fifth of a second from a fast disk."""
+
+
+class CacheMaker:
+    """Makes a model's empty caches, as mlx-lm asks a model for them, without the model, which may
+    be unloaded."""
+
+    def __init__(self, model: Any, quantisation: Quantisation | None = None) -> None:
+        stock = make_stock_cache(model)
+        self._stock = stock if quantisation is None else quantise_cache(stock, quantisation)
+
+    def make_cache(self) -> Cache:
+        return copy.deepcopy(self._stock)
+
+
+@dataclass(eq=False, slots=True)
+class LoadedModel:
+    model: Any
+    """None while it is unloaded."""
+    tokenizer: Any
+    info: ModelInfo
+    cache_size: CacheSize
+    step: StepSize
+    """How much to feed it at once, learnt from turn to turn."""
+    fingerprint: str = ""
+    """Of everything in its folder that a cache depends on."""
+    folder: Path | None = None
+    transient: Transient = NO_TRANSIENT
+    quantisation: Quantisation | None = None
+    vocab_size: int = 0
+    """0 if its config does not say."""
+    attention_cost_ratio: float = 0.0
+    """Operations for each token that one attends to, as a share of those for a token itself; 0
+    where its config does not say."""
+    gate: Gate = field(default_factory=Gate)
+    """How many tokens to propose, learnt from answer to answer."""
+    caches: CacheMaker = field(init=False)
+    _space: EmbeddingSpace | None = None
+    shards: Shards | None = None
+    """Where its layers are, if they are spread over several processes."""
+    speed: Speed | None = None
+    """Measured while it was loaded; None where other processes hold it."""
+    dense_only: str | None = None
+    """Why it can only be read densely, or None; as far as it was probed."""
+
+    def __post_init__(self) -> None:
+        self.caches = CacheMaker(self.model, self.quantisation)
+
+    @property
+    def embedding_space(self) -> EmbeddingSpace:
+        """Of its input embeddings; estimated once, while it is loaded. Raises NoEmbeddings."""
+        if self._space is None:
+            self._space = EmbeddingSpace.of(self.model)
+        return self._space
+
+    def make_prefix(self, positioned: bool) -> PrefixCache:
+        """An empty cache; `positioned`: one that can skip tokens. Raises UnsupportedCache."""
+        make = partial(make_positioned_cache if positioned else make_stock_cache, self.caches)
+        return PrefixCache(make) if self.shards is None else ShardedPrefixCache(make, self.shards)
+
+    def free_memory(self, share: float | None = None) -> float:
+        """Bytes for its caches and steps, as plans may use them, or below this share of what is
+        usable; for a model on several machines, on each of them."""
+        if self.shards is not None:
+            return self.shards.free(BUDGET_SHARE if share is None else share)
+        return memory.free() if share is None else memory.free_within(share)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether its weights are in memory."""
+        return self.model is not None
+
+    def unload(self) -> None:
+        """Drop the weights. They are freed once nothing uses them."""
+        if self.folder is not None:
+            self.model = None
+
+    def reload(self) -> None:
+        """Load the weights again. Raises LoadError."""
+        if self.model is None and self.folder is not None:
+            self.model = _load_weights(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """A target, perhaps a draft, and why they can only read densely, or None. `only_quotes`: an
+    answer is a sentence of the documents."""
+
+    target: LoadedModel
+    draft: LoadedModel | None
+    dense_only: str | None
+    prompts: Prompts
+    only_quotes: bool = False
+    reported_rules: set[TemplateRule] = field(default_factory=set)
+    """Rules of the chat template that the user knows of."""
+
+    @property
+    def draft_stop_ids(self) -> Iterable[int]:
+        """The draft's end-of-text tokens."""
+        own = self.draft.tokenizer if self.draft is not None else None
+        ids: Iterable[int] = (own or self.target.tokenizer).eos_token_ids
+        return ids
+
+
+def load_one(
+    folder: str,
+    name: str,
+    step: int | None,
+    kv_bits: int | None = None,
+    stopped: Stopped = lambda: False,
+    text_process: TextProcess | None = None,
+    backend: Backend | None = None,
+    shard: Callable[[Any], None] | None = None,
+    probes: bool = False,
+    remembered: Path | None = None,
+) -> LoadedModel:
+    """`text_process` is given to a model whose tokenizer is needed: a draft often has the
+    target's. `shard` leaves a part of the weights in a model, before they are read; it is not timed
+    then, because all its machines have to run the same steps. With `probes` it is found out whether
+    the model can be read sparsely. What an earlier load found out is taken from the folder
+    `remembered`."""
+    size = StepSize(step, backend=backend)
+    with _load_errors(f"The model in {folder} could not be loaded"):
+        return _load_one(
+            folder, name, size, kv_bits, stopped, text_process, shard, probes, remembered
+        )
+
+
+def _load_one(
+    folder: str,
+    name: str,
+    step: StepSize,
+    kv_bits: int | None,
+    stopped: Stopped,
+    text_process: TextProcess | None,
+    shard: Callable[[Any], None] | None,
+    probes: bool,
+    remembered: Path | None,
+) -> LoadedModel:
+    path = Path(folder)
+    if text_process is not None:
+        text_process.open(path)  # which is tried while the weights are read
+    model, config = load_lazily(path)
+    if shard is not None:
+        shard(model)
+    if kv_bits is not None:
+        with _kv_errors(name, path, kv_bits):
+            find_group_size(model, kv_bits)  # before any weight is read
+    needed = sum(array.nbytes for array in weight_arrays(model))
+    memory.check_fits(f"Loading {name}", needed)
+    identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
+    record = FindingsRecord(remembered, identity, step.backend)
+    known = record.read()
+    _evaluate_weights(path, model, stopped, check=known is None)
+    tokenizer = (
+        None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
+    )
+    quantisation = None
+    if kv_bits is not None:
+        with _kv_errors(name, path, kv_bits):
+            quantisation = find_quantisation(model, kv_bits)
+    info = model_info(name, model, config, path)
+    caches = CacheMaker(model, quantisation)
+    findings = known or _measure(path, model, caches, step.backend if shard is None else None)
+    if probes and findings.reading is None:
+        reading = probe(model, info.context_length, caches, step.backend.uses_tf32)
+        findings = replace(findings, reading=reading or "")
+    if findings != known:
+        record.write(findings)
+    text, element = config.get("text_config") or config, compute_dtype(model).size
+    transient = replace(
+        Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
+        packed_attention=quantisation is None or quantisation.packed,
+    )
+    step.expect(findings.speed.per_token if findings.speed else 0.0, transient.head_dim)
+    return LoadedModel(
+        model,
+        tokenizer,
+        info,
+        findings.cache_size,
+        step,
+        identity,
+        path,
+        transient,
+        quantisation,
+        int(text.get("vocab_size") or 0),
+        attention_cost_ratio(text, info.parameters),
+        speed=findings.speed,
+        dense_only=findings.reading or None,
+    )
+
+
+def load_tokenizer_of(
+    path: Path, config: dict[str, Any], texts: TextProcess, stopped: Stopped
+) -> Any:
+    """The tokenizer, once it was tried where it can do no harm."""
+
+    def check() -> None:
+        if stopped():
+            raise LoadStopped
+
+    with _load_errors(f"The tokenizer of the model in {path} could not be loaded"):
+        texts.finish(check)
+        return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))
+
+
+@contextmanager
+def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
+    try:
+        yield
+    except NotQuantisable as error:
+        problem = f"The cache of {name} cannot be quantised to {bits} bits: {error}"
+        raise LoadError(problem, "turn KV quantisation off") from error
+    except (RuntimeError, ValueError) as error:
+        raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
+
+
+def weight_bytes(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.glob("model*.safetensors"))
+
+
+def _load_weights(path: Path) -> Any:
+    """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
+    model, _ = load_lazily(path)
+    _evaluate_weights(path, model, lambda: False, check=False)
+    return model
+
+
+def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The model, whose weights are read when they are used, and its config."""
+    with _load_errors(f"The model in {path} could not be loaded"):
+        model, config = load_model(path, lazy=True)
+        return model, config
+
+
+@contextmanager
+def _load_errors(problem: str) -> Iterator[None]:
+    """Turns whatever a broken folder makes mlx-lm or transformers raise into a LoadError. That is
+    not always an Exception: some of mlx-lm's modules call `sys.exit` where a package is missing,
+    and tokenizers panic."""
+    try:
+        yield
+    except (LoadError, memory.NotEnoughMemory, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        needs = "mlx-lm's code for this architecture needs a package that is not installed"
+        raise LoadError(f"{problem} ({needs})", "choose another model") from error
+    except BaseException as error:
+        raise LoadError(f"{problem} ({one_line(error)})") from error
+
+
+def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> None:
+    """Load the weights in batches, so that loading can be stopped in between. With `check`, they
+    must all be numbers."""
+    evaluate = partial(_check_no_nans, path) if check else mx.eval
+    pending: list[mx.array] = []
+    try:
+        for array in weight_arrays(model):
+            pending.append(array)
+            if sum(each.nbytes for each in pending) >= WEIGHT_BATCH_BYTES:
+                evaluate(pending)
+                pending = []
+                if stopped():
+                    raise LoadStopped
+        evaluate(pending)
+        # Rope frequencies and the like are lazy too, and would die on another thread.
+        mx.eval(model.state)
+    except RuntimeError as error:
+        if isinstance(error, LoadError):
+            raise
+        raise LoadError(f"The model in {path} could not be read ({one_line(error)})") from error
+    if stopped():
+        raise LoadStopped
+
+
+def _check_no_nans(path: Path, arrays: list[mx.array]) -> None:
+    """Evaluate them. Raises LoadError when one of them is not a number: every answer would be
+    nonsense."""
+    # A maximum is not a number if one of them is not: half the work of looking at each.
+    largest = [each.max() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
+    mx.eval(arrays, largest)
+    if any(math.isnan(float(each)) for each in largest):
+        raise _nan_error(path)
+
+
+def _nan_error(path: Path) -> LoadError:
+    return LoadError(f"The weights of the model in {path} are damaged, some are not numbers")
+
+
+def fingerprint(path: Path) -> str:
+    """Weights are identified by name, size and time, since hashing them would take too long; other
+    files by content."""
+    digest = hashlib.sha256()
+    for file in sorted(path.iterdir()):
+        if file.suffix == ".safetensors":
+            status = file.stat()
+            digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
+        elif file.suffix in (".json", ".jinja"):
+            digest.update(read_file(file))
+    return digest.hexdigest()
+
+
+def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) -> Findings:
+    """All but whether it can be read sparsely; the speed if it is to be `timed`."""
+    cache, sinks_seen = make_stock_cache(caches), []
+    try:
+        with mlx_patches.observed_attention(
+            lambda q, k, scale, mask, sinks: sinks_seen.append(sinks)
+        ):
+            logits = forward(model, cache, np.zeros(1, np.int32))
+            mx.eval(logits)
+        speed = None if timed is None else Speed.of(model, caches, timed)
+    except (RuntimeError, ValueError) as error:
+        raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
+    if mx.isnan(logits).any().item():
+        raise _nan_error(path)
+    has_sinks = any(sinks is not None for sinks in sinks_seen)
+    return Findings(CacheSize.of(cache), has_sinks, speed)
+
+
+def model_info(name: str, model: Any, config: dict[str, Any], path: Path) -> ModelInfo:
+    arrays = weight_arrays(model)
+    text = config.get("text_config") or config
+    return ModelInfo(
+        name=name,
+        architecture=str(config.get("model_type", "unknown")),
+        parameters=sum(a.size for a in arrays),
+        weight_bytes=sum(a.nbytes for a in arrays),
+        context_length=next((int(text[key]) for key in _CONTEXT_KEYS if text.get(key)), 0),
+        sampling=read_generation_config(path),
+    )
+
+
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")

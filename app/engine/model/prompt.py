@@ -1,0 +1,440 @@
+"""Turns a conversation into token ids with segments and character offsets.
+
+The chat template is rendered around sentinels and split; every part is encoded on its own. Template
+parts may contain special tokens. Contents may not: a pasted `<|im_end|>` stays text. So the
+segments are exact, and the tokens of a prefix never change when the conversation grows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from app.engine.model.chat_template import ChatTemplate, PromptError, one_line
+from app.engine.model.reasoning import Reasoning
+from app.protocol.options import TemplateValues
+from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind, TemplateRule
+from app.sandbox.process import Check, TextError, TextPiece, TextProcess
+
+ALWAYS_PINNED = 4
+"""The first tokens of a prompt are attention sinks; they are always read."""
+
+PINNED_KINDS = frozenset(
+    {SegmentKind.TEMPLATE, SegmentKind.SYSTEM, SegmentKind.QUESTION, SegmentKind.GENERATION}
+)
+
+DOCUMENT_FOOTER = "\n</document>\n\n"
+
+_Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
+"""Ids, and of a text that may be skipped where they start and the last one ends."""
+_MAY_BE_SKIPPED = frozenset({SegmentKind.DOCUMENT, SegmentKind.HISTORY})
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A document, or a message's text or thinking, whose tokens may be skipped: those of the prompt
+    from `first` on. `starts` int64 (n + 1,): where each of them starts in the text, and the last
+    one ends, in characters."""
+
+    message: int
+    document: int | None
+    thinking: bool
+    first: int
+    starts: NDArray[np.int64]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`ids` int32 (M,). `offsets` has, for every document segment by (message, document), where
+    each of its n tokens starts and where the last one ends, in characters of the document's text,
+    int64 (n + 1,). `user_pins` are ranges `(start, end)` of document tokens that the user pinned.
+    The last `answer_prefix_len` tokens are of an answer that is to be continued; they count as part
+    of the generation prompt. `texts` are those that may be skipped. `for_draft` is the same
+    conversation as a draft with another tokenizer reads it. `rules` are those of the chat template
+    for which messages were rearranged."""
+
+    ids: NDArray[np.int32]
+    segments: tuple[Segment, ...]
+    offsets: dict[tuple[int, int], NDArray[np.int64]]
+    user_pins: tuple[tuple[int, int], ...] = ()
+    answer_prefix_len: int = 0
+    texts: tuple[PromptText, ...] = ()
+    for_draft: Prompt | None = None
+    rules: frozenset[TemplateRule] = frozenset()
+
+    @property
+    def draft_prompt(self) -> Prompt:
+        """The prompt that the draft reads."""
+        return self.for_draft or self
+
+    @property
+    def pinned(self) -> NDArray[np.bool_]:
+        """Tokens outside the budget, bool (M,): all but documents and history, and what the user
+        pinned of documents."""
+        pinned = np.zeros(len(self.ids), bool)
+        pinned[:ALWAYS_PINNED] = True
+        pinned[-1:] = True
+        kinds = [(s.start, s.end) for s in self.segments if s.kind in PINNED_KINDS]
+        for start, end in [*kinds, *self.user_pins]:
+            pinned[start:end] = True
+        return pinned
+
+    @property
+    def first_eligible(self) -> int:
+        """The first token that may be skipped; 0 if there is none."""
+        return int(np.argmin(self.pinned))
+
+    def tokens_of(self, kind: SegmentKind) -> NDArray[np.bool_]:
+        """Which tokens are in segments of this kind, bool (M,)."""
+        found = np.zeros(len(self.ids), bool)
+        for segment in self.segments:
+            if segment.kind is kind:
+                found[segment.start : segment.end] = True
+        return found
+
+    @property
+    def eligible_tokens(self) -> int:
+        """How many tokens may be skipped."""
+        return int(len(self.ids) - self.pinned.sum())
+
+    @property
+    def question(self) -> tuple[int, int]:
+        """The tokens of the question that the user typed in this turn."""
+        found = [(s.start, s.end) for s in self.segments if s.kind is SegmentKind.QUESTION]
+        return found[-1] if found else (self.question_start, len(self.ids))
+
+    @property
+    def question_start(self) -> int:
+        """Where the question starts that the user typed in this turn; everything from there on is
+        observed."""
+        starts = [s.start for s in self.segments if s.kind is SegmentKind.QUESTION]
+        return starts[-1] if starts else max(len(self.ids) - 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptPart:
+    kind: SegmentKind
+    text: str
+    message: int | None = None
+    document: int | None = None
+    ids: tuple[int, ...] | None = None
+    special: bool = False
+    """Whether special tokens in `text` count as such."""
+    thinking: bool = False
+    spaces: str = ""
+    """What the template writes before `text`: a tokenizer joins them with the first word."""
+    after: str = "text"
+    """What it follows, as in `TextPiece`."""
+    begins: bool = False
+    """It stands for what the tokenizer puts before every text."""
+
+
+class Prompts(Protocol):
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: Check = ...,
+        thinking: bool = ...,
+        values: TemplateValues = ...,
+    ) -> Prompt: ...
+
+    def count(self, documents: Sequence[Document], check: Check = ...) -> list[int]: ...
+
+
+class PromptBuilder:
+    """Builds prompts for one tokenizer (an mlx-lm `TokenizerWrapper` over a fast tokenizer)."""
+
+    def __init__(
+        self, tokenizer: Any, texts: TextProcess | None = None, *, wrote_answers: bool = True
+    ) -> None:
+        """`texts`: the process that encodes text, if there is one already. `wrote_answers`: the ids
+        of answers are this tokenizer's."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, Tokenizer):
+            raise PromptError("This model's tokenizer has no tokenizer.json to work with")
+        self._tokenizer, self._wrote_answers = tokenizer, wrote_answers
+        self._texts = texts or TextProcess()
+        self._texts.load(backend.to_str())
+        self._reasoning = Reasoning(tokenizer)
+        self._template = ChatTemplate(tokenizer, self._texts, self._reasoning)
+        added = backend.get_added_tokens_decoder().values()
+        self._special = tuple(token.content for token in added if token.content.strip())
+        self._space_eating = tuple(token.content for token in added if token.rstrip)
+        self._vocab_limit = 0
+        self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
+        self._documents: dict[str, _Tokens] = {}
+        """The last prompt's documents, after text: most turns ask about the same ones."""
+
+    def set_vocab_limit(self, vocab_rows: int) -> None:
+        """Refuse token ids that a model has no embedding for, which would read arbitrary memory. It
+        has `vocab_rows` of them (0: unknown)."""
+        self._vocab_limit = min(filter(None, (self._vocab_limit, vocab_rows)), default=0)
+
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: Check = lambda: None,
+        thinking: bool = True,
+        values: TemplateValues = (),
+    ) -> Prompt:
+        """The prompt for answering the last message, a user's, or for continuing it, an answer;
+        with or without `thinking`, where the template has a switch for that, and with further
+        `values` for it. `check` is called now and then, and may raise. Raises PromptError."""
+        answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
+        messages = messages if answer is None else messages[:-1]
+        if not messages or messages[-1].role is not Role.USER:
+            raise PromptError("The last message must be the user's")
+        ids: list[NDArray[np.int32]] = []
+        segments: list[Segment] = []
+        offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
+        texts: list[PromptText] = []
+        user_pins: list[tuple[int, int]] = []
+        at = 0
+        parts, rules = self._render(messages, thinking, values)
+        prompt_parts = len(parts)
+        if answer is not None:
+            parts += self._answer_parts(answer, parts[-1])
+        parts = list(self._placed(parts))
+        encoded = self._encode(parts, check)
+        for part, (tokens, starts) in zip(parts, encoded, strict=True):
+            if len(tokens) == 0:
+                continue
+            ids.append(tokens)
+            segments.append(Segment(part.kind, at, at + len(tokens), part.message, part.document))
+            if part.message is not None and part.kind in _MAY_BE_SKIPPED:
+                place = part.message, part.document, part.thinking
+                texts.append(PromptText(*place, at, starts, part.text))
+            if part.message is not None and part.document is not None:
+                offsets[part.message, part.document] = starts
+                document = messages[part.message].in_prompt[part.document]
+                pins = _pinned_tokens(document, starts)
+                user_pins += [(at + first, at + last) for first, last in pins]
+            at += len(tokens)
+        answer_prefix_len = sum(len(tokens) for tokens, _ in encoded[prompt_parts:])
+        if answer_prefix_len:  # one segment with the generation prompt
+            start = next(s.start for s in segments if s.kind is SegmentKind.GENERATION)
+            segments = [s for s in segments if s.end <= start]
+            segments.append(Segment(SegmentKind.GENERATION, start, at))
+        joined = np.concatenate(ids)
+        if self._vocab_limit and joined.max(initial=0) >= self._vocab_limit:
+            raise PromptError("This model's tokenizer has tokens that the model does not know")
+        return Prompt(
+            joined,
+            tuple(segments),
+            offsets,
+            tuple(user_pins),
+            answer_prefix_len,
+            tuple(texts),
+            rules=rules,
+        )
+
+    def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
+        """The tokens of each document in a prompt, with the lines around it. Raises
+        PromptError."""
+        message = Message(Role.USER, "", tuple(documents))
+        parts = [part for part in _content_parts(message, 0, True) if part.text]
+        sizes = [len(ids) for ids, _ in self._encode(parts, check)]
+        counts, number = [0] * len(documents), 0
+        for part, size in zip(parts, sizes, strict=True):
+            counts[number] += size
+            number += part.text == DOCUMENT_FOOTER
+        return counts
+
+    def turn_ends(self) -> frozenset[int]:
+        """The tokens that end an answer by the chat template: what it writes first after one, where
+        that is a special token; and by the way in which the model reasons."""
+        found, written = self._reasoning.format, self._template.around_answers[1].lstrip()
+        if found is not None and found.ends:  # what follows an answer follows reasoning, too
+            names: Sequence[str] = found.ends
+        else:
+            names = sorted(filter(written.startswith, self._special), key=len)[-1:]
+        ids = map(self._tokenizer.backend_tokenizer.token_to_id, names)
+        return frozenset(number for number in ids if number is not None)
+
+    def _encode(self, parts: list[_PromptPart], check: Check) -> list[_Tokens]:
+        known = [self._known_tokens(part) for part in parts]
+        new = [part for part, tokens in zip(parts, known, strict=True) if tokens is None]
+        try:
+            encoded, uncovered = self._texts.encode([_text_piece(part) for part in new], check)
+        except TextError as error:
+            raise PromptError(f"This model's tokenizer failed ({one_line(error)})") from error
+        if uncovered:
+            raise PromptError(f"This model's tokenizer drops {uncovered:,} letters of a text")
+        rest = iter(
+            (np.frombuffer(ids, np.int32), _starts(offsets, part))
+            for part, (ids, offsets) in zip(new, encoded, strict=True)
+        )
+        found = [next(rest) if tokens is None else tokens for tokens in known]
+        self._documents = {
+            part.text: tokens for part, tokens in zip(parts, found, strict=True) if _is_kept(part)
+        }
+        if parts and parts[0].begins:
+            found[0] = self._beginning(found[1:])
+        return found
+
+    def _beginning(self, rest: list[_Tokens]) -> _Tokens:
+        """What the tokenizer puts before a text, unless the text has it already."""
+        begin = np.array(self._texts.begin_ids, np.int32)
+        first = next((tokens for tokens, _ in rest if len(tokens)), begin[:0])
+        has_it = np.array_equal(first[: len(begin)], begin)
+        return begin[: 0 if has_it else None], np.zeros(0, np.int64)
+
+    def _known_tokens(self, part: _PromptPart) -> _Tokens | None:
+        if _is_kept(part):
+            return self._documents.get(part.text)
+        if part.ids is None:
+            return None
+        # Where each starts is not known, so they count as equally long.
+        starts = np.linspace(0, len(part.text), len(part.ids) + 1).astype(np.int64)
+        return np.array(part.ids, np.int32), starts
+
+    def _render(
+        self, messages: tuple[Message, ...], may_think: bool, values: TemplateValues
+    ) -> tuple[list[_PromptPart], frozenset[TemplateRule]]:
+        """A conversation's parts, and the template's rules for which it was rearranged."""
+        if messages[-1].plain:
+            ids = messages[-1].token_ids if self._wrote_answers else None
+            if ids is not None and not self._are_known(ids):
+                raise PromptError(f"This model has tokens 0 to {self._vocab_size - 1:,} only")
+            return [*_plain_parts(messages[-1], ids)], frozenset()
+        rendered = self._template.render(messages, may_think, values)
+        parts = [] if self._tokenizer.has_chat_template else [_BEGINNING]
+        for place in rendered.places:
+            index, message = place.message, place.trim(messages[place.message])
+            if place.thinking:
+                text = message.thinking.strip("\n")
+                contents = [_PromptPart(SegmentKind.HISTORY, text, index, thinking=True)]
+            elif message.role is Role.ASSISTANT:
+                contents = [self._past_answer(message, index)]
+            else:
+                contents = [*_content_parts(message, index, index == len(messages) - 1)]
+            before, spaces = self._split_spaces(place.before)
+            if contents[0].ids is None:
+                contents[0] = replace(contents[0], spaces=spaces)
+            elif rendered.generation.endswith(" "):  # the model has written after that
+                before = place.before
+            parts += [_PromptPart(SegmentKind.TEMPLATE, before, special=True), *contents]
+        parts.append(_PromptPart(SegmentKind.GENERATION, rendered.generation, special=True))
+        return parts, rendered.rules
+
+    def _split_spaces(self, text: str) -> tuple[str, str]:
+        """A template's text, and the spaces at its end, unless a token takes them."""
+        stripped = text.rstrip(" ")
+        if stripped.endswith(self._space_eating):
+            return text, ""
+        return stripped, text[len(stripped) :]
+
+    def _placed(self, parts: list[_PromptPart]) -> Iterator[_PromptPart]:
+        """The parts, with what each one follows."""
+        after = "nothing"
+        for part in parts:
+            yield replace(part, after=after)
+            if part.special and part.text:
+                of_token = part.text.endswith(self._special)
+                of_token = of_token or part.text.rstrip().endswith(self._space_eating)
+                after = "token" if of_token else "text"
+            elif part.spaces or part.text or part.ids:
+                after = "text"
+
+    def _usable_ids(self, answer: Message) -> tuple[int, ...] | None:
+        """Ids of another tokenizer, or of unknown origin, count no more than the text beside
+        them."""
+        ids = answer.token_ids if self._wrote_answers else None
+        if ids is None or not self._are_known(ids):
+            return None
+        # The template ends the message itself.
+        return ids[:-1] if ids and ids[-1] in self._tokenizer.eos_token_ids else ids
+
+    def _are_known(self, ids: tuple[int, ...]) -> bool:
+        return all(0 <= i < self._vocab_size for i in ids)
+
+    def _past_answer(self, message: Message, index: int) -> _PromptPart:
+        """As it was generated, unless that was more than the answer, which templates leave out."""
+        kind, ids = SegmentKind.HISTORY, self._usable_ids(message)
+        if message.thinking or (ids is not None and self._reasoning.is_in(ids)):
+            return _PromptPart(kind, message.text.lstrip("\n"), index)
+        return _PromptPart(kind, message.text, index, ids=ids)
+
+    def _answer_parts(self, answer: Message, generation: _PromptPart) -> Iterator[_PromptPart]:
+        """An answer to continue, after the generation prompt: as it was generated, or, where its
+        ids are unknown, as the model would have written it."""
+        kind, found = SegmentKind.GENERATION, self._reasoning.format
+        if (ids := self._usable_ids(answer)) is not None:
+            yield _PromptPart(kind, answer.text, ids=ids)
+            return
+        spaces = ""
+        if found is not None:
+            is_open = generation.text.rstrip().endswith(found.starts)
+            if answer.thinking and not is_open:
+                yield _PromptPart(kind, found.opens, special=True)
+            yield _PromptPart(kind, answer.thinking.strip("\n"))
+            if answer.text:
+                reasoned = answer.thinking or is_open
+                yield _PromptPart(kind, found.closes if reasoned else found.begins, special=True)
+        elif generation.kind is kind and not generation.text.endswith(" "):
+            _, spaces = self._split_spaces(self._template.around_answers[0])
+        yield _PromptPart(kind, answer.text, spaces=spaces)
+
+
+_BEGINNING = _PromptPart(SegmentKind.TEMPLATE, "", begins=True)
+
+
+def _is_kept(part: _PromptPart) -> bool:
+    """Whether its tokens are kept for the next prompt. With special tokens they are others."""
+    return part.kind is SegmentKind.DOCUMENT and part.after == "text" and not part.special
+
+
+def _text_piece(part: _PromptPart) -> TextPiece:
+    text = part.spaces + part.text
+    return TextPiece(text, part.special, part.after, part.kind in _MAY_BE_SKIPPED)
+
+
+def _starts(offsets: bytes, part: _PromptPart) -> NDArray[np.int64]:
+    """In its text, where the first token has the spaces before it, too."""
+    starts = np.maximum(np.frombuffer(offsets, np.int64)[::2] - len(part.spaces), 0)
+    return np.append(starts, len(part.text)) if offsets else np.zeros(0, np.int64)
+
+
+def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_PromptPart]:
+    if message.role is Role.SYSTEM:
+        yield _PromptPart(SegmentKind.SYSTEM, message.text, index)
+        return
+    for number, document in enumerate(message.in_prompt):
+        yield _PromptPart(SegmentKind.TEMPLATE, document_header(document), index)
+        yield _PromptPart(SegmentKind.DOCUMENT, document.text, index, number)
+        yield _PromptPart(SegmentKind.TEMPLATE, DOCUMENT_FOOTER, index)
+    kind = SegmentKind.QUESTION if is_last else SegmentKind.HISTORY
+    yield _PromptPart(kind, message.text, index)
+
+
+def _plain_parts(message: Message, ids: tuple[int, ...] | None) -> Iterator[_PromptPart]:
+    """A text that is no message, in which special tokens count as such: whoever sent it may have
+    applied a chat template. All but its end may be skipped. Its tokens may be known: `ids`."""
+    if message.token_ids is None:
+        yield _BEGINNING
+    for number, document in enumerate(message.in_prompt):
+        yield _PromptPart(SegmentKind.DOCUMENT, document.text, 0, number, special=True)
+    yield _PromptPart(SegmentKind.QUESTION, message.text, 0, ids=ids, special=True)
+
+
+def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of the tokens that contain a document's pinned characters."""
+    for start, end in document.pinned:
+        first = int(np.searchsorted(starts[1:], start, side="right"))
+        last = int(np.searchsorted(starts[:-1], end, side="left"))
+        if first < last:
+            yield first, last
+
+
+def document_header(document: Document) -> str:
+    """The line before a document's text."""
+    name = re.sub(r'[\r\n"<>]', " ", document.name)
+    line = f' line="{document.line}"' if document.line > 1 else ""
+    return f'<document name="{name}"{line}>\n'

@@ -1,0 +1,289 @@
+"""Ranks the files of a conversation for a question, where they do not all fit into the context.
+
+Words first: an index over pages of all files (BM25), built once and extended when files are added.
+Then meaning: our own encoder (`text_encoder.py`) over the best pages.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.model.text_encoder import TextEncoder
+from app.engine.scorers.built_in_draft import trust
+from app.protocol.prompt import Document
+from app.util.sentences import asks, questions_in
+
+PAGE = 1600
+"""Characters of a page, at most: some 400 tokens of English."""
+K1, B = 1.2, 0.6
+"""Of BM25: how soon a repeated word stops counting, and how much long pages are discounted."""
+NAME_COUNT = 3
+"""Times that a word of a file's name counts as being on each of its pages."""
+CANDIDATES = 72
+"""Pages that the encoder compares with the question."""
+MEANING_WEIGHT = 0.5
+"""Of meaning, compared with words."""
+EARLIER_WEIGHT = 0.25
+"""Of the words of the question before: a follow-up often leaves out what it is about."""
+MAX_WORDS = 64
+"""Different words of a message that are looked for: those of its questions first."""
+_WORD = re.compile(r"\w+")
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_PDF_PAGE = "[Page "
+_GRAMMAR = """
+    a about all also an and any are as at be been but by can could did do does done for from had
+    has have he her here him his how if in into is it its just let like made make many may me might
+    more most much must my no not of on one or our out over please say says she should show so some
+    such tell than that the their them then there these they this those to too us use used uses
+    using was way we were what when where which who whom whose why will with would you your defined
+    find file files code implemented located happen happens work works explain describe
+"""
+_STOP_WORDS = frozenset(_GRAMMAR.split())
+"""Words that a question has for its grammar. In code some of them are rare, and would count."""
+
+_Found = dict[str, tuple[float, NDArray[np.int64]]]
+"""For each word of a question that a page has: how rare it is, and the pages."""
+Progress = Callable[[int], None]
+"""Called with how many files are indexed. Raises to cancel."""
+RankProgress = Callable[[int, int], None]
+"""Called with how many of how many files are compared with the question. Raises to cancel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Characters `start:end` of a document."""
+
+    document: Document
+    start: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        return self.document.text[self.start : self.end]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPage:
+    """How well a page fits: `score` is higher for better ones. `words` are those of the question
+    that it has, the rarest first."""
+
+    page: Page
+    score: float
+    words: tuple[str, ...]
+    by_meaning: bool = False
+    """Whether its meaning says more for it than its words."""
+
+
+class FileIndex:
+    """Of the pages of `documents`, of which `extend` adds more."""
+
+    def __init__(self) -> None:
+        self.documents: dict[Document, None] = {}
+        self._pages: list[Page] = []
+        self._terms: dict[str, int] = {}
+        self._rows = (array("I"), array("I"), array("H"))
+        """Term, page, and how often, of each entry."""
+        self._lengths = array("I")
+        self._sorted: tuple[NDArray[np.int64], ...] = ()
+        """Where each term's entries start (terms + 1,), and their pages and counts."""
+
+    def extend(self, documents: Sequence[Document], progress: Progress) -> None:
+        """Add those that it lacks."""
+        new = [each for each in documents if each not in self.documents]
+        for done, document in enumerate(new):
+            progress(len(documents) - len(new) + done)
+            self._add(document)
+            self.documents[document] = None
+        if new:
+            self._sort()
+
+    def _add(self, document: Document) -> None:
+        names = Counter(term for word in _WORD.findall(document.name) for term in terms(word))
+        for page in pages(document):
+            counts = Counter({term: NAME_COUNT * count for term, count in names.items()})
+            for word, count in Counter(_WORD.findall(page.text)).items():
+                for term in terms(word):
+                    counts[term] += count
+            number, (ids, numbers, often) = len(self._pages), self._rows
+            for term, count in counts.items():
+                ids.append(self._terms.setdefault(term, len(self._terms)))
+                numbers.append(number)
+                often.append(min(count, 0xFFFF))
+            self._pages.append(page)
+            self._lengths.append(sum(counts.values()))
+
+    def _sort(self) -> None:
+        ids, numbers, often = (np.array(row, np.int64) for row in self._rows)
+        order = np.argsort(ids, kind="stable")
+        starts = np.searchsorted(ids[order], np.arange(len(self._terms) + 1))
+        self._sorted = starts, numbers[order], often[order]
+
+    def rank(
+        self,
+        question: str,
+        earlier: str,
+        allowed: Container[Document],
+        encoder: TextEncoder,
+        progress: RankProgress,
+    ) -> list[RankedPage]:
+        """The pages of allowed documents that have the question's words or, among the best of
+        these, mean what it does; best first. `earlier` is the question before it."""
+        numbers = np.array(
+            [i for i, p in enumerate(self._pages) if p.document in allowed], np.int64
+        )
+        if not len(numbers):
+            return []
+        weights = query(question)
+        for term, weight in query(earlier).items():
+            weights.setdefault(term, EARLIER_WEIGHT * weight)
+        scores, found = self._scores(weights)
+        asked = {term: word for word in _WORD.findall(question) for term in terms(word)}
+        rarities = {asked[term]: seen for term, seen in found.items() if term in asked}
+        best = numbers[np.argsort(-scores[numbers], kind="stable")]
+        candidates = best[:CANDIDATES]
+        meaning = self._meaning([self._pages[i] for i in candidates], question, encoder, progress)
+        words = _standardised(scores[candidates])
+        meant = MEANING_WEIGHT * trust(encoder.known_share(question)) * _standardised(meaning)
+        joined = words + meant
+        order = np.argsort(-joined, kind="stable")
+        ranked = [
+            RankedPage(
+                self._pages[candidates[i]],
+                float(joined[i]),
+                self._words_on(int(candidates[i]), rarities),
+                bool(meant[i] > words[i]),
+            )
+            for i in order
+        ]
+        # What comes after the candidates has fewer of the words, in their order.
+        low = min((each.score for each in ranked), default=0.0) - 1.0
+        rest = [i for i in best[CANDIDATES:] if scores[i] > 0]
+        return ranked + [
+            RankedPage(self._pages[i], low - at / max(len(rest), 1), ())
+            for at, i in enumerate(rest)
+        ]
+
+    def pages_of(self, documents: frozenset[str]) -> list[Page]:
+        """All pages of the documents with these names."""
+        return [page for page in self._pages if page.document.name in documents]
+
+    def _scores(self, weights: Mapping[str, float]) -> tuple[NDArray[np.float64], _Found]:
+        """BM25 of all pages (n,), and for each word that one has its rarity and the pages."""
+        scores = np.zeros(len(self._pages))
+        lengths = np.array(self._lengths, np.float64)
+        norm = K1 * (1 - B + B * lengths / max(lengths.mean(), 1.0))
+        starts, numbers, often = self._sorted
+        found: _Found = {}
+        for word, weight in weights.items():
+            if (term := self._terms.get(word)) is None:
+                continue
+            entries = slice(starts[term], starts[term + 1])
+            on, count = numbers[entries], often[entries]
+            rarity = float(np.log(1 + (len(scores) - len(on) + 0.5) / (len(on) + 0.5)))
+            found[word] = rarity, on
+            scores[on] += weight * rarity * count * (K1 + 1) / (count + norm[on])
+        return scores, found
+
+    def _words_on(self, page: int, found: _Found) -> tuple[str, ...]:
+        on = [(rarity, word) for word, (rarity, numbers) in found.items() if page in numbers]
+        return tuple(word for _, word in sorted(on, reverse=True))
+
+    def _meaning(
+        self,
+        pages: Sequence[Page],
+        question: str,
+        encoder: TextEncoder,
+        progress: RankProgress,
+    ) -> NDArray[np.float64]:
+        """How near each page's best piece is to the question in meaning (n,)."""
+        texts = list(dict.fromkeys(page.text for page in pages))
+        files = len({page.document for page in pages})
+
+        def on_pieces(done: int, total: int) -> None:
+            progress(files * done // total, files)
+
+        asked = encoder.encode_questions(questions_in(question), on_pieces)
+        found = encoder.encode_texts(texts, on_pieces, remember=False)
+        best = {
+            text: max(float((pieces.vectors @ vector).max()) for vector in asked)
+            for text, pieces in zip(texts, found, strict=True)
+        }
+        return np.array([best[page.text] for page in pages])
+
+
+def query(text: str) -> dict[str, float]:
+    """The words of a message that are looked for, with their weights."""
+    found: dict[str, float] = {}
+    parts = sorted(questions_in(text), key=asks, reverse=True)
+    for word in (word for part in parts for word in _WORD.findall(part)):
+        if word.lower() in _STOP_WORDS:
+            continue
+        for term in terms(word):
+            if term not in _STOP_WORDS and (len(term) > 1 or term.isdigit()):
+                found.setdefault(term, 1.0)
+            if len(found) >= MAX_WORDS:
+                return found
+    return found
+
+
+@lru_cache(maxsize=1 << 18)
+def terms(word: str) -> tuple[str, ...]:
+    """What a word is found by: its stem, and the parts of an identifier such as `getHTTPResponse`
+    or `get_response`. Scripts without spaces between words are found by pairs of letters."""
+    whole = word.lower()
+    if not word.isascii():
+        if len(word) > 2 and any("\u2e80" <= letter <= "\uffef" for letter in word):
+            return tuple(whole[i : i + 2] for i in range(len(whole) - 1))
+        return (stem(whole),)
+    parts = _PARTS.findall(word)
+    if len(parts) < 2:
+        return (stem(whole),)
+    return (whole, *(stem(part.lower()) for part in parts))
+
+
+def stem(word: str) -> str:
+    """Without the ending of an English plural or verb, roughly."""
+    for ending, least in (("ies", 5), ("ing", 6), ("ed", 5), ("es", 5), ("s", 4)):
+        if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
+            stemmed = word[: -len(ending)]
+            return stemmed + "y" if ending == "ies" else stemmed.removesuffix("e")
+    return word.removesuffix("e") if len(word) > 4 else word
+
+
+def pages(document: Document) -> Iterator[Page]:
+    """A document in pages, cut where something ends if there is such a place: a page of a PDF
+    file, what is not indented, a paragraph, a line."""
+    text, at = document.text, 0
+    while len(text) - at > PAGE:
+        cut = _cut(text, at, at + PAGE)
+        yield Page(document, at, cut)
+        at = cut
+    yield Page(document, at, len(text))
+
+
+def _cut(text: str, start: int, end: int) -> int:
+    """Where a page that starts at `start` ends: after it, and at `end` at the latest."""
+    middle = start + (end - start) // 3
+    for mark, offset in ((f"\n{_PDF_PAGE}", 1), ("\n\n", 2), ("\n", 1)):
+        at = text.rfind(mark, middle, end)
+        if mark == "\n\n":
+            # Prefer what is not indented: in code, the end of a function or class.
+            while at >= 0 and text[at + 2 : at + 3].isspace():
+                at = text.rfind(mark, middle, at + 1)
+            at = at if at >= 0 else text.rfind(mark, middle, end)
+        if at >= 0:
+            return min(at + offset, end)
+    return end
+
+
+def _standardised(scores: NDArray[np.floating]) -> NDArray[np.float64]:
+    """In standard deviations from the mean."""
+    return np.asarray((scores - scores.mean()) / max(float(scores.std()), 1e-9), np.float64)

@@ -1,0 +1,1 @@
+"""A target whose layers or heads are spread over processes."""

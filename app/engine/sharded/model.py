@@ -1,0 +1,283 @@
+"""A target whose layers are spread over several processes, as this process sees it.
+
+Each process (a *rank*) holds a shard of every layer's weights and caches. Here there is only an
+*outline*: the positions of the cached tokens, in caches of one number a token, one for each kind of
+layer. So everything is decided here, by the same code as for a model in this process, and every
+change of a cache is sent to the ranks, which repeat it on their shards (`shard_runner.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
+from numpy.typing import NDArray
+
+from app.engine.cache.caches import Cache, DequantisedCache, PositionedCache, flatten
+from app.engine.cache.positions import Positions
+from app.engine.cache.prefill import make_stock_cache
+from app.engine.cache.prefix_cache import PrefixCache, next_read
+from app.engine.cache.sizes import CacheSize
+
+_numbers = itertools.count(1)
+"""Of caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Something that every rank does to the cache of this number: a method of `ShardRunner` and its
+    arguments, plain values and NumPy arrays."""
+
+    name: str
+    cache: int
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class ShardsLost(RuntimeError):
+    """A rank is gone, or has failed: a sentence without its end, and what to do."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(problem)
+        self.advice = advice
+
+
+class Shards(Protocol):
+    """The ranks of one target. Once one is lost, `run` raises ShardsLost, and `send` does
+    nothing."""
+
+    described: dict[str, Any]
+    """What `load_shard` says of the largest shard, and the number of `ranks`."""
+    on_lost: Callable[[], None]
+    """Called once a rank is lost, on any thread."""
+
+    @property
+    def lost(self) -> ShardsLost | None: ...
+
+    def send(self, operation: Operation) -> None:
+        """Have every rank do this, after what was sent before. Does not wait."""
+        ...
+
+    def run(self, operation: Operation) -> list[dict[str, Any]]:
+        """The same, and wait until all have done it. Returns their replies, in order."""
+        ...
+
+    def forget(self, cache: int) -> None:
+        """Have every rank drop a cache with the next operation. From any thread, at any time."""
+        ...
+
+    def free(self, share: float) -> float:
+        """Bytes that each machine has free below this share of what it can use, at least."""
+        ...
+
+    def close(self) -> None:
+        """End them."""
+        ...
+
+
+class RankCaches:
+    """The caches of all ranks that one outline stands for; they are dropped with this object."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards, self.number = shards, next(_numbers)
+        weakref.finalize(self, shards.forget, self.number)
+
+    def send(self, name: str, **arguments: Any) -> None:
+        self._shards.send(Operation(name, self.number, arguments))
+
+    @contextmanager
+    def reserved(self, count: int) -> Iterator[None]:
+        """As `reserve_capacity`, on every rank."""
+        self.send("reserve", count=count)
+        cancelled = True
+        try:
+            yield
+            cancelled = False
+        finally:
+            self.send("end_reserve", cancelled=cancelled)
+
+    def check(self) -> str | None:
+        """How a rank's cache differs from what is recorded of it, a clause; None if none does."""
+        replies = self._shards.run(Operation("check", self.number))
+        return next((reply["problem"] for reply in replies if reply["problem"]), None)
+
+
+class OutlineCache(list[Any]):
+    """An outline: a list of caches, as models take it. `ranks` are what it stands for."""
+
+    ranks: RankCaches
+
+    def add(self, count: int) -> Positions | None:
+        """Add the next tokens. Returns their positions, or None where their order says it all."""
+        positioned = next((c for c in self if isinstance(c, PositionedCache)), None)
+        positions = None if positioned is None else positioned.positions_of_next(count)
+        entries = mx.zeros((1, 1, count, 1), mx.uint8)
+        for layer in self:
+            if isinstance(layer, ArraysCache):
+                layer.cache = [mx.zeros(1) for _ in layer.cache]  # compared by identity
+            else:
+                layer.update_and_fetch(entries, entries)
+        return positions
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OutlineCache:
+        """Without `ranks`: theirs have to be copied, too."""
+        return OutlineCache(copy.deepcopy(layer, memo) for layer in self)
+
+    def drop_last(self, count: int) -> None:
+        """Drop the tokens that were added last."""
+        self.ranks.send("trim", count=count)
+        for layer in self:
+            layer.trim(count)
+
+
+class ShardedModel:
+    """Called as mlx-lm's models are, with an outline for a cache. Of `skeleton`, the model whose
+    shards the ranks have, nothing is evaluated but the input embeddings."""
+
+    def __init__(self, skeleton: Any, shards: Shards) -> None:
+        self._shards = shards
+        self._stock = _outline_of(make_stock_cache(skeleton))
+        self._skeleton = skeleton
+
+    def __call__(self, tokens: mx.array, cache: OutlineCache) -> mx.array:
+        """Logits float32 (1, n, vocabulary) after each of `tokens` (1, n)."""
+        replies = self._run("forward", cache, np.array(tokens[0]).astype(np.int32))
+        return mx.array(replies[0]["logits"])[None]
+
+    def fill(self, cache: OutlineCache, ids: NDArray[np.int32], forced: bool) -> None:
+        """Only read `ids` (n,) into the caches; with attention `forced` to be fused."""
+        self._run("fill", cache, ids, forced=forced)
+
+    def _run(
+        self, name: str, cache: OutlineCache, ids: NDArray[np.int32], **more: Any
+    ) -> list[dict[str, Any]]:
+        arguments = {"ids": ids, "positions": cache.add(len(ids)), **more}
+        return self._shards.run(Operation(name, cache.ranks.number, arguments))
+
+    def make_cache(self) -> Cache:
+        """An outline's empty caches, of mlx-lm's own kinds."""
+        return copy.deepcopy(self._stock)
+
+    def named_modules(self) -> Any:
+        """Where the input embeddings are looked for."""
+        return self._skeleton.named_modules()
+
+
+def _outline_of(stock: Cache) -> Cache:
+    """One cache of each kind."""
+    kinds: dict[object, Any] = {}
+    for layer in flatten(stock):
+        quantised = isinstance(layer, QuantizedKVCache | DequantisedCache)
+        plain = KVCache() if quantised else layer
+        kinds.setdefault((type(plain), getattr(plain, "max_size", None)), plain)
+    return list(kinds.values())
+
+
+def _make_outline(make_layers: Callable[[], Cache], ranks: RankCaches) -> OutlineCache:
+    return _as_outline(make_layers(), ranks)
+
+
+def _as_outline(layers: Cache, ranks: RankCaches) -> OutlineCache:
+    cache = OutlineCache(layers)
+    cache.ranks = ranks
+    return cache
+
+
+class ShardedPrefixCache(PrefixCache):
+    """What the ranks have cached. Each change of the outline is sent to them."""
+
+    def __init__(
+        self, make_layers: Callable[[], Cache], shards: Shards, ranks: RankCaches | None = None
+    ) -> None:
+        self._make_layers, self._shards = make_layers, shards
+        self._repeating = False
+        """Whether the ranks do already what is being done to the outline."""
+        self.ranks = ranks or RankCaches(shards)
+        if ranks is None:
+            positioned = any(isinstance(c, PositionedCache) for c in make_layers())
+            self.ranks.send("new", positioned=positioned)
+        with self._repeated():  # what makes its caches must not refer to it: a reference cycle
+            super().__init__(partial(_make_outline, make_layers, self.ranks))
+
+    @contextmanager
+    def _repeated(self, name: str = "", **arguments: Any) -> Iterator[None]:
+        """The ranks do as one operation what is done to the outline inside; after what others copy
+        of it before it is dropped."""
+        outer, self._repeating = self._repeating, True
+        try:
+            yield
+        finally:
+            self._repeating = outer
+        if name and not outer:
+            self.ranks.send(name, **arguments)
+
+    def clear(self) -> None:
+        with self._repeated("clear"):
+            super().clear()
+
+    def fork(self, position: int | None = None) -> PrefixCache:
+        ranks = RankCaches(self._shards)
+        position = None if position is None else self.rewind_target(position)
+        self.ranks.send("fork", twin=ranks.number, position=position)
+        twin = ShardedPrefixCache(self._make_layers, self._shards, ranks)
+        with twin._repeated():
+            self._copy_to(twin, position)
+        twin.cache = _as_outline(twin.cache, ranks)
+        return twin
+
+    def mark_cached(
+        self, ids: NDArray[np.int32], positions: Positions, read: int | None = None
+    ) -> None:
+        if not len(positions):
+            return
+        read = next_read() if read is None else read
+        with self._repeated("mark", end=int(positions[-1]) + 1, positions=positions, read=read):
+            super().mark_cached(ids, positions, read)
+
+    def evict(self, positions: Positions) -> None:
+        with self._repeated("evict", positions=positions):
+            super().evict(positions)
+
+    def set_retain_all(self, retain_all: bool) -> None:
+        if retain_all != self.retain_all:
+            with self._repeated("retain_all", retain_all=retain_all):
+                super().set_retain_all(retain_all)
+
+    def add_checkpoint(self) -> None:
+        with self._repeated("add_checkpoint"):
+            super().add_checkpoint()
+
+    def borrow_checkpoint(self, other: PrefixCache) -> None:
+        assert isinstance(other, ShardedPrefixCache)
+        with self._repeated("borrow_checkpoint", other=other.ranks.number):
+            super().borrow_checkpoint(other)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the largest shard."""
+        size = CacheSize(**self._shards.described["cache_size"])
+        return int(size.bytes(int((self.cached & ~self.absent).sum()), self.retain_all))
+
+    def find_mismatch_elsewhere(self) -> str | None:
+        return self.ranks.check() if len(self) else None
+
+    def rewind(self, position: int) -> int:
+        position = self.rewind_target(position)  # which layers limit it, a rank may not know
+        with self._repeated("rewind", position=position):
+            return super().rewind(position)
+
+    def rows_released(self, holder: PrefixCache) -> None:
+        assert isinstance(holder, ShardedPrefixCache)
+        self.ranks.send("release", holder=holder.ranks.number)
+
+    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
+        numbers = [each.ranks.number for each in holders if isinstance(each, ShardedPrefixCache)]
+        self.ranks.send("fetch", holders=numbers, tokens=np.flatnonzero(tokens).astype(np.int32))

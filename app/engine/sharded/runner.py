@@ -1,0 +1,302 @@
+"""One rank of a target that is spread over several processes: its shard of the weights and caches,
+and what rank 0's program has it do with them (`sharded_model.py`).
+
+All ranks do the same operations in the same order, because the layers wait for each other. A rank
+gets the tokens that are read and their positions, and no text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend import memory
+from app.engine.cache.caches import drop_last
+from app.engine.cache.check import find_mismatch
+from app.engine.cache.growth import reserve_capacity
+from app.engine.cache.positions import Positions
+from app.engine.cache.prefill import forward, make_positioned_cache, make_stock_cache, prefill_step
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.shared_rows import fetch, release
+from app.engine.cache.snapshot import Snapshots
+from app.engine.cache.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
+from app.engine.cache.snapshot_manifest import SnapshotError
+from app.engine.model.loader import LoadedModel, LoadError, load_one
+from app.engine.progress import Cancelled
+from app.engine.sharded.head_padding import Indivisible, pad_heads
+from app.engine.sharded.snapshots import contents_digest
+
+Reply = dict[str, Any]
+"""Plain values and NumPy arrays."""
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TargetCache:
+    """Of a conversation, what snapshots take: a rank has no draft."""
+
+    target: PrefixCache
+    draft: PrefixCache | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.target.nbytes
+
+
+class ShardRunner:
+    """Operations are methods, by name; the first argument is a cache's number."""
+
+    def __init__(self, model: LoadedModel, rank: int, snapshots: Path | None = None) -> None:
+        """`snapshots` is the folder for its part of snapshots, beside those for other ranks of the
+        same first machine; without one it saves nothing."""
+        self._model, self._rank = model, rank
+        self._pipelined = getattr(model.model.model, "pipeline_size", 1) > 1
+        self._folder = snapshots
+        self._saving: Generator[tuple[int, int], None, None] | None = None
+        self._snapshots: Snapshots | None = None
+        if snapshots is not None:
+            limit = disk_limit(0, snapshots, model.info.weight_bytes)
+            self._snapshots = Snapshots(snapshots, limit, {"target": model.fingerprint})
+        self._caches: dict[int, PrefixCache] = {}
+        self._reserved: dict[int, AbstractContextManager[None]] = {}
+        self.operations: dict[str, Callable[..., Reply | None]] = {
+            method.__name__: method
+            for method in (
+                self.new,
+                self.fork,
+                self.forget,
+                self.clear,
+                self.mark,
+                self.evict,
+                self.retain_all,
+                self.add_checkpoint,
+                self.borrow_checkpoint,
+                self.rewind,
+                self.trim,
+                self.release,
+                self.fetch,
+                self.check,
+                self.reserve,
+                self.end_reserve,
+                self.start_saving,
+                self.save_part,
+                self.stop_saving,
+                self.load,
+                self.delete_snapshot,
+                self.keep_snapshots,
+                self.fill,
+                self.forward,
+            )
+        }
+
+    # ------------------------------------------------------------------ caches
+
+    def new(self, cache: int, positioned: bool) -> None:
+        make = make_positioned_cache if positioned else make_stock_cache
+        self._caches[cache] = PrefixCache(partial(make, self._model.caches))
+
+    def fork(self, cache: int, twin: int, position: int | None) -> None:
+        self._caches[twin] = self._caches[cache].fork(position)
+
+    def forget(self, cache: int) -> None:
+        self._caches.pop(cache, None)
+
+    def clear(self, cache: int) -> None:
+        self._caches[cache].clear()
+
+    def mark(self, cache: int, end: int, positions: Positions, read: int) -> None:
+        """These tokens were read; the cache then knows of `end` tokens. Which ones the skipped ones
+        are, no rank knows."""
+        self._caches[cache].mark_cached(np.zeros(end, np.int32), positions, read)
+
+    def evict(self, cache: int, positions: Positions) -> None:
+        self._caches[cache].evict(positions)
+
+    def retain_all(self, cache: int, retain_all: bool) -> None:
+        self._caches[cache].set_retain_all(retain_all)
+
+    def add_checkpoint(self, cache: int) -> None:
+        self._caches[cache].add_checkpoint()
+
+    def borrow_checkpoint(self, cache: int, other: int) -> None:
+        self._caches[cache].borrow_checkpoint(self._caches[other])
+
+    def rewind(self, cache: int, position: int) -> None:
+        self._caches[cache].rewind(position)
+
+    def trim(self, cache: int, count: int) -> None:
+        drop_last(self._caches[cache].cache, count)
+
+    def release(self, cache: int, holder: int) -> None:
+        release(self._caches[cache], self._caches[holder])
+
+    def fetch(self, cache: int, holders: list[int], tokens: Positions) -> None:
+        prefix = self._caches[cache]
+        wanted = np.zeros(len(prefix), bool)
+        wanted[tokens] = True
+        fetch(prefix, [self._caches[each] for each in holders], wanted)
+
+    def check(self, cache: int) -> Reply:
+        """How a cache differs from what is recorded of it, or None."""
+        return {"problem": find_mismatch(self._caches[cache])}
+
+    def reserve(self, cache: int, count: int) -> None:
+        """Let its layers grow once for this many tokens, until `end_reserve`."""
+        reserved = reserve_capacity(self._caches[cache].cache, count)
+        reserved.__enter__()
+        self._reserved[cache] = reserved
+
+    def end_reserve(self, cache: int, cancelled: bool) -> None:
+        if (reserved := self._reserved.pop(cache, None)) is None:
+            return
+        with suppress(Cancelled):
+            error = Cancelled() if cancelled else None
+            reserved.__exit__(type(error) if error else None, error, None)
+
+    # ------------------------------------------------------------------ snapshots
+
+    def start_saving(self, cache: int, conversation: str) -> None:
+        if self._snapshots is not None:
+            part = TargetCache(self._caches[cache])
+            self._saving = self._snapshots.save(conversation, part)
+
+    def save_part(self, cache: int) -> Reply:
+        """Write one more file. A part that cannot be written is not there when it is loaded."""
+        try:
+            done, total = (1, 1) if self._saving is None else next(self._saving)
+        except Exception as error:  # MLX raises any type
+            memory.reraise_gpu_lost(error)
+            _log.warning("a part of a snapshot was not saved", exc_info=error)
+            done = total = 1
+        return {"done": done == total}
+
+    def stop_saving(self, cache: int) -> None:
+        if self._saving is not None:
+            self._saving.close()
+            self._saving = None
+
+    def load(self, cache: int, conversation: str, wanted: int) -> Reply:
+        """Restore the first `wanted` tokens. The reply says what the cache then has."""
+        loaded = None
+        try:
+            if self._snapshots is not None:
+                empty = self._caches[cache]
+                loaded = self._snapshots.load(
+                    conversation, lambda: TargetCache(empty), wanted=lambda *_: wanted
+                )
+        except SnapshotError as error:
+            _log.warning("a part of a snapshot cannot be used: %s", error)
+        return {"contents": "" if loaded is None else contents_digest(loaded.target)}
+
+    def delete_snapshot(self, cache: int, conversation: str) -> None:
+        """Of any model, and for any number of machines."""
+        for folder in self._parts:
+            remove_snapshot(folder, conversation)
+
+    def keep_snapshots(self, cache: int, names: list[str]) -> None:
+        """Delete those in folders of other names."""
+        for folder in self._parts:
+            keep_only(folder, names)
+
+    @property
+    def _parts(self) -> list[Path]:
+        return [] if self._folder is None else parts_folders(self._folder.parent)
+
+    # ------------------------------------------------------------------ forwards
+
+    def fill(
+        self, cache: int, ids: NDArray[np.int32], positions: Positions | None, forced: bool
+    ) -> None:
+        layers, backend = self._caches[cache].cache, self._model.step.backend
+        whole = self._pipelined  # the ranks wait for what each sends after its last layer
+        prefill_step(self._model.model, layers, ids, positions, backend, whole=whole, forced=forced)
+        memory.trim_buffer_cache()
+
+    def forward(
+        self, cache: int, ids: NDArray[np.int32], positions: Positions | None
+    ) -> Reply | None:
+        """Rank 0 replies with the logits after each token."""
+        layers = self._caches[cache].cache
+        logits = forward(self._model.model, layers, ids, positions)[0].astype(mx.float32)
+        mx.eval(logits, [c.state for c in layers])
+        return {"logits": np.array(logits)} if self._rank == 0 else None
+
+
+def load_shard(
+    folder: str,
+    name: str,
+    group: mx.distributed.Group,
+    step: int | None,
+    kv_bits: int | None,
+    split: Sequence[int] = (),
+) -> tuple[LoadedModel, Reply]:
+    """Load a rank's shard, and say what the first process has to know of it: a part of each layer,
+    or with a `split` that many whole layers. Every rank must do this at the same time. Raises
+    LoadError or NotEnoughMemory."""
+    if split:
+        shard = partial(take_layers, name=name, group=group, split=split)
+    else:
+        shard = partial(shard_layers, name=name, group=group)
+    model = load_one(folder, name, step, kv_bits, shard=shard, probes=True)
+    described: Reply = {
+        "dense_only": model.dense_only,
+        "cache_size": asdict(model.cache_size),
+        "transient": asdict(model.transient) | {"heads": -(-model.transient.heads // group.size())},
+        "weight_bytes": model.info.weight_bytes,
+        "ranks": group.size(),
+        "layers": len(model.model.layers),
+    }
+    return model, described
+
+
+def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
+    """Leave a rank's part of every layer's weights in `model`, as mlx-lm shards it. Raises
+    LoadError."""
+    ranks, layers = group.size(), len(model.layers)
+    if not hasattr(model, "shard"):
+        raise LoadError(
+            f"{name} cannot be spread over machines: mlx-lm has no sharding for its architecture",
+            "load it on one machine, or choose another model",
+        )
+    try:
+        pad_heads(model, ranks)
+        model.shard(group)
+    except Exception as error:  # whatever sizes that do not divide make MLX raise
+        why = f" ({error})" if isinstance(error, Indivisible) else ""
+        raise LoadError(
+            f"The layers of {name} cannot be divided by {ranks} machines{why}",
+            "use another number of machines, or choose another model",
+        ) from error
+    if len(model.layers) != layers or any(layer is None for layer in model.layers):
+        raise LoadError(f"mlx-lm lost layers of {name} while it divided them")
+
+
+def take_layers(model: Any, name: str, group: mx.distributed.Group, split: Sequence[int]) -> None:
+    """Leave as many layers in `model` as `split` says for this rank, the last ones on rank 0:
+    mlx-lm's pipeline. Raises LoadError."""
+    layers = len(model.layers)
+    if not hasattr(model.model, "pipeline"):
+        raise LoadError(
+            f"The layers of {name} cannot be split: mlx-lm has no pipeline for its architecture",
+            "leave --split out, or choose another model",
+        )
+    if len(split) != group.size() or sum(split) != layers or min(split) < 1:
+        raise LoadError(
+            f"{name} has {layers} layers for {group.size()} machines",
+            f"give --split {group.size()} numbers whose sum is {layers}",
+        )
+    model.model.pipeline(group, list(split))
+    own = split[group.rank()]
+    if len(model.layers) != own or any(layer is None for layer in model.layers):
+        raise LoadError(f"mlx-lm lost layers of {name} while it split them")

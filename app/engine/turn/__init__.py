@@ -1,0 +1,1 @@
+"""One question: plan, read, decode, and what each of these costs."""

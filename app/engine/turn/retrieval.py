@@ -1,0 +1,399 @@
+"""Chooses the files, or parts of files, that are put before the model, where the documents of a
+conversation do not all fit into its context.
+
+Each question gets half of what is left of the context. What earlier questions brought stays where
+it is, so that it is not read again. Where a question would get too little of the context
+(`min_retrieved`), all of that goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from app.engine.model.prompt import Prompt, Prompts
+from app.engine.model.text_encoder import built_in_encoder
+from app.engine.scorers.file_index import FileIndex, Page, RankedPage
+from app.protocol.events import RankedFile
+from app.protocol.options import (
+    MAX_RETRIEVED,
+    MIN_SHARE,
+    RETRIEVAL_SHARE,
+    TemplateValues,
+    min_retrieved,
+)
+from app.protocol.prompt import (
+    Document,
+    FileChoice,
+    Message,
+    RetrievalReason,
+    RetrievedPart,
+    Role,
+)
+from app.sandbox.process import Check
+
+SAMPLES, SAMPLE = 48, 2000
+"""Pieces of the documents, and characters of each, from which their tokens are estimated."""
+SURE = 1.5
+"""Documents that are estimated at this many times the context do not fit: they are not counted."""
+FULL, MAX_BATCHES = 0.85, 3
+"""The share of the room from which on nothing more is looked for, and how often more pages are
+counted until then."""
+WHOLE_SHARE = 0.25
+"""Of the room for a question: a file that takes no more is put before the model whole."""
+MAX_RANKED = 50
+"""Files that are reported although there is no room for them."""
+MIN_NAME = 4
+"""Letters of a file's name, so that a question that has them names it."""
+INDEXES = 2
+"""Sets of documents whose index is kept."""
+
+Build = Callable[[tuple[Message, ...]], Prompt]
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """The prompt, and its messages as the model gets them. Without `parts` nothing was chosen now:
+    everything fits, or was chosen earlier. `room` is in tokens."""
+
+    prompt: Prompt
+    messages: tuple[Message, ...]
+    parts: tuple[RetrievedPart, ...] | None = None
+    ranked: tuple[RankedFile, ...] = ()
+    total_files: int = 0
+    room: int = 0
+
+
+class Retriever:
+    """For one model: its `context` in tokens, and its prompts."""
+
+    def __init__(
+        self,
+        prompts: Prompts,
+        context: int,
+        thinking: bool,
+        check: Check,
+        values: TemplateValues = (),
+    ) -> None:
+        self._prompts, self._context, self._check = prompts, context, check
+        self._build: Build = lambda messages: prompts.build(messages, check, thinking, values)
+
+    def fit(
+        self,
+        messages: tuple[Message, ...],
+        files: FileChoice,
+        answer_tokens: int,
+        on_files: Callable[[int, int], None],
+    ) -> Retrieval:
+        """Choose for the last question of `messages`, if their documents do not fit or were chosen
+        before. `answer_tokens` may follow; `on_files` is called with how many files of how many are
+        indexed, then with how many of the best ones are compared with the question. Raises
+        PromptError, and what `check` and `on_files` raise."""
+        asked = [i for i, each in enumerate(messages) if each.role is Role.USER]
+        if not self._context or not asked or messages[asked[-1]].plain:
+            return Retrieval(self._build(messages), messages)
+        room = min(answer_tokens, max(self._context // 8, 1))
+        if all(messages[i].retrieved is None for i in asked):
+            documents = [document for i in asked for document in messages[i].documents]
+            if not documents or self.estimate(documents) <= SURE * self._context:
+                prompt = self._build(messages)
+                if not documents or len(prompt.ids) + room <= self._context:
+                    return Retrieval(prompt, messages)
+        bare = tuple(replace(each, retrieved=()) for each in messages)
+        without = self._build(bare)
+        left = self._context - room - len(without.ids)
+        if left <= 0:  # it is too long without any document, and the turn says so
+            return Retrieval(without, bare)
+        kept, used = self._keep_earlier(messages, asked, left)
+        last = messages[asked[-1]]
+        if last.retrieved is not None:
+            kept[asked[-1]] = last.retrieved
+            return self._retrieval(_with(bare, kept))
+        return self._choose(messages, bare, kept, asked, files, left, used, on_files)
+
+    def is_far_too_long(self, documents: Sequence[Document]) -> bool:
+        """Whether documents are so much longer than the context that counting all their tokens, at
+        some 240 bytes of memory a character, is not worth it."""
+        characters = sum(len(each.text) for each in documents)
+        if not self._context or characters <= max(SAMPLES * SAMPLE, 2 * self._context):
+            return False
+        return self.estimate(documents) > SURE * self._context
+
+    def estimate(self, documents: Sequence[Document]) -> int:
+        """The tokens of documents, estimated from pieces of them."""
+        total = sum(len(each.text) for each in documents)
+        if total <= SAMPLES * SAMPLE:
+            return sum(self._count(documents))
+        pieces: list[Document] = []
+        at, step = 0, total / SAMPLES
+        for document in documents:
+            start, at = at, at + len(document.text)
+            while len(pieces) < SAMPLES and (first := int(len(pieces) * step)) < at:
+                piece = document.text[first - start : first - start + SAMPLE]
+                pieces.append(Document("", piece))
+        characters = sum(len(each.text) for each in pieces)
+        return int(sum(self._count(pieces)) * total / max(characters, 1))
+
+    def _count(self, documents: Sequence[Document]) -> list[int]:
+        return self._prompts.count(documents, self._check) if documents else []
+
+    def _keep_earlier(
+        self, messages: tuple[Message, ...], asked: Sequence[int], left: int
+    ) -> tuple[dict[int, tuple[Document, ...]], int]:
+        """What earlier questions brought and keep, by the index of their message, and its tokens.
+        The same for each question until the next one has to make room."""
+        kept: dict[int, tuple[Document, ...]] = {}
+        used = 0
+        least = min_retrieved(left)
+        for index in asked[:-1]:
+            if messages[index].retrieved and RETRIEVAL_SHARE * (left - used) < least:
+                kept, used = {}, 0
+            brought = messages[index].in_prompt
+            characters = sum(len(each.text) for each in brought)
+            tokens = self.estimate(brought) if characters > 8 * left else sum(self._count(brought))
+            if tokens > (1 - MIN_SHARE) * left:
+                continue
+            if used + tokens > (1 - MIN_SHARE) * left:
+                kept, used = {}, 0
+            if brought:
+                kept[index], used = brought, used + tokens
+        if RETRIEVAL_SHARE * (left - used) < least:
+            return {}, 0
+        return kept, used
+
+    def _choose(
+        self,
+        messages: tuple[Message, ...],
+        bare: tuple[Message, ...],
+        kept: dict[int, tuple[Document, ...]],
+        asked: Sequence[int],
+        files: FileChoice,
+        left: int,
+        used: int,
+        on_files: Callable[[int, int], None],
+    ) -> Retrieval:
+        every = tuple(
+            dict.fromkeys(
+                document
+                for index in asked
+                for document in messages[index].documents
+                if not document.name.endswith("/")
+            )
+        )
+        index = index_of(every, lambda done: on_files(done, len(every)))
+        on_files(len(every), len(every))
+        texts = [messages[i].text for i in asked]
+        present = {_place(each) for brought in kept.values() for each in brought}
+        allowed = {each for each in every if each.name not in files.never}
+        earlier = texts[-2] if len(texts) > 1 else ""
+        ranked = index.rank(texts[-1], earlier, allowed, built_in_encoder(), on_files)
+        ranked = [each for each in ranked if not _is_in(each.page, present)]
+        room = min(int(RETRIEVAL_SHARE * (left - used)), MAX_RETRIEVED)
+        wanted = self._wanted(index, ranked, files, allowed, texts[-1], present)
+        parts = self._fill(wanted, ranked, room, int((1 - MIN_SHARE / 2) * (left - used)))
+        kept[asked[-1]] = tuple(part.document for part in parts)
+        chosen = {part.document.name for part in parts}
+        fitted = self._retrieval(_with(bare, kept))
+        return replace(
+            fitted, parts=parts, ranked=_others(ranked, chosen), total_files=len(every), room=room
+        )
+
+    def _retrieval(self, messages: tuple[Message, ...]) -> Retrieval:
+        return Retrieval(self._build(messages), messages)
+
+    @staticmethod
+    def _wanted(
+        index: FileIndex,
+        ranked: Sequence[RankedPage],
+        files: FileChoice,
+        allowed: set[Document],
+        question: str,
+        present: set[tuple[str, int, int]],
+    ) -> list[tuple[Page, RetrievalReason]]:
+        """Pages of the files that the user chose, and then of those that the question names, the
+        best ones first."""
+        places = {_place_of(each.page): number for number, each in enumerate(ranked)}
+
+        def pages_of(names: Iterable[str]) -> list[Page]:
+            found = [p for p in index.pages_of(frozenset(names)) if not _is_in(p, present)]
+            return sorted(found, key=lambda page: places.get(_place_of(page), len(places)))
+
+        names = {each.name for each in allowed}
+        asked = question.lower()
+        named = {n for n in names if len(last := _last(n)) >= MIN_NAME and last in asked}
+        full = {n for n in named if n.partition("/")[2].lower() in asked}
+        chosen = pages_of(names & files.always)
+        return [
+            *((page, RetrievalReason.CHOSEN) for page in chosen),
+            *((page, RetrievalReason.NAME) for page in pages_of((full or named) - files.always)),
+        ]
+
+    def _fill(
+        self,
+        wanted: Sequence[tuple[Page, RetrievalReason]],
+        ranked: Sequence[RankedPage],
+        room: int,
+        most: int,
+    ) -> tuple[RetrievedPart, ...]:
+        """Whole files, or pages of longer ones, until `room` tokens are full; what the user wants
+        may take `most`."""
+        words: dict[str, tuple[str, ...]] = {}
+        order: list[tuple[Page, RetrievalReason]] = [*wanted]
+        for each in ranked:
+            reason = RetrievalReason.MEANING if each.by_meaning else RetrievalReason.WORDS
+            order.append((each.page, reason))
+            words.setdefault(each.page.document.name, each.words)
+        taken: dict[Document, list[tuple[int, int]]] = {}
+        reasons: dict[Document, RetrievalReason] = {}
+        full = tokens_of_first = 0
+        for batch in _batches(order, 8 * most):
+            if full >= FULL * room:
+                break
+            whole = [*{page.document: None for page, _ in batch}]
+            counts = dict(zip(whole, self._sizes(whole, room), strict=True))
+            tokens = self._count([_part(page.document, page.start, page.end) for page, _ in batch])
+            tokens_of_first = tokens_of_first or tokens[0]
+            for (page, reason), size in zip(batch, tokens, strict=True):
+                document, limit = page.document, room
+                if reason is RetrievalReason.CHOSEN:
+                    limit = most
+                ranges = taken.get(document, [])
+                if any(start <= page.start and page.end <= end for start, end in ranges):
+                    continue
+                file = counts[document]
+                if not ranges and file <= WHOLE_SHARE * room and full + file <= limit:
+                    size, ranges = file, [(0, len(document.text))]
+                elif full + size <= limit:
+                    ranges = [*ranges, (page.start, page.end)]
+                else:
+                    continue
+                full += size
+                taken[document] = ranges
+                reasons.setdefault(document, reason)
+        if not taken and order:  # even the best page is too long: its beginning
+            (page, reason), size = order[0], tokens_of_first
+            end = page.start + (page.end - page.start) * room // max(size, 1)
+            taken, reasons = {page.document: [(page.start, end)]}, {page.document: reason}
+        places = {page.document: number for number, (page, _) in reversed([*enumerate(order)])}
+        documents = [
+            (document, _part(document, start, end))
+            for document in sorted(taken, key=places.__getitem__)
+            for start, end in _merged(taken[document])
+        ]
+        sizes = self._count([part for _, part in documents])
+        found = [
+            RetrievedPart(part, size, reasons[document], words.get(document.name, ()))
+            for (document, part), size in zip(documents, sizes, strict=True)
+        ]
+        return tuple(sorted(found, key=lambda each: (each.document.name, each.document.line)))
+
+    def _sizes(self, documents: Sequence[Document], room: int) -> list[int]:
+        """The tokens of each document; of one that surely exceeds its share, more than that."""
+        short = [each for each in documents if len(each.text) <= 8 * WHOLE_SHARE * room]
+        counts = dict(zip(short, self._count(short), strict=True))
+        return [counts.get(each, room + 1) for each in documents]
+
+
+_indexes: list[FileIndex] = []
+"""The last used one first. They belong to the documents, whatever model reads them."""
+
+
+def index_of(documents: Sequence[Document], progress: Callable[[int], None]) -> FileIndex:
+    """The index of these documents, and perhaps others: made, or extended."""
+    every = set(documents)
+    for index in _indexes:
+        if len(index.documents.keys() & every) >= max(len(index.documents), 1) / 2:
+            break
+    else:
+        index = FileIndex()
+    if index in _indexes:
+        _indexes.remove(index)
+    index.extend(documents, progress)
+    _indexes.insert(0, index)
+    del _indexes[INDEXES:]
+    return index
+
+
+def _with(
+    bare: tuple[Message, ...], retrieved: dict[int, tuple[Document, ...]]
+) -> tuple[Message, ...]:
+    return tuple(
+        replace(each, retrieved=retrieved.get(i, ())) if each.role is Role.USER else each
+        for i, each in enumerate(bare)
+    )
+
+
+def _batches(
+    order: Sequence[tuple[Page, RetrievalReason]], characters: int
+) -> Iterator[list[tuple[Page, RetrievalReason]]]:
+    """Batches of pages, each of about this many `characters`."""
+    at = 0
+    for _ in range(MAX_BATCHES):
+        batch, left = [], characters
+        while at < len(order) and left > 0:
+            batch.append(order[at])
+            left -= order[at][0].end - order[at][0].start
+            at += 1
+        if batch:
+            yield batch
+
+
+def _part(document: Document, start: int, end: int) -> Document:
+    if (start, end) == (0, len(document.text)):
+        return document
+    line = document.line + document.text.count("\n", 0, start)
+    pinned = tuple(
+        (max(a, start) - start, min(b, end) - start)
+        for a, b in document.pinned
+        if a < end and b > start
+    )
+    return Document(document.name, document.text[start:end], pinned, line)
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ascending; those that touch become one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _place(part: Document) -> tuple[str, int, int]:
+    """A part's file and lines."""
+    return part.name, part.line, part.line + part.text.count("\n")
+
+
+def _place_of(page: Page) -> tuple[str, int]:
+    return page.document.name, page.start
+
+
+def _is_in(page: Page, present: set[tuple[str, int, int]]) -> bool:
+    """Whether the page is in one of these parts."""
+    name = page.document.name
+    parts = [(first, last) for other, first, last in present if other == name]
+    if not parts:
+        return False
+    first = page.document.line + page.document.text.count("\n", 0, page.start)
+    last = first + page.document.text.count("\n", page.start, page.end)
+    return any(a <= first and last <= b for a, b in parts)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2].lower()
+
+
+def _others(ranked: Sequence[RankedPage], chosen: set[str]) -> tuple[RankedFile, ...]:
+    """The best files that were not chosen."""
+    best: dict[str, RankedPage] = {}
+    for each in ranked:
+        best.setdefault(each.page.document.name, each)
+    scores = [each.score for each in best.values()] or [0.0]
+    high, low = scores[0], min(scores)
+    return tuple(
+        RankedFile(name, (each.score - low) / max(high - low, 1e-9), each.words)
+        for name, each in best.items()
+        if name not in chosen
+    )[:MAX_RANKED]

@@ -1,0 +1,473 @@
+"""One turn, from conversation to answer: plan, score, select, prefill, decode.
+
+Any failure on the sparse path reads densely instead, and the turn says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+
+from app.engine.backend import memory
+from app.engine.cache.positions import Positions
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.loader import ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
+from app.engine.sharded.model import ShardsLost
+from app.engine.turn import planner
+from app.engine.turn.decode import Decoder, is_unsure
+from app.engine.turn.mid_answer_recall import CANNOT_INSERT, NO_MEMORY, MidAnswerRecall
+from app.engine.turn.planner import Plan
+from app.engine.turn.prompt_reader import PromptReader
+from app.engine.turn.quotation import quote
+from app.engine.turn.retrieval import Retriever
+from app.engine.turn.turn_estimate import TurnEstimate
+from app.protocol.commands import Ask
+from app.protocol.cost_model import UNKNOWN_COSTS, Costs, CostTerm, Timing
+from app.protocol.events import (
+    EngineWarning,
+    FellBackToDense,
+    Finished,
+    PhaseProgress,
+    Planned,
+    Retrieved,
+    Token,
+)
+from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.prompt import Document
+from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
+from app.protocol.wording import TEMPLATE_RULES, too_long
+
+
+class TurnError(RuntimeError):
+    """The turn cannot be answered: what is wrong, what to do, and by how many tokens the prompt is
+    too long, where that is it."""
+
+    def __init__(self, problem: str, advice: str, excess_tokens: int = 0) -> None:
+        super().__init__(problem)
+        self.advice, self.excess_tokens = advice, excess_tokens
+
+
+MEMORY_EXHAUSTED = (
+    "Memory was nearly used up, so reading was stopped",
+    "lower keep, close other programs, or choose a smaller model",
+)
+
+
+class Turn:
+    """Runs one `Ask` on its conversation's cache."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        ask: Ask,
+        cache: ConversationCache,
+        clock: TurnClock,
+        memory_manager: MemoryManager | None = None,
+        costs: Costs = UNKNOWN_COSTS,
+        usual_confidence: float | None = None,
+        pool: CachePool | None = None,
+    ) -> None:
+        ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
+        self._pair, self._ask, self._emit = pair, ask, clock.emit
+        self._cache, self._clock, self._pool = cache, clock, pool
+        self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
+        self._costs, self._usual_confidence = costs, usual_confidence
+        self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
+        self._decoder = Decoder(
+            ask.turn,
+            pair.target.tokenizer,
+            ask.sampling,
+            clock.emit,
+            trim_space=not ask.messages[-1].plain,
+        )
+        self._prompt: Prompt | None = None
+        self._plan: Plan | None = None
+        self._reading_on = ""
+        """Why it cannot read on while it writes: a sentence after another one."""
+        self._recalled_later = 0
+        """Tokens recalled while the answer was written."""
+        self._resume_from: int | None = None
+        """Where prefill starts, if an answer is continued whose prompt is cached."""
+        self._fallback: str | None = None
+        self._unshared = ""
+        """What another conversation read but this one cannot use: a sentence after another one."""
+
+    def run(self) -> None:
+        """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
+        LoadError.
+
+        Any other exception leaves the cache in an unknown state, so it has to be dropped.
+        """
+        mx.reset_peak_memory()
+        try:
+            ended = self._answer()
+        except Cancelled as stop:
+            ended = stop.ended
+        except ShardsLost:
+            self._decoder.flush()
+            raise
+        if ended is FinishReason.MEMORY and not self._written_tokens:
+            raise TurnError(*MEMORY_EXHAUSTED)
+        self._emit(self._clock.whole(self._finished(ended)))
+
+    def _finished(self, ended: FinishReason) -> Finished:
+        ids, text = tuple(self._decoder.ids), self._decoder.text
+        return Finished(self._ask.turn, ended, text, ids, self._statistics())
+
+    def interrupted(self) -> Interrupted:
+        """Where it stopped."""
+        cancelled = self._finished(FinishReason.CANCELLED)
+        return Interrupted(self._decoder.continued(self._ask), cancelled)
+
+    # --------------------------------------------------------------------------- the steps
+
+    def _answer(self) -> FinishReason:
+        self._check_named_tokens()
+        prompt = self._build_prompt()
+        self._clock.check_cancel()
+        if (found := self._cache.drop_damaged()) is not None:
+            self._emit(EngineWarning(found, self._ask.conversation))
+        if self._ask.read_again:
+            self._cache.target.clear()
+        elif self._pool is not None:
+            self._unshared = self._pool.start_from_longest(self._ask, prompt, self._clock)
+        room = self._answer_budget(prompt)
+        plan = self._make_plan(prompt)
+        prompt, quotation = self._quote(prompt)
+        self._read(prompt, plan)
+        self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
+        model, target = self._pair.target.model, self._cache.target
+        if self._ask.forced_answer is not None:
+            return self._decoder.score_forced(
+                model, target.cache, prompt.ids, self._ask.forced_answer
+            )
+        if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
+            ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
+            self._emit(Token(self._ask.turn, ids, ""))
+        stop = self._clock.stop_reason
+        ended = self._decoder.run(
+            model,
+            target.cache,
+            prompt.ids,
+            room,
+            stop,
+            prompt.answer_prefix_len,
+            quotation,
+            self._pair.target.gate,
+            self._draft_proposals(prompt),
+            self._mid_answer_recall(prompt, plan, quotation),
+        )
+        if (shards := self._pair.target.shards) is not None and shards.lost is not None:
+            return ended
+        # Every token that was given was fed.
+        written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
+        target.append(np.concatenate([prompt.ids, written])[len(target) :])
+        target.eval()
+        return ended
+
+    def _check_named_tokens(self) -> None:
+        """Raises TurnError for a token that would read or write beyond the logits."""
+        size = self._pair.target.vocab_size
+        if any(not 0 <= token < size for token, _ in self._ask.sampling.logit_bias):
+            raise TurnError(
+                "`logit_bias` names tokens that the model does not have",
+                f"use numbers from 0 to {max(size - 1, 0):,}",
+            )
+
+    def _build_prompt(self) -> Prompt:
+        """The prompt. Where not all documents fit, those that fit the question are chosen first."""
+        ask, clock, started_at = self._ask, self._clock, time.perf_counter()
+        context, sampling = self._pair.target.info.context_length, ask.sampling
+        retriever = Retriever(
+            self._pair.prompts,
+            context,
+            sampling.thinking,
+            clock.check_cancel,
+            sampling.template_values,
+        )
+        typed = [Document("", each.text) for each in ask.messages]
+        typed += [part for each in ask.messages if each.plain for part in each.in_prompt]
+        if retriever.is_far_too_long(typed):
+            raise self._too_long(retriever.estimate(typed), "about ")
+        reports: dict[int, Callable[[int], None]] = {}
+
+        def on_files(done: int, total: int) -> None:
+            if total not in reports:
+                reports[total] = clock.report(Phase.RETRIEVE, total)
+            reports[total](done)
+
+        found = retriever.fit(ask.messages, ask.files, ask.sampling.max_tokens, on_files)
+        chosen = found.parts is not None
+        clock.add(Phase.RETRIEVE if chosen else Phase.TOKENISE, time.perf_counter() - started_at)
+        self._ask = replace(ask, messages=found.messages)
+        for rule in sorted(found.prompt.rules - self._pair.reported_rules):
+            self._pair.reported_rules.add(rule)
+            self._emit(EngineWarning(TEMPLATE_RULES[rule], ask.conversation))
+        if found.parts is not None:
+            event = Retrieved(ask.turn, found.parts, found.ranked, found.total_files, found.room)
+            self._emit(event)
+        return found.prompt
+
+    def _mid_answer_recall(
+        self, prompt: Prompt, plan: Plan, quotation: str | None
+    ) -> MidAnswerRecall | None:
+        """What reads on while the answer is written, if there is something left to read."""
+        target, tuning = self._cache.target, self._ask.tuning
+        budget = int(tuning.read_on * self._ask.expected_keep * prompt.eligible_tokens)
+        sparse = plan.reading is Reading.SPARSE and self._fallback is None
+        if not budget or not sparse or quotation or target.cached.all():
+            return None
+        if not MidAnswerRecall.possible(target):
+            self._reading_on = CANNOT_INSERT if self._resume_from is None else ""
+            return None
+        if not self._ask.skip_memory_check and not self._estimate(prompt).can_read_on(budget):
+            self._reading_on = NO_MEMORY
+            return None
+        return MidAnswerRecall(
+            self._pair.target,
+            target,
+            prompt,
+            tuning.chunk,
+            budget,
+            self._show_recalled,
+            lambda done: self._clock.check_cancel(),
+            lambda done: self._clock.check_cancel(within_step=True),
+        )
+
+    def _show_recalled(self, positions: Positions) -> None:
+        self._recalled_later += len(positions)
+        if self._cache.scored is not None:
+            self._cache.scored = self._cache.scored.with_recalled(positions)
+            event = self._cache.scored.select(self._reader.keep)[1]
+            self._emit(replace(event, turn=self._ask.turn))
+
+    def _draft_proposals(self, prompt: Prompt) -> DraftProposals | None:
+        """What the draft would write, if it has the target's tokenizer and has read the prompt."""
+        draft, target, prefix = self._pair.draft, self._pair.target, self._cache.draft
+        if (
+            draft is None
+            or prefix is None
+            or not draft.is_loaded
+            or not self._ask.sampling.speculate
+        ):
+            return None
+        if prompt.for_draft is not None or not DraftProposals.possible(prefix, prompt.ids):
+            return None
+        target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
+        return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
+
+    def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
+        """For a model that only quotes: what it writes, and the prompt in which that is pinned."""
+        question = self._ask.question
+        continued = prompt.answer_prefix_len or self._ask.forced_answer is not None
+        if not self._pair.only_quotes or continued:
+            return prompt, None
+        total = len(prompt.ids)
+        report = self._clock.report(Phase.SCORE, total, Part.QUOTATION)
+        with self._clock.timed(Phase.SCORE):
+            return quote(
+                prompt, question, lambda done, sentences: report(total * done // sentences)
+            )
+
+    def _answer_budget(self, prompt: Prompt) -> int:
+        """How many tokens may be written. Raises TurnError when the prompt fills the context."""
+        requested, context = self._ask.sampling.max_tokens, self._pair.target.info.context_length
+        if not context:
+            return requested
+        total = len(prompt.ids)
+        if total >= context:
+            raise self._too_long(total)
+        return min(requested, context - total)
+
+    def _too_long(self, tokens: int, about: str = "") -> TurnError:
+        info = self._pair.target.info
+        words = too_long(tokens, info.name, info.context_length, about)
+        return TurnError(*words, tokens - info.context_length + 1)
+
+    def _make_plan(self, prompt: Prompt) -> Plan:
+        total, target = len(prompt.ids), self._cache.target
+        shared = target.common_prefix_len(prompt.ids)
+        left_out = int((~target.cached[:shared]).sum())
+        eligible = left_out + int((~prompt.pinned[shared:]).sum())
+        cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
+        foresight = self._estimate(prompt)
+        expected, dense_only = foresight.predict_ttft(self._costs), self._pair.dense_only
+        new = total - shared
+        self._resume_from = self._reader.resume_position(prompt)
+        if self._resume_from is None:
+            plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
+            plan = self._fit_to_memory(plan, foresight)
+            if self._ask.keep_ratio == AUTO_KEEP:
+                self._reader.most_keep = foresight.most_keep(self._costs, self._clock.waited)
+        else:
+            reading = Reading.SPARSE if left_out else Reading.DENSE
+            plan = Plan(reading, "The answer is continued where it stopped.")
+            expected = planner.PredictedTtft()
+        if plan.show_selection and not self._reader.can_preview_selection(prompt):
+            plan = replace(plan, show_selection=False)
+        plan = replace(plan, reason=plan.reason + self._unshared)
+        self._prompt, self._plan = prompt, plan
+        scores = plan.reading is Reading.SPARSE or plan.show_selection
+        taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
+        if self._resume_from is None:
+            self._forecast(foresight, taken)
+        self._emit(
+            Planned(
+                turn=self._ask.turn,
+                reading=plan.reading,
+                reason=plan.reason,
+                keep_ratio=self._ask.keep_ratio if plan.reading is Reading.SPARSE else 1.0,
+                prompt_tokens=total,
+                eligible_tokens=prompt.eligible_tokens,
+                reused_tokens=shared - left_out,
+                prompt_ids=tuple(prompt.ids.tolist()),
+                segments=prompt.segments,
+                guard=plan.guard,
+                ttft=self._since_sent(expected.for_reading(taken)),
+                ttft_alternative=self._since_sent(expected.for_reading(other)),
+            )
+        )
+        return plan
+
+    def _estimate(self, prompt: Prompt) -> TurnEstimate:
+        return TurnEstimate(self._pair, self._ask, prompt, self._cache, self._memory_manager)
+
+    def _since_sent(self, expected: float | None) -> float | None:
+        """The predicted time, plus the wait before it."""
+        return None if expected is None else self._clock.waited + expected
+
+    def _forecast(self, foresight: TurnEstimate, reading: Reading) -> None:
+        steps = foresight.steps(self._costs, reading, self._clock.seconds_spent)
+        self._clock.forecast = Forecast(steps)
+
+    def _fit_to_memory(self, plan: Plan, foresight: TurnEstimate) -> Plan:
+        """The plan; in auto mode a sparse one, if only that fits. Raises
+        NotEnoughMemory."""
+        if self._ask.skip_memory_check:
+            return plan
+        try:
+            foresight.check(plan.reading)
+        except memory.NotEnoughMemory as error:
+            free = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
+            free = free and plan.guard is None and plan.reading is Reading.DENSE
+            if (
+                not free
+                or not foresight.prompt.eligible_tokens
+                or not foresight.fits(Reading.SPARSE)
+            ):
+                raise
+            return Plan(Reading.SPARSE, f"{error}, so what matters is read.")
+        return plan
+
+    def _read(self, prompt: Prompt, plan: Plan) -> None:
+        """Prefill the prompt, or what is selected of it, except the last token."""
+        if self._resume_from is not None:
+            return self._reader.resume(prompt, self._resume_from)
+        if plan.reading is Reading.SPARSE:
+            try:
+                return self._reader.read_sparse(prompt)
+            except (Cancelled, memory.NotEnoughMemory, ShardsLost):
+                raise
+            except Exception as error:  # whatever went wrong, the dense way still answers
+                memory.reraise_device_failure(error)
+                self._fall_back(error)
+        elif plan.show_selection:
+            self._show_selection(prompt)
+        self._reader.read_dense(prompt)
+
+    def _show_selection(self, prompt: Prompt) -> None:
+        """The answer does not depend on it, so a failure loses nothing."""
+        try:
+            self._reader.preview_selection(prompt)
+        except (Cancelled, ShardsLost):
+            raise
+        except Exception as error:
+            memory.reraise_gpu_lost(error)
+            if self._cache.draft is not None:
+                self._cache.draft.clear()
+            mx.clear_cache()
+            self._fallback = f"What would have been selected is unknown ({error})."
+            self._emit(FellBackToDense(self._ask.turn, self._fallback))
+
+    def _fall_back(self, error: Exception) -> None:
+        self._reader.keep_reason = ""
+        self._fallback = f"Sparse reading failed ({error}), so everything was read."
+        self._cache.reset_to_stock()
+        mx.clear_cache()
+        if self._prompt is not None:
+            self._forecast(self._estimate(self._prompt), Reading.DENSE)
+        self._emit(FellBackToDense(self._ask.turn, self._fallback))
+
+    # ------------------------------------------------------------------------- bookkeeping
+
+    @property
+    def _written_tokens(self) -> int:
+        """How many tokens this turn generated."""
+        return len(self._decoder.ids) - self._decoder.answer_prefix_len
+
+    @property
+    def confidence(self) -> float | None:
+        """How likely the model found each token that it wrote: the geometric mean, 0..1."""
+        return self._decoder.confidence
+
+    @property
+    def timings(self) -> list[Timing]:
+        """The timings of a turn that has reached its first token."""
+        first, work = self._decoder.first_token_at, self._reader.work
+        if self._prompt is not None and self._prompt.answer_prefix_len:
+            return []
+        if not first or self._prompt is None or self._plan is None or self._fallback is not None:
+            return []
+        sparse = self._plan.reading is Reading.SPARSE or self._plan.show_selection
+        if (scored := sparse and self._pair.draft is not None) and CostTerm.DRAFT not in work:
+            return []
+        return self._clock.timings(first, work, scored, sparse, len(self._prompt.ids))
+
+    def _statistics(self) -> Statistics | None:
+        if self._prompt is None or self._plan is None:
+            return None
+        reading = Reading.DENSE if self._fallback else self._plan.reading
+        first, last = self._decoder.first_token_at, self._decoder.last_token_at
+        phases = self._clock.phases
+        ttft = first - self._clock.started_at if first else 0.0
+        parts = [PhaseTime(p, phases[p]) for p in Phase if p in phases]
+        if first:
+            rest = ttft - sum(part.seconds for part in parts)
+            parts.append(PhaseTime(Phase.DECODE, max(rest, 0.0)))
+        return Statistics(
+            reading=reading,
+            mode=self._ask.mode,
+            keep_ratio=self._reader.keep
+            if reading is Reading.SPARSE or self._plan.show_selection
+            else 1.0,
+            reason=self._plan.reason + self._reader.keep_reason + self._reading_on,
+            prompt_tokens=len(self._prompt.ids),
+            eligible_tokens=self._prompt.eligible_tokens,
+            read_tokens=self._reader.read_tokens + self._recalled_later,
+            reused_tokens=self._reader.reused_tokens,
+            recalled_tokens=self._reader.recalled_tokens,
+            generated_tokens=self._written_tokens,
+            seed=self._decoder.seed,
+            ttft=ttft,
+            phases=tuple(parts),
+            decode_seconds=last - first if first and last else 0.0,
+            peak_bytes=mx.get_peak_memory(),
+            fallback=self._fallback,
+            forced_loss=self._decoder.forced_loss,
+            confidence=self.confidence,
+            unsure=not self._cache.target.cached.all()
+            and is_unsure(self.confidence, self._usual_confidence),
+            proposed_tokens=self._decoder.proposed,
+            accepted_tokens=self._decoder.accepted,
+            verified_steps=self._decoder.verified_steps,
+            plain_rate=self._pair.target.gate.plain_rate,
+        )

@@ -1,0 +1,315 @@
+"""Whether a turn fits and what it has to prefill, estimated before it starts, and what would fit if
+it does not."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.engine.backend.memory import NotEnoughMemory
+from app.engine.memory import estimates as memory_estimates
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.estimates import MemoryNeed
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.loader import ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.model.text_encoder import ENCODER_OPERATIONS
+from app.engine.progress import Part, Step
+from app.engine.scorers.draft_scoring import draft_work
+from app.engine.turn.planner import PredictedTtft
+from app.protocol.commands import Ask
+from app.protocol.cost_model import (
+    MIN_SAVING,
+    MIN_SAVING_LOSING,
+    AttentionWork,
+    Costs,
+    LinearCost,
+    ReadPlan,
+    recalled_tokens,
+    sparse_work,
+)
+from app.protocol.memory_model import largest_that_fits
+from app.protocol.options import Scoring, Tuning, expected_keep
+from app.protocol.prompt import SegmentKind
+from app.protocol.stats import Phase, Reading
+
+LEAST_KEEP = 0.01
+"""The smallest that can be chosen."""
+JOINED_FROM = 10_000_000
+"""Parameters of a draft that costs more than the built-in one."""
+ALONE_UP_TO = 65_536
+"""Longest prompt, in tokens, that a smaller draft scores alone: in longer ones it finds less than
+the built-in draft (`docs/quality.md`)."""
+
+
+def scoring_of(pair: ModelPair, tuning: Tuning, tokens: int) -> Scoring:
+    """What scores a prompt of this length."""
+    draft, scoring = pair.draft, tuning.scoring
+    if draft is None and (scoring is None or scoring.needs_draft):
+        return Scoring.BUILT_IN
+    if draft is not None and scoring is None:
+        joined = draft.info.parameters >= JOINED_FROM or tokens > ALONE_UP_TO
+        return Scoring.JOINED if joined else Scoring.BOTH
+    assert scoring is not None
+    return scoring
+
+
+def joins_for_length(pair: ModelPair, tuning: Tuning, tokens: int) -> bool:
+    """Whether this pair uses the built-in draft only on prompts as long as this one."""
+    return scoring_of(pair, tuning, tokens) is not scoring_of(pair, tuning, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEstimate:
+    """For one turn on its conversation's cache. Everything that the memory manager can evict
+    counts as free."""
+
+    pair: ModelPair
+    ask: Ask
+    prompt: Prompt
+    cache: ConversationCache
+    memory_manager: MemoryManager
+
+    def check(self, reading: Reading) -> None:
+        """Raise NotEnoughMemory, with what would fit, if reading the prompt so does not fit."""
+        if reading is Reading.SPARSE:
+            error = self._shortfall(self._scoring_need())
+            least = self.ask.keep_ratio or LEAST_KEEP
+            error = error or self._shortfall(self._sparse_need(least))
+        else:
+            error = self._shortfall(self._dense_need())
+        if error is not None:
+            error.advice = self._advice(reading)
+            if length := self._longest_dense_prompt():
+                error.excess_tokens = max(0, len(self.prompt.ids) - length)
+            raise error
+
+    def fits(self, reading: Reading) -> bool:
+        try:
+            self.check(reading)
+        except NotEnoughMemory:
+            return False
+        return True
+
+    def predict_ttft(self, costs: Costs) -> PredictedTtft:
+        """Seconds from now until the first token."""
+        full = costs.seconds(ReadPlan(len(self.prompt.ids), self._dense_work()))
+        if self.pair.dense_only is not None:
+            return PredictedTtft(None, full)
+        return PredictedTtft(self._sparse_ttft(costs, self._expected_keep), full)
+
+    def steps(self, costs: Costs, reading: Reading, spent: float) -> list[Step]:
+        """What is still to be done until the first token, `spent` seconds after the turn began;
+        empty if its costs are unknown."""
+        sparse = reading is Reading.SPARSE
+        costs = self._with_built_in(costs)
+        rest_cost = (costs.sparse or costs.full) if sparse else (costs.full or costs.sparse)
+        if costs.target is None or rest_cost is None:
+            return []
+        first = costs.target.seconds(AttentionWork(1))
+        rest = rest_cost.seconds(AttentionWork(len(self.prompt.ids))) - spent - first
+        rest = max(rest, 0.0)
+        scorers = self._scorers(sparse)
+        by_draft = sparse and costs.draft is not None and self.pair.draft is not None
+        steps = []
+        if scorers:
+            scoring = rest
+            if by_draft and costs.draft is not None:
+                scoring = costs.draft.seconds(self._draft_work())
+            weight = sum(scorers.values())
+            steps = [
+                Step(Phase.SCORE, scoring * own / weight, part) for part, own in scorers.items()
+            ]
+            rest = rest if by_draft else 0.0
+        if by_draft:
+            steps.append(Step(Phase.LOOKAHEAD, rest))
+        work = self._planned_work(costs, self._expected_keep) if sparse else self._dense_work()
+        steps.append(Step(Phase.PREFILL, costs.target.seconds(work)))
+        return [*steps, Step(Phase.DECODE, first)]
+
+    def _scorers(self, sparse: bool) -> dict[Part, float]:
+        """What scores, one after another, and the operations that each takes a token."""
+        scorers: dict[Part, float] = {}
+        if self.pair.only_quotes:
+            scorers[Part.QUOTATION] = ENCODER_OPERATIONS
+        if not sparse:
+            return scorers
+        scoring = scoring_of(self.pair, self.ask.tuning, len(self.prompt.draft_prompt.ids))
+        if scoring in (Scoring.JOINED, Scoring.LIKELIHOOD) or not scoring.needs_draft:
+            scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
+        if scoring.needs_draft and self.pair.draft is not None:
+            scorers[Part.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
+        return scorers
+
+    def most_keep(self, costs: Costs, waited: float) -> float:
+        """The largest keep, in hundredths, that fits into memory, and at which the first token is
+        predicted within the time that the user allows, of which `waited` seconds have passed. The
+        smallest where none is."""
+        left = self.ask.within_seconds - waited
+
+        def fits(keep: float) -> bool:
+            if self._shortfall(self._sparse_need(keep)) is not None:
+                return False
+            expected = self._sparse_ttft(costs, keep) if self.ask.within_seconds else None
+            return expected is None or expected <= left
+
+        percents = range(1, 101)
+        most = bisect_left(percents, True, key=lambda percent: not fits(percent / 100))
+        return max(most / 100, LEAST_KEEP)
+
+    def can_read_on(self, count: int) -> bool:
+        """Whether `count` more tokens fit beside those that are cached now."""
+        cached = int(self.cache.target.cached.sum())
+        need = memory_estimates.prefill_need(
+            self.pair.target, count, cached + count, retain_all=True
+        )
+        return self._shortfall(need) is None
+
+    # ------------------------------------------------------------------------------ inside
+
+    @property
+    def _expected_keep(self) -> float:
+        scored = self.cache.scored
+        return expected_keep(self.ask.keep_ratio, scored.auto_keep if scored is not None else 0.0)
+
+    def _sparse_ttft(self, costs: Costs, keep: float) -> float | None:
+        work, costs = self._planned_work(costs, keep), self._with_built_in(costs)
+        return costs.seconds(ReadPlan(len(self.prompt.ids), work, self._draft_work()))
+
+    def _with_built_in(self, costs: Costs) -> Costs:
+        """The costs, with the built-in draft's in those of the draft if it scores this prompt only
+        because of its length: the other turns were timed without it."""
+        draft, tokens = costs.draft, len(self.prompt.draft_prompt.ids)
+        if draft is None or not joins_for_length(self.pair, self.ask.tuning, tokens):
+            return costs
+        scorers = self._scorers(True)
+        ratio = sum(scorers.values()) / scorers[Part.DRAFT]
+        return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))
+
+    def _draft_work(self) -> AttentionWork:
+        draft = self.cache.draft
+        if draft is None or not self._uses_draft:
+            return AttentionWork(0)
+        return draft_work(draft, self.prompt, self.ask.tuning)
+
+    def _planned_work(self, costs: Costs, keep: float) -> AttentionWork:
+        """The target's, if it is read sparsely at this keep."""
+        work = self._sparse_work(keep)
+        if costs.target is not None and afresh_pays(costs.target, self.prompt, keep, work):
+            return _afresh_work(self.prompt, keep)
+        return work
+
+    @property
+    def _uses_draft(self) -> bool:
+        scoring = self.ask.tuning.scoring
+        return scoring is None or scoring.needs_draft
+
+    def _dense_work(self) -> AttentionWork:
+        target, ids = self.cache.target, self.prompt.ids
+        reusable = min(target.common_prefix_len(ids[:-1]), target.dense_prefix_len)
+        start = target.rewind_target(reusable)
+        return AttentionWork(len(ids) - 1 - start, start)
+
+    def _sparse_work(self, keep: float) -> AttentionWork:
+        """As `PromptReader.read_sparse` does, as far as that is known before scoring."""
+        target, prompt, tuning = self.cache.target, self.prompt, self.ask.tuning
+        ids, pinned = prompt.ids, prompt.pinned
+        shared = target.common_prefix_len(ids[:-1]) if target.supports_gaps else 0
+        start = target.rewind_target(shared)
+        cached = target.cached[:start]
+        recall_share = 0.0 if shared == len(ids) - 1 else tuning.recall_share
+        droppable = ~pinned[:start]
+        skipped = int((droppable & ~cached).sum())
+        recalled = 0
+        if tuning.recall:
+            recalled = recalled_tokens(keep, recall_share, int(droppable.sum()), skipped)
+        recalled += int((pinned[:start] & ~cached).sum())
+        new = int(pinned[start:].sum()) - 1 + math.ceil(keep * int((~pinned[start:]).sum()))
+        lost = None
+        if recalled and not target.can_insert_at(first := int(np.argmin(cached))):
+            lost = int(cached[target.rewind_target(first) :].sum())
+        question = int(cached[prompt.question_start :].sum())
+        return sparse_work(new, recalled, int(cached.sum()), start, question, lost)
+
+    def _shortfall(self, need: MemoryNeed | None) -> NotEnoughMemory | None:
+        if need is None:
+            return None
+        free = self.memory_manager.max_available(need.model, self.cache)
+        return NotEnoughMemory(need.what, need.minimum, free) if need.minimum > free else None
+
+    def _scoring_need(self) -> MemoryNeed | None:
+        """None where no draft scores."""
+        draft, cache = self.pair.draft, self.cache.draft
+        ids = self.prompt.draft_prompt.ids
+        if draft is None or cache is None or not self._uses_draft:
+            return None
+        new = len(ids) - cache.common_prefix_len(ids)
+        return memory_estimates.scoring_need(draft, new, len(ids))
+
+    def _dense_need(self) -> MemoryNeed:
+        work, target = self._dense_work(), self.pair.target
+        return memory_estimates.prefill_need(target, work.tokens, work.cached + work.tokens)
+
+    def _sparse_need(self, keep_ratio: float) -> MemoryNeed:
+        cache, prompt = self.cache.target, self.prompt
+        total, shared = len(prompt.ids), cache.common_prefix_len(prompt.ids)
+        cached = int(cache.cached[:shared].sum())
+        selected = total - prompt.eligible_tokens + math.ceil(keep_ratio * prompt.eligible_tokens)
+        count = max(selected - cached, total - max(shared, prompt.question_start))
+        return memory_estimates.prefill_need(
+            self.pair.target, count, cached + count, retain_all=True
+        )
+
+    def _advice(self, reading: Reading) -> str:
+        """What would fit: a lower keep, a shorter prompt, or neither."""
+        options = []
+        sparse = reading is Reading.SPARSE
+        keep = self._largest_keep_percent(self.ask.expected_keep if sparse else 1.0)
+        if keep:
+            how = "lower keep to" if sparse else "read it sparsely, at keep"
+            options.append(f"{how} {keep} % or less")
+        if length := self._longest_dense_prompt():
+            options.append(f"attach less, {length:,} tokens can be read in full")
+        return ", or ".join([*options, "close other programs, or choose a smaller model"])
+
+    def _largest_keep_percent(self, below: float) -> int:
+        """The largest keep, in percent, or 0."""
+        possible = self.pair.dense_only is None and self.prompt.eligible_tokens
+        if not possible or self._shortfall(self._scoring_need()) is not None:
+            return 0
+        highest = math.ceil(below * 100) - 1
+
+        def fits(percent: int) -> bool:
+            return self._shortfall(self._sparse_need(percent / 100)) is None
+
+        return next((percent for percent in range(highest, 0, -1) if fits(percent)), 0)
+
+    def _longest_dense_prompt(self) -> int:
+        """The longest prompt that could be read in full, rounded down to hundreds."""
+        target = self.pair.target
+        free = self.memory_manager.max_available(target, self.cache) + self.cache.target.nbytes
+        longest = largest_that_fits(
+            lambda n: memory_estimates.prefill_need(target, n, n).minimum,
+            free,
+            len(self.prompt.ids),
+        )
+        return longest // 100 * 100
+
+
+def afresh_pays(cost: LinearCost, prompt: Prompt, keep: float, recall: AttentionWork) -> bool:
+    """Whether to read what matters with nothing cached of the documents, instead of recalling it:
+    `recall` is the target's work then. It has to save more where earlier questions of this
+    conversation would lose what was read for them: later ones may refer to it."""
+    earlier = prompt.tokens_of(SegmentKind.HISTORY).any()
+    saving = MIN_SAVING_LOSING if earlier else MIN_SAVING
+    return cost.saves(saving, _afresh_work(prompt, keep), recall)
+
+
+def _afresh_work(prompt: Prompt, keep: float) -> AttentionWork:
+    """Earlier questions and answers are read whole: this one may refer to them."""
+    skippable = int((~prompt.pinned & ~prompt.tokens_of(SegmentKind.HISTORY)).sum())
+    before = prompt.first_eligible
+    return AttentionWork(len(prompt.ids) - 1 - before - int((1 - keep) * skippable), before)
