@@ -58,6 +58,7 @@ def _embeddings(vocabulary: int, width: int) -> Any:
 def _run(model: Any, vocabulary: int, text: str) -> Run:
     """Seconds, and bytes beside those of the target."""
     import mlx.core as mx
+
     from app.engine.model.embeddings import EmbeddingSpace
     from app.engine.model.text_encoder import TextEncoder
     from app.engine.scorers.embedding_scores import embedding_scores

@@ -89,9 +89,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 def _steps(model: Any, vocabulary: int, length: int) -> Run:
     """Of each of SIZES, in plain steps; then the gain that the gate expects at each of SHARES."""
     import mlx.core as mx
-    from app.engine.model.speculation import expected
 
     from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, prefill
+    from app.engine.model.speculation import expected
 
     ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)
     cache = make_positioned_cache(model)
@@ -131,9 +131,7 @@ def _both(
     found = {}
     for speculate in (False, True) if run % 2 else (True, False):
         sampling = Sampling(max_tokens=tokens, speculate=speculate)
-        found[speculate] = [
-            _answer(session, question, sampling, sparse, run) for question in questions
-        ]
+        found[speculate] = [_answer(session, question, sampling, sparse) for question in questions]
     plain, fast = found[False], found[True]
     proposed = sum(_statistics(a).proposed_tokens for a in fast)
     accepted = sum(_statistics(a).accepted_tokens for a in fast)
@@ -150,14 +148,14 @@ def _both(
 
 
 def _answer(
-    session: EngineSession, question: Question, sampling: Sampling, sparse: bool, run: int
+    session: EngineSession, question: Question, sampling: Sampling, sparse: bool
 ) -> Finished:
     """After the first time, all is cached."""
     document, text = question
     message = Message(Role.USER, text, (document,))
     mode = Mode.SPARSE if sparse else Mode.FULL
     *_, finished = session.run(
-        Ask(run, (message,), mode, DEFAULT_KEEP_RATIO, sampling, conversation=text)
+        Ask((message,), mode, DEFAULT_KEEP_RATIO, sampling, conversation=text)
     )
     assert isinstance(finished, Finished)
     return finished

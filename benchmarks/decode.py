@@ -90,7 +90,6 @@ def _timers(
 def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
     """As a turn decodes its answer, with the text of each token."""
     from app.engine.turn.decode import Decoder
-
     from app.protocol.options import Sampling
     from app.protocol.stats import FinishReason
     from benchmarks.token_turn import tokenizer

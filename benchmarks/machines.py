@@ -119,7 +119,6 @@ class Machine:
         self._folder, self._ranks, self._slow, self._keep = folder, ranks, link, keep
         self._stack = ExitStack()
         self._cluster: Cluster | None = None
-        self._turn = 0
         self.link: tuple[float, float] = (0.0, 0.0)
         """As the app measures it: latency and rate."""
 
@@ -183,15 +182,13 @@ class Machine:
     def _ask(self, length: int, mode: Mode, tokens: int) -> tuple[Statistics, Run]:
         """And what was exchanged: bytes and sums of the layers, bytes on the control connection."""
         from app.engine.sharded.model import Operation
-
         from app.protocol import commands
         from app.protocol.events import Finished
         from app.protocol.prompt import Document, Message, Role
 
-        self._turn += 1
         message = Message(Role.USER, QUESTION, (Document("text", _text(length)),))
         sampling = Sampling(max_tokens=tokens, temperature=0.0)
-        ask = commands.Ask(self._turn, (message,), mode, self._keep, sampling)
+        ask = commands.Ask((message,), mode, self._keep, sampling)
         cluster, taken = self._cluster, Operation("traffic", 0)
         before = 0
         if cluster is not None:

@@ -109,7 +109,7 @@ def _prompt(session: EngineSession, text: str, turns: count[int]) -> tuple[int, 
     index = next(turns)
     document = Document("text.txt", f"Copy {index}\n{text}")
     message = Message(Role.USER, QUESTION, (document,))
-    ask = Ask(index, (message,), Mode.SPARSE, KEEP, Sampling(max_tokens=1))
+    ask = Ask((message,), Mode.SPARSE, KEEP, Sampling(max_tokens=1))
     stats = finished(list(session.run(ask)))
     building = sum(part.seconds for part in stats.phases if part.phase is Phase.TOKENISE)
     run = {"building": building, "ttft": stats.ttft, "share": building / stats.ttft}

@@ -117,11 +117,10 @@ class _Conversations:
     """With one pair."""
 
     def __init__(self, shape: str, runs: int) -> None:
+        from app.engine.cache.prefill import StepSize
         from app.engine.cache.sizes import CacheSize, attention_cost_ratio
         from app.engine.model.loader import LoadedModel, ModelPair
         from app.engine.turn.cost_store import CostStore
-
-        from app.engine.cache.prefill import StepSize
 
         configs = shapes()[shape]
         models = []
@@ -203,7 +202,7 @@ class _Conversations:
     ) -> tuple[Any, Planned, Statistics, NDArray[np.int32]]:
         events: list[Event] = []
         messages = (Message(Role.USER, QUESTION),)
-        ask = Ask(1, messages, mode, keep, Sampling(max_tokens=1), conversation="bench")
+        ask = Ask(messages, mode, keep, Sampling(max_tokens=1), conversation="bench")
         turn = run_turn(self._pair, ask, cache, events, costs=self.costs)
         planned = next(event for event in events if isinstance(event, Planned))
         (written,) = (event.generated_ids for event in events if isinstance(event, Finished))

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
-from app.chat.shared_engine import SharedEngine
 from app.cli.serve import TargetTokens, listening_socket, uvicorn_server
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy, Close
@@ -45,12 +44,12 @@ class _Both:
 
     def __init__(self, load: Load) -> None:
         self.events: queue.Queue[Event] = queue.Queue()
-        self.engine = SharedEngine(MlxEngine())
+        self.engine = MlxEngine()
         self.engine.listen(self.events.put)
         self.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
         self.engine.send(load)
         self.until(Loaded)
-        self.turn, self.conversation = 0, 0
+        self.conversation = 0
 
     def until(self, kind: type[Event]) -> Event:
         while not isinstance(event := self.events.get(timeout=WAIT_SECONDS), kind):
@@ -59,9 +58,8 @@ class _Both:
 
     def ask(self, ask: Ask) -> tuple[float, Finished]:
         """Seconds to the first word, and the end."""
-        self.turn += 1
         started = time.perf_counter()
-        self.engine.send(replace(ask, turn=self.turn, conversation=str(self.conversation)))
+        self.engine.ask(replace(ask, conversation=str(self.conversation)), self.events.put)
         self.until(Token)
         seconds = time.perf_counter() - started
         finished = self.until(Finished)
@@ -78,9 +76,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
     load = resolve_pair()
     both = _Both(load)
-    server = Server(
-        both.engine.guest, "embedded", Defaults(), TargetTokens(Path(load.target)).count
-    )
+    server = Server(both.engine, "embedded", Defaults(), TargetTokens(Path(load.target)).count)
     running = uvicorn_server(make_app(server, Access(HOST, None)), server.queue)
     with listening_socket(HOST, 0) as listening:
         port = int(listening.getsockname()[1])

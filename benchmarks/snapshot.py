@@ -54,9 +54,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     import mlx.core as mx
-    from app.engine.memory.conversation_cache import ConversationCache
 
     from app.engine.cache.caches import positioned_layers
+    from app.engine.memory.conversation_cache import ConversationCache
 
     models = [loaded(model, {}, 1) for model in random_pair(SMALL)]
     pair = model_pair(models, np.zeros(1, np.int32))
@@ -74,9 +74,8 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
 
 def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
     """GB a second."""
-    from app.engine.memory.conversation_cache import ConversationCache
-
     from app.engine.cache.snapshot import Snapshots
+    from app.engine.memory.conversation_cache import ConversationCache
 
     plain, size = folder / "plain", cache.nbytes
     snapshots = Snapshots(folder / "snapshots", 1 << 62, {"target": "random"})

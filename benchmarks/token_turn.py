@@ -43,10 +43,10 @@ def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
     """A model without a folder, with the sizes of its cache and of a prefill step. Without a
     `config` its memory is not estimated."""
     import mlx.core as mx
-    from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient
-    from app.engine.model.loader import LoadedModel
 
     from app.engine.cache.prefill import StepSize, device_backend, forward, make_stock_cache
+    from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient
+    from app.engine.model.loader import LoadedModel
 
     size, transient = CacheSize(0, 0), NO_TRANSIENT
     if config:
@@ -71,7 +71,7 @@ def turn(
     from app.engine.memory.conversation_cache import ConversationCache
 
     pair = model_pair(models, ids)
-    ask = Ask(1, (Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
+    ask = Ask((Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
     events: list[Event] = []
     run_turn(pair, ask, ConversationCache(pair), events)
     return finished(events)
@@ -79,11 +79,10 @@ def turn(
 
 def run_turn(pair: ModelPair, ask: Ask, cache: Any, events: list[Event], **more: Any) -> Any:
     """Runs a turn outside an engine and returns it; its events are appended to `events`."""
+    from app.engine.progress import TurnClock
     from app.engine.turn.turn import Turn
 
-    from app.engine.progress import TurnClock
-
-    clock = TurnClock(ask.turn, events.append, lambda: False)
+    clock = TurnClock(0, events.append, lambda: False)
     one = Turn(pair, ask, cache, clock, **more)
     one.run()
     return one

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
+from app.protocol.engine import AskedTurn
 from app.util.assets import assets_path
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, columns
 from benchmarks.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
@@ -188,9 +189,17 @@ async def span_frames() -> list[float]:
 class _Idle:
     """An engine without events."""
 
+    pair = None
+
+    def ask(self, *about: object) -> AskedTurn:
+        raise NotImplementedError
+
+    def reselect(self, turn: object, keep_ratio: float) -> None: ...
+
     def send(self, command: object) -> None: ...
 
-    def listen(self, listener: object) -> None: ...
+    def listen(self, listener: object) -> Callable[[], None]:
+        return lambda: None
 
     def join(self, timeout: float | None = None) -> None: ...
 

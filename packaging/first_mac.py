@@ -264,10 +264,9 @@ def _loaded(models: Models, probes: bool) -> Iterator[Any]:
     from app.engine.backend import blas
 
     blas.load_openblas()
-    from app.engine.model.loader import load_one
-
     from app.chat.model_pairs import resolve_pair
     from app.engine.backend import mlx_patches
+    from app.engine.model.loader import load_one
     from app.sandbox.process import TextProcess
 
     mlx_patches.install()

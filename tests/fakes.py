@@ -18,15 +18,14 @@ from app.protocol.commands import (
     Ask,
     CachePolicy,
     CalibrateCosts,
-    Cancel,
     Close,
     Command,
     DropConversation,
     Load,
     PruneSnapshots,
-    Reselect,
 )
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
+from app.protocol.engine import AskedTurn, MakeAsk
 from app.protocol.events import (
     Closed,
     CostsUpdated,
@@ -128,7 +127,7 @@ class LoadStory:
 
 @dataclass
 class FakeEngine:
-    """Meets the `Engine` protocol. `commands` is everything that was sent, in order."""
+    """Meets the `Engine` protocol. `commands` is everything that was sent or asked, in order."""
 
     story: Story = field(default_factory=Story)
     load_story: LoadStory = field(default_factory=LoadStory)
@@ -140,13 +139,17 @@ class FakeEngine:
     """Of targets by the names they are shown as, where it is another one."""
     costs: Costs = UNKNOWN_COSTS
     """What it finds when it is to time the pair."""
-    commands: list[Command] = field(default_factory=list)
+    commands: list[Command | Ask] = field(default_factory=list)
+    turns: list[AskedTurn] = field(default_factory=list)
+    """Of all questions, in order."""
+    selected: list[tuple[int, float]] = field(default_factory=list)
+    """What was selected again: turn and keep."""
+    pair: tuple[Load, Loaded] | None = None
     joined: bool = False
 
     def __post_init__(self) -> None:
-        self._listener: Listener | None = None
-        self._plays: deque[Iterator[Event]] = deque()
-        self._cancelled: set[int] = set()
+        self._listeners: list[Listener] = []
+        self._plays: deque[tuple[Iterator[Event], AskedTurn | None]] = deque()
         self._importance: dict[int, tuple[float, ...]] = {}
         self._prompt_tokens: dict[int, int] = {}
         self._lengths: dict[int, int] = {}
@@ -156,8 +159,30 @@ class FakeEngine:
 
     # ------------------------------------------------------------------ the Engine protocol
 
-    def listen(self, listener: Listener) -> None:
-        self._listener = listener
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def ask(
+        self, ask: Ask | MakeAsk, listener: Listener | None = None, background: bool = False
+    ) -> AskedTurn:
+        if isinstance(ask, Ask):
+            self.commands.append(ask)
+
+        def make_ask() -> Ask:
+            if isinstance(ask, Ask):
+                return ask
+            self.commands.append(made := ask())
+            return made
+
+        turn = AskedTurn(len(self.turns) + 1, make_ask, listener)
+        self.turns.append(turn)
+        self._play(self._turn(turn, self.story), turn, self.stepping)
+        return turn
+
+    def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
+        self.selected.append((turn.number, keep_ratio))
+        self._play(self._reselect(turn.number, keep_ratio), turn)
 
     def send(self, command: Command) -> None:
         self.commands.append(command)
@@ -168,19 +193,14 @@ class FakeEngine:
             return
         match command:
             case Load():
-                self._plays.append(self._load(command))
-            case Ask():
-                self._cancelled.discard(command.turn)
-                self._plays.append(self._turn(command, self.story))
-            case Reselect():
-                self._plays.append(self._reselect(command))
-            case Cancel():
-                self._cancelled.add(command.turn)
+                self._play(self._load(command), None, self.step_load)
             case Close():
-                self._plays.append(self._close())
+                self._play(self._close(), None)
+
+    def _play(self, events: Iterator[Event], turn: AskedTurn | None, waits: bool = False) -> None:
+        self._plays.append((events, turn))
         self._wake.set()
-        waits = self.step_load if isinstance(command, Load) else self.stepping
-        if self._thread is None and (not waits or not isinstance(command, Ask | Load)):
+        if self._thread is None and not waits:
             self._play_commands_between_turns()
 
     def join(self, timeout: float | None = None) -> None:
@@ -194,16 +214,24 @@ class FakeEngine:
         return [command for command in self.commands if isinstance(command, kind)]
 
     @property
+    def cancelled(self) -> list[int]:
+        """The numbers of the turns that were stopped."""
+        return [turn.number for turn in self.turns if turn.is_cancelled]
+
+    @property
     def asks(self) -> list[Ask]:
         return [command for command in self.commands if isinstance(command, Ask)]
 
     def advance(self) -> Event | None:
         """Play one event; None when there is nothing left."""
         while self._plays:
-            event = next(self._plays[0], None)
+            events, turn = self._plays[0]
+            event = next(events, None)
             if event is not None:
-                if self._listener is not None:
-                    self._listener(event)
+                if turn is not None and getattr(event, "turn", None) is not None:
+                    turn.listener(event)
+                else:
+                    self.say(event)
                 return event
             self._plays.popleft()
         return None
@@ -217,8 +245,8 @@ class FakeEngine:
 
     def say(self, event: Event) -> None:
         """What comes without being asked for."""
-        if self._listener is not None:
-            self._listener(event)
+        for listener in tuple(self._listeners):
+            listener(event)
 
     def finish(self) -> None:
         while self.advance() is not None:
@@ -253,7 +281,8 @@ class FakeEngine:
         draft = None
         if names[1] is not None:
             draft = ModelInfo(names[1], "qwen3", 596_000_000, 340_000_000, 40_960)
-        yield Loaded(target, draft, story.dense_only, 0.8, story.faster)
+        self.pair = command, Loaded(target, draft, story.dense_only, 0.8, story.faster)
+        yield self.pair[1]
         yield MemoryReport(
             MemoryStats(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)
         )
@@ -262,14 +291,19 @@ class FakeEngine:
         self._closed = True
         yield Closed()
 
-    def _reselect(self, command: Reselect) -> Iterator[Event]:
-        if command.turn in self._importance:
-            yield self._select(command.turn, command.keep_ratio or DEFAULT_KEEP_RATIO)
+    def _reselect(self, turn: int, keep: float) -> Iterator[Event]:
+        if turn in self._importance:
+            yield self._select(turn, keep or DEFAULT_KEEP_RATIO)
 
-    def _turn(self, ask: Ask, story: Story) -> Iterator[Event]:
+    def _turn(self, asked: AskedTurn, story: Story) -> Iterator[Event]:
         """Everything of one turn; stops at the first event after a cancel, as at a step border."""
-        retrieved = retrieve(ask, story)
+        if asked.is_cancelled:
+            yield Finished(asked.number, FinishReason.CANCELLED, "", (), None)
+            return
+        ask = asked.make_ask()
+        turn, retrieved = asked.number, retrieve(ask, story)
         if retrieved is not None:
+            retrieved = replace(retrieved, turn=turn)
             parts = tuple(part.document for part in retrieved.parts)
             last = replace(ask.messages[-1], retrieved=parts)
             earlier = ask.messages[:-1]
@@ -277,12 +311,12 @@ class FakeEngine:
                 earlier = tuple(replace(each, retrieved=()) for each in earlier)
             ask = replace(ask, messages=(*earlier, last))
         total = story.prompt_tokens or prompt_tokens(ask)
-        self._prompt_tokens[ask.turn] = total
-        self._lengths[ask.turn] = sum(len(d.text) for d in ask.messages[0].in_prompt[:1])
+        self._prompt_tokens[turn] = total
+        self._lengths[turn] = sum(len(d.text) for d in ask.messages[0].in_prompt[:1])
         shown: list[Event] = []
-        for event in chain(choosing(retrieved), self._events(ask, story, total)):
-            if ask.turn in self._cancelled:
-                yield self._cancelled_turn(ask, total, shown)
+        for event in chain(choosing(retrieved), self._events(turn, ask, story, total)):
+            if asked.is_cancelled:
+                yield self._cancelled_turn(turn, ask, total, shown)
                 return
             shown.append(event)
             if isinstance(event, Failed) and story.gpu_lost:
@@ -291,16 +325,15 @@ class FakeEngine:
                 return
             yield event
 
-    def _events(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
-        turn = ask.turn
+    def _events(self, turn: int, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None or story.cached
         if (story.predicted or story.excess) and not ask.skip_memory_check:
             yield Failed(turn, story.problem, story.advice, story.predicted, story.excess)
             return
-        yield self._plan(ask, story, total, dense)
+        yield self._plan(turn, ask, story, total, dense)
         kept = total
         if not dense or story.cached:
-            for event in self._sparse_phases(ask, story, total):
+            for event in self._sparse_phases(turn, ask, story, total):
                 yield event
                 if isinstance(event, Failed):
                     return
@@ -314,10 +347,9 @@ class FakeEngine:
             if story.fails_in is Phase.PREFILL and isinstance(event, PhaseProgress) and event.done:
                 yield Failed(turn, story.problem, story.advice)
                 return
-        yield from self._answer(ask, story, total, kept, dense)
+        yield from self._answer(turn, ask, story, total, kept, dense)
 
-    def _sparse_phases(self, ask: Ask, story: Story, total: int) -> Iterator[Event]:
-        turn = ask.turn
+    def _sparse_phases(self, turn: int, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         for event in phase(turn, Phase.SCORE, total, 0.8 * story.slowness, steps=8):
             yield event
             if story.fails_in is Phase.SCORE and event.done:
@@ -337,22 +369,22 @@ class FakeEngine:
         yield self._select(turn, ask.expected_keep)
 
     def _answer(
-        self, ask: Ask, story: Story, total: int, kept: int, dense: bool
+        self, turn: int, ask: Ask, story: Story, total: int, kept: int, dense: bool
     ) -> Iterator[Event]:
         words, begun = pieces(story.answer), begun_answer(ask)
-        yield PhaseProgress(ask.turn, Phase.DECODE, 0, 512, 0.0)
+        yield PhaseProgress(turn, Phase.DECODE, 0, 512, 0.0)
         for thought in pieces(story.thinking):
-            yield Token(ask.turn, (7,), "", thought)
+            yield Token(turn, (7,), "", thought)
         for index, word in enumerate(words):
-            yield Token(ask.turn, (1000 + index,), word)
+            yield Token(turn, (1000 + index,), word)
             if index < story.read_on:
-                yield self._select(ask.turn, ask.expected_keep, index + 1)
+                yield self._select(turn, ask.expected_keep, index + 1)
         statistics = self._statistics(ask, total, kept, dense, len(words), story.falls_back)
         ids = tuple(1000 + index for index in range(len(words)))
         ids = (*(begun.token_ids or ()), *ids)
-        yield Finished(ask.turn, story.ended, begun.text + story.answer, ids, statistics)
+        yield Finished(turn, story.ended, begun.text + story.answer, ids, statistics)
 
-    def _cancelled_turn(self, ask: Ask, total: int, shown: list[Event]) -> Finished:
+    def _cancelled_turn(self, turn: int, ask: Ask, total: int, shown: list[Event]) -> Finished:
         tokens = [event for event in shown if isinstance(event, Token)]
         selected = [event for event in shown if isinstance(event, Selected)]
         planned = any(isinstance(event, Planned) for event in shown)
@@ -364,13 +396,13 @@ class FakeEngine:
         ids = tuple(identity for token in tokens for identity in token.ids)
         begun = begun_answer(ask)
         text, ids = begun.text + text, (*(begun.token_ids or ()), *ids)
-        return Finished(ask.turn, FinishReason.CANCELLED, text, ids, statistics)
+        return Finished(turn, FinishReason.CANCELLED, text, ids, statistics)
 
-    def _plan(self, ask: Ask, story: Story, total: int, dense: bool) -> Planned:
+    def _plan(self, turn: int, ask: Ask, story: Story, total: int, dense: bool) -> Planned:
         question = max(1, total - 60)
         end = (Segment(SegmentKind.QUESTION, question, total, 0),)
         return Planned(
-            turn=ask.turn,
+            turn=turn,
             reading=Reading.DENSE if dense else Reading.SPARSE,
             reason=reason(ask, dense),
             keep_ratio=ask.keep_ratio,
@@ -469,7 +501,7 @@ def retrieve(ask: Ask, story: Story) -> Retrieved | None:
     chosen = sorted(order[: story.retrieves], key=lambda file: file.name)
     parts = [part_of(file, words[file], story.part_lines) for file in chosen]
     return Retrieved(
-        ask.turn,
+        0,
         tuple(
             RetrievedPart(part, len(part.text) // CHARACTERS_PER_TOKEN, reason(file), words[file])
             for part, file in zip(parts, chosen, strict=True)

@@ -355,7 +355,7 @@ class Conversation:
         system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
         messages = (*system, *earlier, turn.asked)
         sampling = effective_sampling(self.overrides, self.sampling)
-        ask = Ask(turn.number, messages, question.mode, question.keep, sampling)
+        ask = Ask(messages, question.mode, question.keep, sampling)
         ask = replace(ask, files=file_choice(self.overrides))
         return turn, replace(ask, skip_memory_check=question.despite_memory)
 
@@ -381,7 +381,7 @@ class Conversation:
         turn.previous_end = PreviousEnd(turn.state, turn.ended, turn.statistics)
         turn.state, turn.ended, turn.failure = TurnState.RUNNING, None, None
         messages = (*system, *earlier, turn.asked, answer)
-        ask = Ask(turn.number, messages, mode, keep, sampling)
+        ask = Ask(messages, mode, keep, sampling)
         return replace(ask, skip_memory_check=question.despite_memory)
 
     def find(self, number: int) -> Turn | None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from app.engine.engine import MlxEngine
 from app.errors import UserError
-from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Cancel, Close, Load, Reselect
+from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Close, Load
 from app.protocol.cost_model import Costs
-from app.protocol.engine import Engine
+from app.protocol.engine import AskedTurn, Engine
 from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded, Selected
 
 
@@ -24,6 +24,7 @@ class EngineSession:
         self._engine = engine or MlxEngine()
         self._events: queue.Queue[Event] = queue.Queue()
         self._engine.listen(self._events.put)
+        self._turn: AskedTurn | None = None
         self._saves = False
         if upkeep is not None:
             self.set_policy(upkeep)
@@ -60,21 +61,23 @@ class EngineSession:
         self._saves = upkeep.snapshot_folder is not None
         self._engine.send(upkeep)
 
-    def run(self, command: Ask) -> Iterator[Event]:
-        """The events of a turn, the last of which is `Finished` or `Failed`."""
-        self._engine.send(command)
+    def run(self, ask: Ask) -> Iterator[Event]:
+        """The events of a turn and all others meanwhile; the last is `Finished` or `Failed`."""
+        self._turn = self._engine.ask(ask, self._events.put)
         return self._events_until(Finished)
 
-    def reselect(self, command: Reselect) -> Selected:
+    def reselect(self, keep_ratio: float) -> Selected:
         """What the last turn would have selected; it must have scored its prompt."""
-        self._engine.send(command)
+        assert self._turn is not None
+        self._engine.reselect(self._turn, keep_ratio)
         *_, event = self._events_until(Selected)
         assert isinstance(event, Selected)
         return event
 
-    def cancel(self, turn: int) -> None:
-        """Safe in a signal handler: it only marks the turn."""
-        self._engine.send(Cancel(turn))
+    def cancel(self) -> None:
+        """Stop the running turn. Safe in a signal handler."""
+        if self._turn is not None:
+            self._turn.cancel()
 
     def drain(self) -> list[Event]:
         """Events that came outside of a turn, including those of closing."""

@@ -102,10 +102,10 @@ def _answer(
     try:
         report.show(session.load(load))
     except EngineError as error:
-        record(Failed(command.turn, error.problem, error.advice))
+        record(Failed(None, error.problem, error.advice))
         raise
     events = session.run(command)
-    with cancel_on_sigint(lambda: session.cancel(command.turn)):
+    with cancel_on_sigint(session.cancel):
         for event in events:
             record(event)
             report.show(event)

@@ -109,7 +109,7 @@ def evaluate(options: argparse.Namespace) -> int:
     def stop() -> None:
         nonlocal stopped
         stopped = True
-        session.cancel(0)
+        session.cancel()
 
     with EngineSession(upkeep=ALONE) as session:
         # What the model itself writes is measured, also of one that only quotes.

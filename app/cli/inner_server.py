@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.chat.shared_engine import SharedEngine
 from app.errors import UserError
 from app.paths import config_path, display_path
 from app.protocol.commands import Ask
-from app.protocol.events import Event
+from app.protocol.engine import Engine
+from app.protocol.events import Event, Loaded
 from app.protocol.server import OnAnswered
 from app.settings.definitions import Settings
 
@@ -31,15 +31,16 @@ class InnerServer:
     """Meets `LocalServer`. Requests use the pair of the app, and the `settings` of the moment at
     which it is started."""
 
-    def __init__(self, engine: SharedEngine, settings: Callable[[], Settings]) -> None:
+    def __init__(self, engine: Engine, settings: Callable[[], Settings]) -> None:
         self._engine, self._settings = engine, settings
         self._running: tuple[HttpServer, Server, threading.Thread] | None = None
         self._on_answered: OnAnswered = lambda ask, events: None
-        engine.on_pair = self._use_pair
+        engine.listen(self._on_event)
 
     @property
     def status(self) -> str:
-        return "Answering another program." if self._engine.guest.busy else ""
+        running = self._running
+        return "Answering another program." if running and running[1].queue.waiting else ""
 
     @property
     def port(self) -> int | None:
@@ -70,9 +71,7 @@ class InnerServer:
         )
         token, _ = read_token(config_path() / TOKEN_FILE)
         listening = listening_socket(HOST, PORT)
-        server = Server(
-            self._engine.guest, "", defaults, lambda messages: 0, on_answered=self._report
-        )
+        server = Server(self._engine, "", defaults, lambda messages: 0, on_answered=self._report)
         http = uvicorn_server(make_app(server, Access(HOST, token)), server.queue)
         _log_to_file()
         thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
@@ -89,12 +88,15 @@ class InnerServer:
         if self._running is None:
             return
         http, server, thread = self._running
-        self._engine.guest.stop()
         http.should_exit = True
         thread.join(STOP_SECONDS)
         http.force_exit = True  # requests still run
         server.drop_conversations()
         self._running = None
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, Loaded):
+            self._use_pair()
 
     def _use_pair(self) -> None:
         """Another pair answers from now on."""

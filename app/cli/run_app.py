@@ -63,7 +63,6 @@ def _open(
     settings = SettingsFile(settings_path())
     kv = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
     models, problem = _pair(target, draft, kv.bits, hosts, settings.settings)
-    from app.chat.shared_engine import SharedEngine
     from app.cli.hosts import HostsLookLater, connect
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
@@ -79,7 +78,7 @@ def _open(
     step = None
     if watched_by.restarted:  # in the conversation that was open
         news, attached, step = [AFTER_RESTART], (), RESTART_STEP
-    engine = SharedEngine(MlxEngine(step, connect=connect))
+    engine = MlxEngine(step, connect=connect)
     with capture_stderr(watched_by.log):
         app = SpecchatApp(
             engine,

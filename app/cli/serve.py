@@ -30,7 +30,7 @@ from app.util.sanitize import sanitize_line
 if TYPE_CHECKING:
     from app.serve.connections import HttpServer
     from app.serve.limits import App
-    from app.serve.queue import EngineQueue
+    from app.serve.queue import RequestQueue
 
 TOKEN_FILE = "serve-token"
 CONNECTIONS = BACKLOG = 256
@@ -108,7 +108,7 @@ def _port_advice(error: Exception) -> str:
     return "give --host an address of this machine, or leave it out"
 
 
-def uvicorn_server(app: App, queue: EngineQueue) -> HttpServer:
+def uvicorn_server(app: App, queue: RequestQueue) -> HttpServer:
     """Not started."""
     import uvicorn
 

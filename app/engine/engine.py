@@ -1,4 +1,4 @@
-"""The one engine thread: a queue of commands, the turn loop, cancel.
+"""The one engine thread: a queue of turns and commands, and the turn loop.
 
 The thread owns MLX: it loads, scores, prefills, decodes and frees. MLX itself is imported there,
 so that a screen can draw before it.
@@ -7,13 +7,15 @@ so that a screen can draw before it.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,14 +27,13 @@ from app.protocol.commands import (
     Ask,
     CachePolicy,
     CalibrateCosts,
-    Cancel,
     Close,
     Command,
     DropConversation,
     Load,
     PruneSnapshots,
-    Reselect,
 )
+from app.protocol.engine import AskedTurn, MakeAsk
 from app.protocol.events import (
     Closed,
     Event,
@@ -41,6 +42,7 @@ from app.protocol.events import (
     GpuLost,
     HostsLost,
     Listener,
+    Loaded,
     LoadingAlone,
     PairLost,
 )
@@ -73,7 +75,16 @@ class _CheckHosts:
     """Sent to the engine thread when another machine is gone."""
 
 
-_Queued = Command | _CheckMemory | _CheckHosts
+@dataclass(frozen=True, slots=True)
+class _Reselect:
+    turn: AskedTurn
+    keep_ratio: float
+
+
+_Queued = Command | AskedTurn | _Reselect | _CheckMemory | _CheckHosts
+
+FIRST, BACKGROUND = 0, 1
+"""Priorities of what waits."""
 
 
 class MlxEngine:
@@ -91,19 +102,18 @@ class MlxEngine:
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
         self._backend, self._connect = backend, connect
-        self._commands: queue.SimpleQueue[_Queued] = queue.SimpleQueue()
-        self._lock = threading.RLock()  # a signal handler may cancel while its thread sends
-        self._pending: dict[int, float] = {}
-        """When each unfinished turn was sent."""
-        self._cancelled: set[int] = set()
-        self._turn: int | None = None
-        """The running turn."""
+        self._waiting: queue.PriorityQueue[tuple[int, int, _Queued]] = queue.PriorityQueue()
+        self._order, self._numbers = itertools.count(), itertools.count(1)
+        self._lock = threading.Lock()
+        self._turn: AskedTurn | None = None
+        """The running turn, or the one whose selection is tried."""
         self._loads_requested = self._loads_started = 0
         """How many pairs were requested, and how many of them the thread has started to load."""
         self._closing = threading.Event()
-        self._listener: Listener = lambda event: None
+        self._listeners: tuple[Listener, ...] = ()
         # A daemon, so that a program that must end now need not wait for a step to finish.
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self.pair: tuple[Load, Loaded] | None = None
         self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
         self._lost: ShardsLost | None = None
@@ -114,24 +124,35 @@ class MlxEngine:
         self._refusal: Failed | None = None
         """Why no command that needs MLX or the GPU succeeds any more, if it is so."""
 
-    def listen(self, listener: Listener) -> None:
-        self._listener = listener
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        def remove() -> None:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+        self._listeners += (listener,)
+        return remove
+
+    def ask(
+        self, ask: Ask | MakeAsk, listener: Listener | None = None, background: bool = False
+    ) -> AskedTurn:
+        make_ask = (lambda: ask) if isinstance(ask, Ask) else ask
+        turn = AskedTurn(next(self._numbers), make_ask, listener)
+        self._put(turn, BACKGROUND if background else FIRST)
+        return turn
+
+    def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
+        self._put(_Reselect(turn, keep_ratio))
 
     def send(self, command: Command) -> None:
+        if isinstance(command, Load):
+            with self._lock:
+                self._loads_requested += 1
+        elif isinstance(command, Close):
+            self._closing.set()
+        self._put(command)
+
+    def _put(self, queued: _Queued, priority: int = FIRST) -> None:
         with self._lock:
-            match command:
-                case Cancel(turn):
-                    # Not queued: it is seen at the next step border. One that comes too late must
-                    # not stop a later turn of the same number.
-                    self._cancelled |= {turn} & self._pending.keys()
-                    return
-                case Ask():
-                    self._pending[command.turn] = time.perf_counter()
-                case Load():
-                    self._loads_requested += 1
-                case Close():
-                    self._closing.set()
-            self._commands.put(command)
+            self._waiting.put((priority, next(self._order), queued))
             if self._thread.ident is None:
                 self._thread.start()
 
@@ -162,8 +183,8 @@ class MlxEngine:
         wait: float | None = IDLE_DELAY
         while True:
             with suppress(queue.Empty):
-                return self._commands.get(timeout=wait)
-            while self._commands.empty() and self._idle_step():
+                return self._waiting.get(timeout=wait)[-1]
+            while self._waiting.empty() and self._idle_step():
                 pass
             wait = self._recheck_delay
 
@@ -201,37 +222,44 @@ class MlxEngine:
 
         mlx_patches.install()
         memory.set_limits()
-        changed = partial(self._commands.put, _CheckMemory())
+        changed = partial(self._put, _CheckMemory())
         self._monitor = MemoryMonitor(self._probe or system_probe(), changed)
         self._monitor.start()
 
     def _refuse(self, command: _Queued, refusal: Failed) -> None:
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
-        elif isinstance(command, Load | Ask | CalibrateCosts):
-            self._emit(replace(refusal, turn=command.turn if isinstance(command, Ask) else None))
+        elif isinstance(command, Load | CalibrateCosts):
+            self._emit(replace(refusal, turn=None))
+        elif isinstance(command, AskedTurn):
+            self._turn = command
+            self._emit(replace(refusal, turn=command.number))
+            self._turn = None
 
     def _emit(self, event: Event) -> None:
-        if isinstance(event, Finished | Failed) and event.turn is not None:
-            # Before calling the listener, which may send another turn with the same number.
-            with self._lock:
-                self._pending.pop(event.turn, None)
-                self._cancelled.discard(event.turn)
-        try:
-            self._listener(event)
-        except BaseException as error:  # the thread must outlive it
-            _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
+        """Events of the running turn go to its listener, all others to all of ours."""
+        if isinstance(event, Loaded) and self._loaded_by is not None:
+            self.pair = self._loaded_by, event
+        listeners = self._listeners
+        if self._turn is not None and getattr(event, "turn", None) is not None:
+            others = listeners if isinstance(event, HostsLost) else ()
+            listeners = tuple(dict.fromkeys((self._turn.listener, *others)))
+        for listener in listeners:
+            try:
+                listener(event)
+            except BaseException as error:  # the thread must outlive it
+                _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
         from app.engine.turn.failures import OUT_OF_MEMORY, to_failed
 
-        turn = self._turn = command.turn if isinstance(command, Ask) else None
+        turn = self._turn = command if isinstance(command, AskedTurn) else None
         try:
             if isinstance(command, Load):
                 self._load(command)
-            elif isinstance(command, Ask):
-                self._ask(command)
-            elif isinstance(command, Reselect):
+            elif isinstance(command, AskedTurn):
+                self._run(command)
+            elif isinstance(command, _Reselect):
                 self._reselect(command)
             elif isinstance(command, CachePolicy):
                 self._cache_policy = command
@@ -248,13 +276,12 @@ class MlxEngine:
             elif isinstance(command, _CheckMemory) and self._loaded is not None:
                 self._loaded.check_memory()
         except BaseException as error:  # the thread must outlive it; no signal is raised here
-            failure = to_failed(turn, error)
+            failure = to_failed(None if turn is None else turn.number, error)
             if failure.gpu_lost:
                 _log.error("the GPU is lost", exc_info=error)
         else:
-            return
-        finally:
             self._turn = None
+            return
         # Only after the except block: the error's traceback keeps the turn's arrays alive.
         if failure.problem == OUT_OF_MEMORY and self._loaded is not None:
             with suppress(Exception):  # out of memory is reported in any case
@@ -263,6 +290,7 @@ class MlxEngine:
             self._lose_gpu(failure, command)
         else:
             self._emit(failure)
+        self._turn = None
 
     def _lose_gpu(self, failure: Failed, command: _Queued | None = None) -> None:
         """Drop the pair without saving its caches, which needs the GPU, and refuse this command
@@ -294,7 +322,7 @@ class MlxEngine:
         )
         loaded, self._loaded_by = self._keep_loaded(pair), command
         if (shards := pair.target.shards) is not None:
-            shards.on_lost = partial(self._commands.put, _CheckHosts())
+            shards.on_lost = partial(self._put, _CheckHosts())
             if shards.lost is not None:  # before that
                 shards.on_lost()
         loaded.report_loaded(time.perf_counter() - started_at)
@@ -328,17 +356,21 @@ class MlxEngine:
             raise TurnError("No model is loaded", "load a model first")
         return self._loaded
 
-    def _ask(self, command: Ask) -> None:
+    def _run(self, turn: AskedTurn) -> None:
         from app.engine.model.loader import LoadStopped
         from app.engine.progress import TurnClock
         from app.engine.sharded.model import ShardsLost
 
-        sent = self._pending.get(command.turn)
+        cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
+        if self._stopped():
+            self._emit(cancelled)
+            return
+        command = turn.make_ask()
         clock = TurnClock(
-            command.turn,
+            turn.number,
             self._emit,
             self._stopped,
-            sent,
+            turn.asked_at,
             lambda: self._require_pair().pressure.poll(),
         )
         if (lost := self._lost) is None:
@@ -348,15 +380,15 @@ class MlxEngine:
             except ShardsLost as error:
                 lost = error
         lost.__traceback__ = None  # it keeps the turn's caches alive
-        rest, cancelled = command, Finished(command.turn, FinishReason.CANCELLED, "", (), None)
+        rest = command
         if clock.interrupted is not None:
             rest, cancelled = clock.interrupted.rest, clock.interrupted.cancelled
         try:
             with clock.timed(Phase.LOAD):
-                loaded = self._load_on_this_machine(lost, command.turn)
+                loaded = self._load_on_this_machine(lost, turn)
         except LoadStopped:
             self._emit(cancelled)
-            self._commands.put(_CheckHosts())
+            self._put(_CheckHosts())
             return
         loaded.run_turn(rest, clock, self._scored)
 
@@ -371,7 +403,7 @@ class MlxEngine:
             with suppress(TurnError, LoadStopped):  # PairLost says it, or another pair follows
                 self._load_on_this_machine(lost, None)
 
-    def _load_on_this_machine(self, lost: ShardsLost, turn: int | None) -> LoadedPair:
+    def _load_on_this_machine(self, lost: ShardsLost, turn: AskedTurn | None) -> LoadedPair:
         """Load the target here that was spread over machines. Raises TurnError if it does not load;
         there is no pair any more then. Raises LoadStopped if the turn is cancelled or, without one,
         another pair requested."""
@@ -405,17 +437,19 @@ class MlxEngine:
             self._emit(PairLost(str(lost), advice))
             raise TurnError(str(lost), advice) from None
         self._lost = None
-        self._emit(HostsLost(turn, f"{lost}, so {name} continues on this machine alone."))
+        number = None if turn is None else turn.number
+        self._emit(HostsLost(number, f"{lost}, so {name} continues on this machine alone."))
         loaded.costs.report()
         return loaded
 
     def _stopped(self) -> bool:
         """Whether the running turn should stop; False when there is none."""
-        return self._turn is not None and (self._turn in self._cancelled or self._closing.is_set())
+        turn = self._turn
+        return turn is not None and (turn.is_cancelled or self._closing.is_set())
 
     def _has_pending(self) -> bool:
         """Whether a command is waiting."""
-        return not self._commands.empty()
+        return not self._waiting.empty()
 
     def _delete(self, command: DropConversation | PruneSnapshots) -> None:
         """From the disk, too, whether a pair is loaded or not."""
@@ -429,8 +463,9 @@ class MlxEngine:
             if folder is not None:
                 remove_snapshot(Path(folder), command.conversation)
 
-    def _reselect(self, command: Reselect) -> None:
-        if (scored := self._scored.find(command.turn)) is not None:
+    def _reselect(self, command: _Reselect) -> None:
+        self._turn = command.turn
+        if (scored := self._scored.find(command.turn.number)) is not None:
             self._emit(scored.select(command.keep_ratio)[1])
 
     def _unload_pair(self) -> None:
@@ -445,6 +480,6 @@ class MlxEngine:
         self._forget_pair()
 
     def _forget_pair(self) -> None:
-        self._loaded = None
+        self._loaded = self.pair = None
         self._scored.clear()
         gc.collect()

@@ -105,7 +105,7 @@ class LoadedPair:
         except Cancelled as stop:
             if stop.ended is FinishReason.MEMORY:
                 raise TurnError(*MEMORY_EXHAUSTED) from None
-            cancelled = Finished(command.turn, FinishReason.CANCELLED, "", (), None)
+            cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
             self._emit(clock.whole(cancelled))
             return
         known = self.costs.costs, self.costs.usual_confidence, self.caches

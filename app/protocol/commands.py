@@ -73,7 +73,6 @@ class Ask:
     its `retrieved` already.
     """
 
-    turn: int
     messages: tuple[Message, ...]
     mode: Mode = Mode.AUTO
     keep_ratio: float = DEFAULT_KEEP_RATIO
@@ -94,22 +93,6 @@ class Ask:
     @property
     def question(self) -> str:
         return next(m.text for m in reversed(self.messages) if m.role is Role.USER)
-
-
-@dataclass(frozen=True, slots=True)
-class Reselect:
-    """Select again from the scores of this turn, if it was scored and is the last one of its
-    conversation; answered by `Selected` at once. At AUTO_KEEP what the scores choose."""
-
-    turn: int
-    keep_ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Stop the turn (running or queued) at the next step boundary."""
-
-    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +140,4 @@ class Close:
     """Cancel what runs, save caches, and end the engine thread."""
 
 
-Command = (
-    Load
-    | Ask
-    | Reselect
-    | Cancel
-    | CachePolicy
-    | CalibrateCosts
-    | DropConversation
-    | PruneSnapshots
-    | Close
-)
+Command = Load | CachePolicy | CalibrateCosts | DropConversation | PruneSnapshots | Close

@@ -25,7 +25,7 @@ from app.protocol.server import OnAnswered
 from app.protocol.stats import FinishReason, Statistics
 from app.serve.continuations import Continuations
 from app.serve.failures import AnswerFailed
-from app.serve.queue import EngineQueue, Request
+from app.serve.queue import Request, RequestQueue
 from app.serve.stops import StopFinder
 
 PATIENCE = 5.0
@@ -76,7 +76,7 @@ class Answer:
 
     async def pieces(
         self,
-        queue: EngineQueue,
+        queue: RequestQueue,
         continuations: Continuations,
         engine: Engine,
         on_answered: OnAnswered | None = None,
@@ -87,7 +87,7 @@ class Answer:
             name, messages, dropped = continuations.place(self.ask.messages)
             if dropped is not None:
                 engine.send(DropConversation(dropped))
-            self.ask = replace(self.ask, messages=messages, conversation=name)
+            self.ask = replace(self.ask, messages=messages, conversation=name, on_disk=False)
             return self.ask
 
         ended: Finished | None = None
@@ -189,9 +189,9 @@ class Answer:
     def _report(self, ended: Finished | None, on_answered: OnAnswered) -> None:
         text, ids = self._whole(ended)
         reason = self.finish_reason if ended is not None else FinishReason.CANCELLED
-        known, turn = ids or (), self.ask.turn
-        written = Token(turn, known, text, self.thinking)
-        end = Finished(turn, reason, text, known, self.statistics)
+        known = ids or ()
+        written = Token(0, known, text, self.thinking)
+        end = Finished(0, reason, text, known, self.statistics)
         try:
             on_answered(self.ask, [*self._events, written, end])
         except Exception as error:  # the client has its answer all the same

@@ -31,7 +31,7 @@ from app.serve.cutting import LONG, TAIL
 from app.serve.failures import RETRY_SECONDS, AnswerFailed
 from app.serve.limits import FAULT, App, Limits, error_body
 from app.serve.openai_format import OpenAiFormat
-from app.serve.queue import EngineQueue, QueueFull
+from app.serve.queue import QueueFull, RequestQueue
 from app.serve.requests import (
     BadRequest,
     ChatRequest,
@@ -74,7 +74,7 @@ class Server:
         to_text: Callable[[Sequence[int]], str] = lambda ids: "",
     ) -> None:
         self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
-        self.queue, self._continuations = EngineQueue(engine, waiting), Continuations()
+        self.queue, self._continuations = RequestQueue(engine, waiting), Continuations()
         self.remembered = Remembered()
         self.use_pair(model, count, needs_document, context, to_text)
 
@@ -93,9 +93,8 @@ class Server:
 
     def drop_conversations(self) -> None:
         """Forget earlier requests, and free their caches."""
-        with self.queue.sending:
-            for name in self._continuations.clear():
-                self.engine.send(DropConversation(name))
+        for name in self._continuations.clear():
+            self.engine.send(DropConversation(name))
 
     async def respond(
         self,

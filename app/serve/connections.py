@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from app.serve.queue import EngineQueue
+from app.serve.queue import RequestQueue
 
 HEADER_SECONDS = 60.0
 """For which a connection may stay open without a whole header of the next request."""
@@ -56,7 +56,7 @@ class HttpServer(uvicorn.Server):
     """Starts and stops the queue itself: ASGI's own events for that come only once no request runs,
     or not at all. Ends when the engine has lost the GPU."""
 
-    def __init__(self, config: uvicorn.Config, queue: EngineQueue) -> None:
+    def __init__(self, config: uvicorn.Config, queue: RequestQueue) -> None:
         super().__init__(config)
         self._queue = queue
 

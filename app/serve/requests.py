@@ -434,7 +434,7 @@ def to_ask(
         **thoughts,
     )
     mode, keep = _reading(request, headers, defaults)
-    return Ask(0, messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
+    return Ask(messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
 
 
 def _sampling(request: _Common) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from app.chat.engine_session import EngineError, EngineSession
-from app.protocol.commands import Ask, Load, Reselect
+from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role
@@ -114,7 +114,6 @@ class Runner:
         self._corpus = Corpus(settings.files, tokens)
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
         """The messages so far of every unfinished chat."""
-        self._turn = 0
         self._last_found: Record | None = None
         """The last turn's, if it only looked for a passage."""
         self._stopped = False
@@ -125,7 +124,7 @@ class Runner:
     def cancel(self) -> None:
         """Stop at the next step boundary. Safe in a signal handler."""
         self._stopped = True
-        self._session.cancel(self._turn)
+        self._session.cancel()
 
     def run(self, on_progress: Callable[[Status], None] = lambda status: None) -> Outcome:
         """Measures everything that is not in the log yet, until it is cancelled. `on_progress` is
@@ -249,7 +248,7 @@ class Runner:
             if last is None or last.reading != Reading.SPARSE:  # nothing can be reselected
                 return last if last is None else replace(last, keep=config.keep)
             self._last_found = last
-        event = self._session.reselect(Reselect(self._turn, config.keep))
+        event = self._session.reselect(config.keep)
         return replace(
             last,
             keep=config.keep,
@@ -272,14 +271,13 @@ class Runner:
         self, item: Item, config: ReadConfig, messages: tuple[Message, ...]
     ) -> tuple[Record | None, Finished | None]:
         """One turn: no record when it was cancelled, no `Finished` when it failed."""
-        self._turn += 1
         guard: str | None = None
         buckets: tuple[float, ...] | None = None
         passage: float | None = None
         event: Event | None = None
         for event in self._session.run(self._ask(item, config, messages)):
             if self._stopped:
-                self._session.cancel(self._turn)  # again: the first may have come too early
+                self._session.cancel()  # again: the first may have come too early
             if isinstance(event, Planned):
                 guard = event.guard or guard
             if isinstance(event, ImportanceMap):
@@ -322,7 +320,6 @@ class Runner:
         tuning = self._tunings.get(config.scoring, TUNING)
         conversation = None if item.chat is None else f"{item.chat}/{config}"
         return Ask(
-            self._turn,
             messages,
             config.mode,
             config.keep,

@@ -33,7 +33,7 @@ from app.engine import engine
 from app.engine.backend.blas import load_openblas
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy
-from app.protocol.events import Event, Finished, Listener, Token
+from app.protocol.events import Event, Finished, Token
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 from app.sessions.store import Store
@@ -75,20 +75,16 @@ class Watched(MlxEngine):
 
     pause = 0.0
 
-    def listen(self, listener: Listener) -> None:
-        def heard(event: Event) -> None:
-            listener(event)
-            if isinstance(event, Token):
-                time.sleep(self.pause * len(event.ids))
-
-        super().listen(heard)
+    def _emit(self, event: Event) -> None:
+        super()._emit(event)
+        if isinstance(event, Token):
+            time.sleep(self.pause * len(event.ids))
 
 
 def watch_upkeep(saved: threading.Event) -> None:
     load_openblas()  # before MLX is imported
-    from app.engine.memory.background_prefill import BackgroundPrefill
-
     from app.engine.cache.snapshot import Snapshots
+    from app.engine.memory.background_prefill import BackgroundPrefill
 
     announce(BackgroundPrefill, "step", "healing")
     save = Snapshots.save
@@ -136,7 +132,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
 
 
 def answer(session: EngineSession, asked: StoredTurn) -> None:
-    id, text = asked.command.turn, ""
+    id, text = asked.turn.number, ""
     say(phase="reading")
     for event in session.run(asked.command):
         if isinstance(event, Token):

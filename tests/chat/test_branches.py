@@ -33,8 +33,7 @@ def chat(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoredConve
 
 def play(asked: StoredTurn, answer: str, ended: FinishReason = FinishReason.STOP) -> Turn:
     engine = FakeEngine(Story(answer=answer, ended=ended), stepping=True)
-    engine.listen(asked.apply)
-    engine.send(asked.command)
+    engine.ask(asked.command, asked.apply)
     engine.advance_to(lambda event: isinstance(event, Finished | Failed))
     asked.wait()
     return asked.turn

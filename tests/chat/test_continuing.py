@@ -41,8 +41,7 @@ def kept(store: Store, models: ModelPair = MODELS) -> StoredConversation:
 
 def play(asked: StoredTurn, story: Story) -> None:
     engine = FakeEngine(story)
-    engine.listen(asked.apply)
-    engine.send(asked.command)
+    engine.ask(asked.command, asked.apply)
     asked.wait()
 
 
@@ -71,7 +70,7 @@ def test_a_continued_answer_is_one_answer_with_figures_of_all_of_it(
     assert (answer.text, answer.token_ids) == ("The tenant ", ids)
     assert (asked.command.mode, asked.command.keep_ratio) == (Mode.SPARSE, 0.3)
     assert asked.command.sampling.stop_repeats is (ended is not FinishReason.REPEATED)
-    assert asked.command.turn == turn.number
+    assert asked.turn.number == turn.number
     play(asked, Story("pays."))
     assert (turn.text, turn.state, turn.can_continue) == ("The tenant pays.", TurnState.DONE, False)
     assert turn.statistics == replace(

@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def ask(*messages: Message, name: str = "request 1") -> Ask:
-    return Ask(1, messages, conversation=name)
+    return Ask(messages, conversation=name)
 
 
 def events(text: str = "The tenant.", ids: tuple[int, ...] = (7, 8)) -> list[Event]:
@@ -142,8 +142,7 @@ def test_an_answer_without_ids_is_in_the_next_prompt_by_its_text(store: Store) -
     from tests.fakes import FakeEngine
 
     engine, received = FakeEngine(), list[Event]()
-    engine.listen(received.append)
-    engine.send(ask(QUESTION))
+    engine.ask(ask(QUESTION), received.append)
     end = received[-1]
     assert isinstance(end, Finished)
     cut = [Token(1, (), "The"), Finished(1, FinishReason.STOP, "The", (), end.statistics)]

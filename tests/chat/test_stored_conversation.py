@@ -54,8 +54,7 @@ def opened(store: Store, models: ModelPair = MODELS) -> StoredConversation:
 def play(turn: StoredTurn, story: Story | None = None) -> Statistics | None:
     """Let the scripted engine answer."""
     engine = FakeEngine(story or Story(), stepping=True)
-    engine.listen(turn.apply)
-    engine.send(turn.command)
+    engine.ask(turn.command, turn.apply)
     last = engine.advance_to(lambda event: isinstance(event, Finished | Failed))
     turn.wait()
     return last.statistics if isinstance(last, Finished) else None
@@ -86,7 +85,6 @@ def test_the_second_ask_is_the_first_with_its_answer(store: Store) -> None:
     second = ask(store, "When?")
     ids = tuple(1000 + index for index in range(3))
     assert second.command == Ask(
-        turn=second.command.turn,
         messages=(
             Message(Role.USER, "Who pays?", (CONTRACT, LETTER)),
             Message(Role.ASSISTANT, "The tenant.", token_ids=ids),
@@ -98,18 +96,18 @@ def test_the_second_ask_is_the_first_with_its_answer(store: Store) -> None:
         conversation="1",
     )
     assert first.command.messages == second.command.messages[:1]
-    assert first.command.turn != second.command.turn
+    assert first.turn.number != second.turn.number
 
 
 def test_turns_of_several_conversations_have_numbers_of_their_own(store: Store) -> None:
     turns = [ask(store, "One?", conversation=None) for _ in range(2)]
-    assert len({turn.command.turn for turn in turns}) == 2
+    assert len({turn.turn.number for turn in turns}) == 2
     assert [turn.command.conversation for turn in turns] == ["1", "2"]
 
 
 def test_what_was_generated_is_kept_exactly(store: Store) -> None:
     turn = ask(store, "Who?")
-    ids, number = (5, 2**31, 70_000, 0), turn.command.turn
+    ids, number = (5, 2**31, 70_000, 0), turn.turn.number
     turn.apply(Token(number, ids[:2], "The té"))
     turn.apply(Token(number, ids[2:], "\r\nnant", thinking="hm"))
     turn.apply(Finished(number, FinishReason.STOP, "The té\r\nnant", ids, None))
@@ -137,9 +135,8 @@ def test_the_read_map_names_messages_by_their_ids(store: Store) -> None:
     turn = ask(store, "And here?", LETTER)
     engine = FakeEngine()
     events: list[object] = []
-    engine.listen(events.append)
-    engine.send(turn.command)
-    number = turn.command.turn
+    engine.ask(turn.command, events.append)
+    number = turn.turn.number
     spans = (Span(0, 4, SpanReason.PINNED), Span(8, 9, SpanReason.IMPORTANT, 2.5))
     texts = (SpanText(0, 0, 0, 1, 5), SpanText(1, 2, 0, 0, 3))
     turn.apply(ImportanceMap(number, (0.0, 0.5, 1.0), 4, 4))
@@ -188,7 +185,7 @@ def test_a_failed_turn_is_kept_with_its_sentence_and_left_out(store: Store) -> N
 
 def _crashed(store: Store, tmp_path: Path, turn: StoredTurn) -> Path:
     """The store's folder as a crash leaves it after half an answer."""
-    turn.apply(Token(turn.command.turn, (1, 2), "Half"))
+    turn.apply(Token(turn.turn.number, (1, 2), "Half"))
     deadline = time.monotonic() + 30
     while store.branch(1)[-1].text != "Half":
         assert time.monotonic() < deadline
@@ -236,7 +233,7 @@ def test_asking_again_takes_the_place_of_the_last_answer(store: Store) -> None:
     assert (again.command.mode, again.command.keep_ratio) == (Mode.FULL, 0.5)
     play(again, Story(answer="Better."))
     assert [message.text for message in store.branch(1)] == ["One?", "Yes.", "Two?", "Better."]
-    assert len(store.versions(again.command.turn)) == 2
+    assert len(store.versions(again.turn.number)) == 2
 
 
 @pytest.mark.parametrize(
@@ -339,7 +336,7 @@ def test_it_can_be_shown_without_a_lost_document_but_not_gone_on_with(
 
 def test_thinking_is_kept_beside_the_answer(store: Store) -> None:
     turn = ask(store, "Who?")
-    number = turn.command.turn
+    number = turn.turn.number
     turn.apply(Token(number, (1, 2), "", thinking="The tenant"))
     turn.apply(Token(number, (3,), "He.", thinking=", surely."))
     turn.apply(Finished(number, FinishReason.STOP, "He.", (1, 2, 3), None))
@@ -367,8 +364,8 @@ def test_applying_never_waits_for_the_disk(store: Store) -> None:
     assert store._writer is not None
     store._writer.submit(lambda _: held.set() or release.wait(30), 0)
     assert held.wait(30)
-    turn.apply(Token(turn.command.turn, (1,), "He."))
-    turn.apply(Finished(turn.command.turn, FinishReason.STOP, "He.", (1,), None))
+    turn.apply(Token(turn.turn.number, (1,), "He."))
+    turn.apply(Finished(turn.turn.number, FinishReason.STOP, "He.", (1,), None))
     assert turn.saved is not None
     assert not turn.saved.done()
     release.set()
@@ -381,7 +378,7 @@ def test_an_end_that_cannot_be_kept_is_told_and_kept_later(store: Store, tmp_pat
     assert store._writer is not None
     store._writer._connection.execute("PRAGMA query_only = 1")
     for turn in turns:
-        number = turn.command.turn
+        number = turn.turn.number
         turn.apply(Token(number, (1,), "He.", "Hm."))
         turn.apply(Finished(number, FinishReason.STOP, "He.", (1,), None))
         with pytest.raises(StoreError, match="only read"):

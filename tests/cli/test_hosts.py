@@ -93,9 +93,9 @@ def test_the_app_takes_them_from_the_environment(
 
 
 def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    Report(Ask(1, ())).show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
+    Report(Ask(())).show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
     assert capsys.readouterr().err == "␛[1m10.0.0.2 is gone.\n"
-    Report(Ask(1, ())).show(LoadingAlone("10.0.0.2 is gone"))
+    Report(Ask(())).show(LoadingAlone("10.0.0.2 is gone"))
     assert "10.0.0.2 is gone. Loading the target on this machine…" in capsys.readouterr().err
 
 

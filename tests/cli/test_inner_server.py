@@ -13,13 +13,12 @@ import httpx2 as httpx
 import pytest
 
 from app.chat.model_pairs import resolve_pair
-from app.chat.shared_engine import SharedEngine
 from app.cli import inner_server, serve
 from app.cli.inner_server import InnerServer
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.protocol.commands import Ask, CachePolicy, Close, Load
-from app.protocol.events import Finished, Loaded
+from app.protocol.events import Finished, Loaded, Token
 from app.protocol.options import BackgroundPolicy
 from app.protocol.prompt import Message, Role
 from app.settings.definitions import Settings
@@ -34,7 +33,7 @@ class App:
 
     def __init__(self, snapshots: Path) -> None:
         self.events: queue.Queue[Any] = queue.Queue()
-        self.engine = SharedEngine(MlxEngine())
+        self.engine = MlxEngine()
         self.engine.listen(self.events.put)
         self.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(snapshots)))
 
@@ -90,10 +89,9 @@ def test_programs_and_the_app_ask_one_pair(app: App, port: int, tmp_path: Path) 
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     again = post(port, "And that of gate 9?")
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 1000
-    app.engine.send(Ask(1, (Message(Role.USER, "Who?"),), conversation="mine"))
-    finished = app.until(Finished)
-    assert finished.turn == 1
-    assert not [each for each in app.events.queue if getattr(each, "turn", 1) not in (1, None)]
+    app.engine.ask(Ask((Message(Role.USER, "Who?"),), conversation="mine"), app.events.put)
+    app.until(Finished)
+    assert not [each for each in app.events.queue if isinstance(each, Token | Finished)]
     assert server.status == ""
     assert server.switch() == "Server stopped."
     with pytest.raises(httpx.ConnectError):
@@ -149,7 +147,7 @@ def test_it_ends_and_starts_again_while_a_request_runs(app: App, port: int) -> N
     assert found == [503]
     server.switch()
     assert post(port, "What is the code of gate 9?")["usage"]["completion_tokens"]
-    app.engine.send(Ask(1, (Message(Role.USER, "Who?"),), conversation="mine"))
+    app.engine.ask(Ask((Message(Role.USER, "Who?"),), conversation="mine"), app.events.put)
     app.until(Finished)
     until(lambda: not server.status)
     until(lambda: answered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +12,8 @@ from app.engine.backend.device import Backend
 from app.engine.backend.memory_probes import MemoryProbe
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import Connect
-from app.protocol.commands import Ask, Cancel, Close, Command, Load
+from app.protocol.commands import Ask, Close, Command, Load
+from app.protocol.engine import AskedTurn
 from app.protocol.events import Closed, Event, Failed, Finished, Loaded
 from app.protocol.hosts import Hosts
 from app.protocol.options import Mode, Sampling
@@ -35,14 +37,13 @@ LONG_TEXT = gates(60)
 
 
 def question(
-    turn: int = 1,
     mode: Mode = Mode.SPARSE,
     keep: float = 0.25,
     tokens: int = 12,
     text: str = TEXT,
 ) -> Ask:
     message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", text),))
-    return Ask(turn, (message,), mode, keep, Sampling(max_tokens=tokens))
+    return Ask((message,), mode, keep, Sampling(max_tokens=tokens))
 
 
 class Driver:
@@ -59,10 +60,15 @@ class Driver:
         self.engine = MlxEngine(step, probe or ScriptedProbe(), backend=backend, connect=connect)
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
+        self.turn: AskedTurn | None = None
+        """The last one that was asked."""
+        self._asking = threading.RLock()
         self._queue: queue.Queue[Event] = queue.Queue()
         self.engine.listen(self._take)
 
     def _take(self, event: Event) -> None:
+        with self._asking:  # `turn` is known
+            pass
         self.on_event(event)
         self._queue.put(event)
 
@@ -84,11 +90,23 @@ class Driver:
         self.engine.send(Load(str(target), named, hosts=hosts, kv_bits=kv_bits))
         return self.until(Loaded, Failed)
 
-    def run(self, command: Command) -> Event:
-        """The turn's last event; `events` then holds only this turn's."""
+    def ask(self, ask: Ask) -> AskedTurn:
+        with self._asking:
+            self.turn = self.engine.ask(ask, self._take)
+        return self.turn
+
+    def run(self, command: Ask | Command) -> Event:
+        """The last event; `events` then holds only those since."""
         self.events.clear()
-        self.engine.send(command)
+        if isinstance(command, Ask):
+            self.ask(command)
+        else:
+            self.engine.send(command)
         return self.until(Finished, Failed)
+
+    def cancel(self) -> None:
+        if self.turn is not None:
+            self.turn.cancel()
 
     def answer(self, command: Ask) -> Finished:
         event = self.run(command)
@@ -98,10 +116,10 @@ class Driver:
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
-    def cancel_when(self, wanted: Callable[[Event], bool], turn: int) -> None:
+    def cancel_when(self, wanted: Callable[[Event], bool]) -> None:
         def act(event: Event) -> None:
             if wanted(event):
-                self.engine.send(Cancel(turn))
+                self.cancel()
 
         self.on_event = act
 

@@ -36,10 +36,10 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
     assert isinstance(loaded, Loaded), loaded
     text = " ".join(f"The code of gate {n} is {n * 37 % 1009}." for n in range(gates))
     message = Message(Role.USER, "What is the code of gate 7?", (Document("g", text),))
-    for turn, mode in enumerate(modes):
+    for mode in modes:
         tuning = Tuning(dense_below=1 << 20)  # auto would read densely
         sampling, dare = Sampling(max_tokens=4), mode.endswith("!")
-        ask = Ask(turn, (message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
+        ask = Ask((message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
         ask = replace(ask, skip_memory_check=dare)
         event = driver.run(ask)
         said = [getattr(e, "message", "") for e in driver.events]

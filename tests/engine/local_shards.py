@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+
 from app.engine.sharded.model import Operation, ShardsLost
 from app.engine.sharded.runner import ShardRunner, load_shard
-
 from app.protocol.commands import Load
 
 

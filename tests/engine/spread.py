@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from app.engine.sharded.model import Operation, ShardsLost
 from app.engine.turn.decode import Decoder
-
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
     Event,

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from app.engine.turn.cost_store import FEWEST_ANSWERS
 from app.engine.turn.decode import is_unsure
 from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
-
-from app.protocol.commands import Reselect
 from app.protocol.cost_model import Costs
 from app.protocol.events import Finished, Loaded, Planned, Selected
 from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Tuning
@@ -50,7 +49,7 @@ def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
 def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
     keeps = [
         statistics(
-            loaded.run(replace(ASK, turn=turn, conversation=None, tuning=Tuning(keep_above=above)))
+            loaded.run(replace(ASK, conversation=None, tuning=Tuning(keep_above=above)))
         ).keep_ratio
         for turn, above in enumerate((0.9, 0.3, 0.01), 1)
     ]
@@ -60,23 +59,23 @@ def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
 
 def test_another_keep_is_previewed_with_what_auto_would_take(loaded: Driver) -> None:
     chosen = statistics(loaded.run(ASK)).keep_ratio
-    loaded.engine.send(Reselect(1, 0.6))
+    loaded.engine.reselect(loaded.turn, 0.6)
     preview = loaded.until(Selected)
     assert (preview.keep_ratio, preview.auto_keep) == (0.6, chosen)
-    loaded.engine.send(Reselect(1, AUTO_KEEP))
+    loaded.engine.reselect(loaded.turn, AUTO_KEEP)
     assert loaded.until(Selected).keep_ratio == chosen
 
 
 def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
     """And not, as at a fixed keep, a share of keep."""
     first = statistics(loaded.run(ASK))
-    later = replace(question(2, keep=AUTO_KEEP), conversation="x")
+    later = replace(question(keep=AUTO_KEEP), conversation="x")
     message = replace(later.messages[0], text="What is the code of gate 30?")
     later = replace(later, messages=(message,))
     loaded.run(later)
     selected = loaded.of(Selected)[-1]
     assert selected.auto_keep is not None
-    alone = statistics(loaded.run(replace(later, turn=3, conversation="y")))
+    alone = statistics(loaded.run(replace(later, conversation="y")))
     fresh = {p for span in loaded.of(Selected)[-1].spans for p in range(span.start, span.end)}
     reread = {p for span in selected.spans for p in range(span.start, span.end)}
     assert fresh <= reread
@@ -126,7 +125,7 @@ def test_the_next_turn_is_predicted_at_what_this_one_chose(
     chosen = statistics(loaded.run(ask)).keep_ratio
     assert loaded.of(Planned)[-1].ttft == pytest.approx(2_000, rel=0.05)
     assert chosen < DEFAULT_KEEP_RATIO
-    loaded.run(replace(ask, turn=2))
+    loaded.run(ask)
     assert loaded.of(Planned)[-1].ttft == pytest.approx(10_000 * chosen, rel=0.05)
 
 

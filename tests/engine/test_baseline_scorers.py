@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from app.engine.scorers.selection import select
 
 from app.engine.scorers import baseline_scorers
+from app.engine.scorers.selection import select
 
 CHUNK = 32
 

@@ -8,8 +8,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import Transient
-from app.engine.scorers.draft_scoring import score
 from mlx_lm.utils import load_model
 from numpy.typing import NDArray
 
@@ -17,6 +15,8 @@ from app.engine.backend import block_sparse, mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.prefill import StepSize, make_stock_cache
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.sizes import Transient
+from app.engine.scorers.draft_scoring import score
 from app.models.embedded import draft_path
 from app.protocol.options import Blocks, Tuning
 from tests.tiny import VOCABULARY, build

@@ -10,6 +10,9 @@ from threading import Event, Thread
 import mlx.core as mx
 import numpy as np
 import pytest
+
+from app.chat.model_pairs import resolve_pair
+from app.engine.model import text_encoder
 from app.engine.model.text_encoder import (
     BATCH,
     PIECE,
@@ -19,13 +22,10 @@ from app.engine.model.text_encoder import (
     built_in_encoder,
     encode,
 )
+from app.engine.pair_loader import load_pair
 from app.engine.scorers.built_in_draft import built_in_scores, trust
 from app.engine.scorers.embedding_scores import embedding_scores
 from app.engine.scorers.selection import select
-
-from app.chat.model_pairs import resolve_pair
-from app.engine.model import text_encoder
-from app.engine.pair_loader import load_pair
 from app.models.embedded import BUILT_IN, target_path
 from app.protocol.commands import Load
 from app.protocol.events import ImportanceMap, Loaded, PhaseProgress, Selected
@@ -217,7 +217,7 @@ def test_an_answer_that_was_stopped_before_any_text_has_finite_scores(foreign: b
             Message(Role.ASSISTANT, "", token_ids=(5, 6)),
             Message(Role.USER, "Who may copy it?"),
         )
-        ask = replace(question(1, Mode.SPARSE, 0.2, tokens=2), messages=messages)
+        ask = replace(question(Mode.SPARSE, 0.2, tokens=2), messages=messages)
         statistics = driver.answer(ask).statistics
     finally:
         driver.close()
@@ -249,9 +249,9 @@ def test_a_target_without_a_draft_reads_sparsely() -> None:
         loaded = driver.until(Loaded)
         assert isinstance(loaded, Loaded)
         assert (loaded.draft, loaded.dense_only) == (None, None)
-        for turn, (text, passage) in enumerate(ASKED.items(), 1):
+        for text, passage in ASKED.items():
             message = Message(Role.USER, text, (Document("gpl", LICENCE),))
-            ask = question(turn, Mode.SPARSE, 0.2, tokens=2)
+            ask = question(Mode.SPARSE, 0.2, tokens=2)
             driver.events.clear()
             finished = driver.answer(replace(ask, messages=(message,)))
             assert finished.statistics

@@ -11,15 +11,15 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.memory.conversation_cache import ScoredPrompt
-from app.engine.model.loader import CacheMaker
-from app.engine.scorers.attention_scores import AttentionObserver
 
 from app.engine.cache import prefix_cache
 from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.memory.conversation_cache import ScoredPrompt
+from app.engine.model.loader import CacheMaker
 from app.engine.scorers import draft_scoring
+from app.engine.scorers.attention_scores import AttentionObserver
 from app.engine.turn import prompt_reader
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, FellBackToDense, Finished
@@ -180,7 +180,7 @@ MORE = " ".join(f"Gate {n} was opened on day {n * 53 % 97}." for n in range(12))
 def first_question(turn: int = 1) -> Ask:
     message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", TEXT),))
     sampling = Sampling(max_tokens=3)
-    return Ask(turn, (message,), Mode.SPARSE, 0.2, sampling, conversation="c")
+    return Ask((message,), Mode.SPARSE, 0.2, sampling, conversation="c")
 
 
 def follow_up(first: Ask, answer: Finished, turn: int, name: str | None) -> Ask:
@@ -188,7 +188,7 @@ def follow_up(first: Ask, answer: Finished, turn: int, name: str | None) -> Ask:
     said = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
     asked = Message(Role.USER, "And of gate 41?", (Document("more.txt", MORE),))
     messages = (*first.messages, said, asked)
-    return replace(first, turn=turn, messages=messages, conversation=name)
+    return replace(first, messages=messages, conversation=name)
 
 
 @pytest.mark.parametrize(

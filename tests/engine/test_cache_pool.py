@@ -80,7 +80,7 @@ def ask(turn: int, *texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c"
         Message(roles[i % 2], text, documents if i == 0 else ()) for i, text in enumerate(texts)
     )
     sampling = Sampling(max_tokens=8)
-    return Ask(turn, messages, mode, kw.pop("keep", 0.2), sampling, conversation=name, **kw)
+    return Ask(messages, mode, kw.pop("keep", 0.2), sampling, conversation=name, **kw)
 
 
 def reply(driver: Driver, question: Ask) -> tuple[Message, Finished]:
@@ -90,7 +90,7 @@ def reply(driver: Driver, question: Ask) -> tuple[Message, Finished]:
 
 def second(question: Ask, answer: Message, turn: int, text: str) -> Ask:
     messages = (*question.messages, answer, Message(Role.USER, text))
-    return replace(question, turn=turn, messages=messages)
+    return replace(question, messages=messages)
 
 
 def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
@@ -127,7 +127,7 @@ def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
     _, later = reply(loaded, full)
     assert later.statistics
     assert later.statistics.reused_tokens >= event.total
-    fresh = replace(full, turn=3, conversation=None)
+    fresh = replace(full, conversation=None)
     assert loaded.answer(fresh).generated_ids == later.generated_ids
 
 
@@ -183,7 +183,7 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
 
     third = second(question, answer, 2, "And that of gate 40?")
     driver = opened()
-    driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE, 2)
+    driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE)
     assert driver.answer(third).finish_reason is FinishReason.CANCELLED
     driver.on_event = lambda event: None
     later = driver.answer(third)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from app.engine.scorers.draft_scoring import ScoringError
 
 from app.engine import engine
-from app.protocol.commands import Ask, CachePolicy, Reselect
+from app.engine.scorers.draft_scoring import ScoringError
+from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
     FellBackToDense,
@@ -72,7 +72,7 @@ def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Dri
     assert 0 < chosen.selected_tokens < 0.3 * chosen.prompt_tokens
     scored = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
     assert scored[0].done > 0.9 * scored[0].total, "the draft has the document"
-    loaded.engine.send(Reselect(2, 0.5))
+    loaded.engine.reselect(loaded.turn, 0.5)
     more = loaded.until(Selected)
     assert isinstance(more, Selected)
     assert more.selected_tokens > chosen.selected_tokens
@@ -82,7 +82,7 @@ def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> Non
     question, answer, _ = read_in_background(loaded)
     later = second(question, answer, 2, "And that of gate 40?")
     shown = loaded.answer(later)
-    full = replace(later, turn=3, mode=Mode.FULL, conversation=None)
+    full = replace(later, mode=Mode.FULL, conversation=None)
     assert loaded.answer(full).generated_ids == shown.generated_ids
 
 

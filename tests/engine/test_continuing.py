@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlx_lm.utils import load_tokenizer
+
 from app.engine.model.prompt import PromptBuilder
 from app.engine.model.token_stream import TokenStream
 from app.engine.turn.decode import Decoder
-from mlx_lm.utils import load_tokenizer
-
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Finished,
@@ -50,7 +50,7 @@ def continued(question: Ask, finished: Finished, turn: int = 2, known: bool = Tr
     ids = finished.generated_ids if known else None
     answer = Message(Role.ASSISTANT, finished.text, token_ids=ids)
     messages = (*question.messages, answer)
-    return replace(question, turn=turn, messages=messages, sampling=Sampling(max_tokens=MORE))
+    return replace(question, messages=messages, sampling=Sampling(max_tokens=MORE))
 
 
 def prefilled(driver: Driver) -> int:
@@ -71,7 +71,7 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     text = "".join(event.text for event in driver.of(Token))
     assert prefilled(driver) < 40, "what was read is not read again"
     assert not driver.of(Selected)
-    whole = cut(replace(question, turn=3, conversation="other"), FIRST + MORE)
+    whole = cut(replace(question, conversation="other"), FIRST + MORE)
     at_once = driver.answer(whole)
     assert rest.generated_ids == at_once.generated_ids
     assert rest.text == at_once.text == first.text + text
@@ -91,22 +91,20 @@ def test_what_the_penalty_for_repetition_saw_counts_in_the_second_part(
         sampling=Sampling(repetition_penalty=penalty, max_tokens=MORE),
     )
     expected = loaded.answer(whole).generated_ids
-    first = loaded.answer(
-        replace(whole, turn=2, sampling=replace(whole.sampling, max_tokens=written))
-    )
+    first = loaded.answer(replace(whole, sampling=replace(whole.sampling, max_tokens=written)))
     left = replace(whole.sampling, max_tokens=MORE - written)
-    rest = loaded.answer(replace(continued(whole, first, turn=3), sampling=left))
+    rest = loaded.answer(replace(continued(whole, first), sampling=left))
     assert rest.generated_ids == expected
 
 
 def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
     question = cut(ask(1, "What is the code of gate 7?"), 400)
-    loaded.cancel_when(lambda event: isinstance(event, Token), 1)
+    loaded.cancel_when(lambda event: isinstance(event, Token))
     first = loaded.answer(question)
     loaded.on_event = lambda event: None
     assert first.finish_reason is FinishReason.CANCELLED
     assert 0 < len(first.generated_ids) < 380
-    rest = loaded.answer(continued(question, first, turn=1))
+    rest = loaded.answer(continued(question, first))
     assert rest.generated_ids[: len(first.generated_ids)] == first.generated_ids
     assert len(rest.generated_ids) == len(first.generated_ids) + MORE
     assert rest.text.startswith(first.text)
@@ -117,7 +115,7 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
     question = cut(ask(1, "What is the code of gate 7?"))
     first = loaded.answer(question)
     expected = loaded.answer(continued(question, first)).generated_ids
-    elsewhere = replace(continued(question, first, turn=3), conversation="new", mode=Mode.FULL)
+    elsewhere = replace(continued(question, first), conversation="new", mode=Mode.FULL)
     full = loaded.answer(replace(elsewhere, conversation="n", keep_ratio=1.0, mode=Mode.SPARSE))
     assert loaded.answer(elsewhere).generated_ids == full.generated_ids
     assert expected[:FIRST] == full.generated_ids[:FIRST]
@@ -151,7 +149,7 @@ def test_it_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) 
     assert after.of(SnapshotRestored)
     assert prefilled(after) < 40
     assert rest.generated_ids[:FIRST] == first.generated_ids
-    whole = cut(replace(question, turn=3, conversation="other"), FIRST + MORE)
+    whole = cut(replace(question, conversation="other"), FIRST + MORE)
     assert rest.generated_ids == after.answer(whole).generated_ids
     after.close()
 

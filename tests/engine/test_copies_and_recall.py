@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.engine.model.prompt import Prompt
-from app.engine.turn.decode import Decoder
-from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.cache.check import find_mismatch
 from app.engine.cache.prefill import set_next_position
+from app.engine.model.prompt import Prompt
+from app.engine.turn.decode import Decoder
+from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+
 from app.engine.model.copy_index import LONGEST, CopyIndex, Match
 
 

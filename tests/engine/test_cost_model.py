@@ -6,10 +6,10 @@ import math
 import random
 
 import pytest
-from app.engine.turn.cost_fit import fit_costs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine.turn.cost_fit import fit_costs
 from app.protocol.cost_model import (
     AttentionWork,
     Costs,

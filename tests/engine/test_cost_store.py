@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from app.engine.model.loader import ModelPair
-from app.engine.turn.cost_fit import MAX_TIMINGS
-from app.engine.turn.cost_store import ANSWERS, FEWEST_ANSWERS, CostStore
 
 from app.engine.backend import machine_record
+from app.engine.model.loader import ModelPair
 from app.engine.pair_loader import load_pair
+from app.engine.turn.cost_fit import MAX_TIMINGS
+from app.engine.turn.cost_store import ANSWERS, FEWEST_ANSWERS, CostStore
 from app.protocol.commands import Load
 from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
 

@@ -9,7 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.scorers.attention_scores import AttentionObserver
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
@@ -17,6 +16,7 @@ from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.prefill import StepSize, forward, make_stock_cache, prefill
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.scorers import attention_scores, draft_scoring
+from app.engine.scorers.attention_scores import AttentionObserver
 from app.protocol.options import DEFAULT_TUNING, Scoring, Tuning
 from tests.tiny import SLIDING, VOCABULARY, build
 

@@ -7,6 +7,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx import nn
+
 from app.engine.model.embeddings import (
     COMMON_DIRECTIONS,
     EmbeddingSpace,
@@ -14,8 +16,6 @@ from app.engine.model.embeddings import (
     widest_directions,
 )
 from app.engine.scorers.embedding_scores import embedding_scores
-from mlx import nn
-
 from tests import tiny
 
 ROWS, WIDTH, CHUNK = 12_000, 64, 32

@@ -14,7 +14,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.model.findings import Speed
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
@@ -22,10 +21,11 @@ from mlx_lm.models.cache import KVCache
 from app.engine.cache import prefill, prefix_cache
 from app.engine.engine import MlxEngine
 from app.engine.model import loader
+from app.engine.model.findings import Speed
 from app.engine.scorers import draft_scoring
 from app.engine.turn import prompt_reader, turn
 from app.protocol import cost_model
-from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load, Reselect
+from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
     EngineWarning,
     Event,
@@ -68,8 +68,8 @@ def test_what_a_turn_read_goes_without_waiting_for_the_collector(
     gc.disable()
     try:
         counts = []
-        for turn in range(1, 5):
-            loaded.answer(replace(question(), turn=turn, mode=mode))
+        for _ in range(4):
+            loaded.answer(replace(question(), mode=mode))
             counts.append(caches())
     finally:
         gc.enable()
@@ -132,7 +132,7 @@ def test_full_reading_equals_plain_mlx_lm(loaded: Driver) -> None:
 
 def test_keeping_everything_equals_full_reading(loaded: Driver) -> None:
     everything = loaded.answer(question(keep=1.0))
-    full = loaded.answer(question(2, Mode.FULL))
+    full = loaded.answer(question(Mode.FULL))
     assert everything.generated_ids == full.generated_ids
     assert everything.statistics
     assert everything.statistics.read_fraction == 1.0
@@ -159,7 +159,7 @@ def test_auto_reads_the_first_long_prompt_sparsely(
 
 
 def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) -> None:
-    ask = question(1, Mode.FULL, tokens=30)
+    ask = question(Mode.FULL, tokens=30)
 
     def sampled(seed: int | None) -> Finished:
         sampling = Sampling(30, 1.0, seed=seed)
@@ -174,8 +174,8 @@ def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) ->
 
 def test_a_seed_repeats_a_sampled_answer(loaded: Driver) -> None:
     answers = []
-    for number, seed in enumerate((7, 7, 8), start=1):
-        ask = question(number, Mode.FULL, tokens=30)
+    for seed in (7, 7, 8):
+        ask = question(Mode.FULL, tokens=30)
         answers.append(loaded.answer(replace(ask, sampling=Sampling(30, 1.0, seed=seed))).text)
     assert answers[0] == answers[1] != answers[2]
 
@@ -184,7 +184,7 @@ def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
     loaded.answer(question(keep=0.2))
     (first,) = loaded.of(Selected)
     for keep in (0.01, 0.5, 0.2):
-        loaded.engine.send(Reselect(1, keep))
+        loaded.engine.reselect(loaded.turn, keep)
         selected = loaded.until(Selected)
         assert isinstance(selected, Selected)
         assert selected.keep_ratio == keep
@@ -195,11 +195,11 @@ def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
 
 
 def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded: Driver) -> None:
-    fresh = loaded.answer(replace(question(turn=1), keep_ratio=0.5))
+    fresh = loaded.answer(replace(question(), keep_ratio=0.5))
     first_map = loaded.of(ImportanceMap)[-1]
-    loaded.answer(replace(question(turn=2), conversation="x", keep_ratio=0.1))
+    loaded.answer(replace(question(), conversation="x", keep_ratio=0.1))
     loaded.events.clear()
-    again = replace(question(turn=3), conversation="x", keep_ratio=0.5, read_again=True)
+    again = replace(question(), conversation="x", keep_ratio=0.5, read_again=True)
     finished = loaded.answer(again)
     assert Phase.SCORE not in _phases(loaded)
     assert loaded.of(ImportanceMap)[-1].buckets == pytest.approx(first_map.buckets, abs=1e-3)
@@ -209,7 +209,7 @@ def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded:
     assert finished.statistics.reused_tokens == 0
     assert finished.statistics.read_tokens == fresh.statistics.read_tokens
     other = replace(again.messages[-1], text="What is the code of gate 8?")
-    loaded.answer(replace(again, turn=4, messages=(other,)))
+    loaded.answer(replace(again, messages=(other,)))
     assert Phase.SCORE in _phases(loaded)
 
 
@@ -218,13 +218,13 @@ def test_a_passage_that_is_no_longer_pinned_is_as_important_as_one_that_never_wa
     driver: Driver, folders: dict[str, Path], draft: str | None
 ) -> None:
     driver.load(folders["target"], folders[draft] if draft else None)
-    ask = question(turn=1, keep=0.3)
+    ask = question(keep=0.3)
     (message,) = ask.messages
     (document,) = message.documents
     pinned = replace(document, pinned=((0, len(TEXT) // 2),))
     found = []
-    for number, (each, name) in enumerate([(pinned, "c"), (document, "c"), (document, "d")], 1):
-        asked = replace(ask, turn=number, conversation=name, read_again=True)
+    for each, name in [(pinned, "c"), (document, "c"), (document, "d")]:
+        asked = replace(ask, conversation=name, read_again=True)
         driver.answer(replace(asked, messages=(replace(message, documents=(each,)),)))
         found.append(driver.of(Selected)[-1])
     _, unpinned, never = found
@@ -236,7 +236,7 @@ def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
     first = loaded.answer(ask)
     answer = Message(Role.ASSISTANT, first.text, token_ids=first.generated_ids)
     messages = (*ask.messages, answer, Message(Role.USER, "And gate 8?"))
-    loaded.answer(replace(ask, turn=2, messages=messages))
+    loaded.answer(replace(ask, messages=messages))
     (planned,) = loaded.of(Planned)
     history = [s for s in planned.segments if s.kind == "history"]
     assert planned.prompt_ids[history[-1].start : history[-1].end] == first.generated_ids
@@ -265,19 +265,19 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
     driver: Driver, folders: dict[str, Path], target: str
 ) -> None:
     driver.load(folders[target], folders["draft"])
-    fresh = driver.answer(question(100))
-    for number, (border, reached) in enumerate(BORDERS.items(), start=1):
-        driver.cancel_when(reached, number)
+    fresh = driver.answer(question())
+    for border, reached in BORDERS.items():
+        driver.cancel_when(reached)
         # Long enough an answer that the turn cannot end before its first tokens are reported.
         tokens = 4000 if border == "decoding" else 12
-        stopped = driver.answer(replace(question(number, tokens=tokens), conversation=border))
+        stopped = driver.answer(replace(question(tokens=tokens), conversation=border))
         driver.on_event = lambda event: None
         assert stopped.finish_reason is FinishReason.CANCELLED, border
         if border != "decoding":
             assert stopped.generated_ids == ()
         assert driver.engine._loaded.caches is not None
         assert driver.engine._loaded.caches._caches[border].drop_damaged() is None, border
-        assert driver.answer(question(100 + number)).generated_ids == fresh.generated_ids, border
+        assert driver.answer(question()).generated_ids == fresh.generated_ids, border
 
 
 @pytest.mark.parametrize("phase", [Phase.SCORE, Phase.PREFILL])
@@ -291,83 +291,88 @@ def test_a_cancel_within_a_long_step_leaves_the_steps_before_it(
 ) -> None:
     monkeypatch.setattr(prefill, "PART_SECONDS", 1e-9)
     driver.load(folders[target], folders["draft"])
-    fresh = driver.answer(question(2))
+    fresh = driver.answer(question())
 
     def is_within_step(event: Event) -> bool:
         return isinstance(event, PhaseProgress) and event.phase is phase and 0 < event.done < 64
 
-    driver.cancel_when(is_within_step, 1)
-    stopped = driver.answer(replace(question(1), conversation="c"))
+    driver.cancel_when(is_within_step)
+    stopped = driver.answer(replace(question(), conversation="c"))
     driver.on_event = lambda event: None
     assert stopped.finish_reason is FinishReason.CANCELLED
     assert stopped.statistics is None or stopped.statistics.read_tokens % 64 == 0
-    assert (
-        driver.answer(replace(question(2), conversation="c")).generated_ids == fresh.generated_ids
-    )
+    assert driver.answer(replace(question(), conversation="c")).generated_ids == fresh.generated_ids
     assert driver.of(EngineWarning) == [], "nothing was damaged"
 
 
 def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(self: TextProcess, pieces: object, check: Check) -> None:
-        loaded.engine.send(Cancel(1))
+        loaded.cancel()
         while True:
             check()
 
     with monkeypatch.context() as patch:
         patch.setattr(TextProcess, "encode", endless)
-        stopped = loaded.answer(question(1))
+        stopped = loaded.answer(question())
     assert stopped.finish_reason is FinishReason.CANCELLED
-    assert loaded.answer(question(2)).finish_reason is not FinishReason.CANCELLED
+    assert loaded.answer(question()).finish_reason is not FinishReason.CANCELLED
 
 
 def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
-    loaded.cancel_when(lambda e: isinstance(e, Planned) and e.turn == 1, 2)
-    loaded.engine.send(question(1))
-    loaded.engine.send(question(2))
-    first, second = loaded.until(Finished), loaded.until(Finished)
+    second = threading.Event()
+
+    def cancel_the_second(event: Event) -> None:
+        if isinstance(event, Planned):
+            assert second.wait(LIMIT)
+            loaded.cancel()
+
+    loaded.on_event = cancel_the_second
+    loaded.ask(question())
+    loaded.ask(question())
+    second.set()
+    first, last = loaded.until(Finished), loaded.until(Finished)
     assert isinstance(first, Finished)
     assert (first.turn, first.finish_reason) == (1, FinishReason.LENGTH)
-    assert second == Finished(2, FinishReason.CANCELLED, "", (), None)
+    assert last == Finished(2, FinishReason.CANCELLED, "", (), None)
 
 
 def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) -> None:
     loaded.cancel_when(
-        lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done >= 128, 1
+        lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done >= 128
     )
-    stopped = loaded.answer(question(1, Mode.FULL))
+    stopped = loaded.answer(question(Mode.FULL))
     assert stopped.statistics
     assert stopped.statistics.read_tokens == 128
     assert stopped.statistics.ttft == 0.0
 
 
 def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None:
-    """The same number, from inside the listener, and its cancel is not lost."""
-    asked = iter([question(1), None])
+    """From inside the listener, and its cancel is not lost."""
+    asked = iter([question(), None])
 
     def ask_again(event: Event) -> None:
         if isinstance(event, Finished) and (command := next(asked, None)) is not None:
-            loaded.engine.send(command)
-            loaded.engine.send(Cancel(1))
+            loaded.ask(command)
+            loaded.cancel()
 
     loaded.on_event = ask_again
-    assert loaded.answer(question(1)).finish_reason is FinishReason.LENGTH
+    assert loaded.answer(question()).finish_reason is FinishReason.LENGTH
     second = loaded.until(Finished)
     assert isinstance(second, Finished)
     assert second.finish_reason is FinishReason.CANCELLED
 
 
 def test_a_cancel_that_comes_too_late_stops_nothing(loaded: Driver) -> None:
-    fresh = loaded.answer(question(1))
-    loaded.engine.send(Cancel(1))
-    loaded.engine.send(Cancel(2))
-    for number in (1, 2):
-        assert loaded.answer(question(number)).generated_ids == fresh.generated_ids
+    fresh = loaded.answer(question())
+    loaded.cancel()
+    for _ in range(2):
+        assert loaded.answer(question()).generated_ids == fresh.generated_ids
 
 
 def test_closing_stops_a_running_turn(folders: dict[str, Path]) -> None:
     driver = Driver()
     driver.load(folders["target"], folders["draft"])
-    driver.engine.send(question(tokens=100_000))
+    driver.ask(question(tokens=100_000))
     driver.until(Token)
     driver.close()
     (finished,) = driver.of(Finished)
@@ -402,13 +407,13 @@ def test_the_model_is_never_altered(
         if isinstance(event, Planned | FellBackToDense | Finished | Failed):
             logits.append(np.array(model(ids)))
         if isinstance(event, Selected) and event.turn == 2:
-            driver.engine.send(Cancel(2))
+            driver.cancel()
 
     driver.on_event = note
-    finished = driver.answer(question(1))
+    finished = driver.answer(question())
     assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
-    assert driver.answer(question(2)).finish_reason is FinishReason.CANCELLED
+    assert driver.answer(question()).finish_reason is FinishReason.CANCELLED
     original = prefix_cache.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
@@ -416,10 +421,10 @@ def test_the_model_is_never_altered(
         raise ValueError("broken on purpose")
 
     monkeypatch.setattr(prefix_cache, "prefill", broken)
-    assert isinstance(driver.run(question(3)), Failed)
+    assert isinstance(driver.run(question()), Failed)
     assert len(driver.of(FellBackToDense)) == 1
     monkeypatch.undo()
-    driver.answer(question(4, Mode.FULL))
+    driver.answer(question(Mode.FULL))
     assert len(logits) == 9
     for other in logits[1:]:
         np.testing.assert_array_equal(other, logits[0])
@@ -462,13 +467,13 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
 def test_a_failing_draft_falls_back_and_says_so(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = loaded.answer(question(1, Mode.FULL))
+    full = loaded.answer(question(Mode.FULL))
 
     def broken(*_: Any, **__: Any) -> Any:
         raise draft_scoring.ScoringError("its attention cannot be observed")
 
     monkeypatch.setattr(prompt_reader, "score", broken)
-    finished = loaded.answer(question(2))
+    finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBackToDense)
     assert "cannot be observed" in fell_back.reason
     assert finished.generated_ids == full.generated_ids
@@ -481,7 +486,7 @@ def test_a_failing_draft_falls_back_and_says_so(
 def test_a_failure_in_sparse_prefill_falls_back(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = loaded.answer(question(1, Mode.FULL))
+    full = loaded.answer(question(Mode.FULL))
     original = prefix_cache.prefill
 
     def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
@@ -490,7 +495,7 @@ def test_a_failure_in_sparse_prefill_falls_back(
         original(model, cache, ids, positions, *rest)
 
     monkeypatch.setattr(prefix_cache, "prefill", broken)
-    finished = loaded.answer(question(2))
+    finished = loaded.answer(question())
     assert len(loaded.of(FellBackToDense)) == 1
     assert finished.generated_ids == full.generated_ids
 
@@ -550,7 +555,7 @@ def test_too_little_memory_is_refused_before_reading(
     assert isinstance(failed, Failed)
     assert "needs about" in failed.problem
     monkeypatch.undo()
-    loaded.answer(question(2))
+    loaded.answer(question())
 
 
 def test_running_out_of_memory_is_a_sentence(
@@ -576,7 +581,7 @@ def test_asking_without_a_model_and_loading_nonsense_are_sentences(
     assert isinstance(event, Failed)
     assert event.turn is None
     assert isinstance(driver.load(folders["target"]), Loaded), "the thread lives on"
-    finished = driver.answer(question(2))
+    finished = driver.answer(question())
     assert finished.statistics
     assert finished.statistics.fallback is None
     assert finished.statistics.reading is Reading.SPARSE, "the built-in draft chooses"
@@ -598,7 +603,7 @@ def test_an_unforeseen_error_does_not_end_the_thread(
     assert isinstance(failed, Failed)
     assert f"{type(error).__name__} in fail, {error}" in failed.problem
     monkeypatch.undo()
-    loaded.answer(question(2))
+    loaded.answer(question())
 
 
 @pytest.mark.parametrize(
@@ -690,8 +695,8 @@ def test_a_listener_that_fails_does_not_end_the_thread(caplog: pytest.LogCapture
 
     engine = MlxEngine()
     engine.listen(listen)
-    for number in (1, 2):
-        engine.send(Ask(number, (Message(Role.USER, "Who?"),)))
+    for _ in range(2):
+        engine.ask(Ask((Message(Role.USER, "Who?"),)), listen)
     engine.send(Close())
     engine.join(LIMIT)
     assert [getattr(event, "turn", None) for event in heard] == [1, 2, None]

@@ -9,10 +9,10 @@ from unittest import mock
 
 import mlx.core as mx
 import pytest
-from app.engine.model.loader import LoadedModel, LoadError, load_one
 
 from app.engine.backend import mlx_patches
 from app.engine.model import findings, loader
+from app.engine.model.loader import LoadedModel, LoadError, load_one
 from tests import tiny
 
 mlx_patches.install()

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.engine.model.prompt import Prompt, PromptText
-from app.engine.scorers.foreign_draft import importance_for_target
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.engine.model.prompt import Prompt, PromptText
+from app.engine.scorers.foreign_draft import importance_for_target
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Load
 from app.protocol.events import Finished, Loaded, Selected
@@ -103,7 +103,7 @@ def answers(load: Load, documents: tuple[Document, ...]) -> list[tuple[Finished,
         messages: tuple[Message, ...] = ()
         for turn, text in enumerate(["What is the number of the east gate?", "When?"], start=1):
             messages += (Message(Role.USER, text, documents if turn == 1 else ()),)
-            ask = replace(question(), turn=turn, messages=messages, conversation="c")
+            ask = replace(question(), messages=messages, conversation="c")
             finished = driver.answer(replace(ask, mode=Mode.SPARSE, keep_ratio=0.2))
             assert finished.statistics
             assert finished.statistics.fallback is None

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from app.engine.model.chat_template import PromptError
-from app.engine.model.loader import LoadError
 
 from app.chat.model_pairs import resolve_pair
 from app.engine.backend.memory import NotEnoughMemory
+from app.engine.model.chat_template import PromptError
+from app.engine.model.loader import LoadError
 from app.engine.pair_loader import load_pair
 from app.errors import UserError
 from app.protocol.prompt import Message, Role

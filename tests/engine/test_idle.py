@@ -14,17 +14,17 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import CacheSize
-from app.engine.memory.background_prefill import BackgroundPrefill
-from app.engine.memory.cache_pool import CachePool
-from app.engine.memory.estimates import MemoryNeed
-from app.engine.memory.manager import MemoryManager
 
 from app.engine import engine
 from app.engine.backend import memory
 from app.engine.cache import prefill
+from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot_folder import remove_snapshot
 from app.engine.cache.snapshot_manifest import MANIFEST
+from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.estimates import MemoryNeed
+from app.engine.memory.manager import MemoryManager
 from app.engine.progress import Cancelled, TurnClock
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
@@ -257,7 +257,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
         warning = loaded.until(EngineWarning)
     assert isinstance(warning, EngineWarning)
     assert warning.message == ("Work between two answers failed (broken). Nothing is lost.")
-    again = loaded.answer(replace(ask, turn=2))
+    again = loaded.answer(ask)
     assert first.statistics
     assert again.statistics
     assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
@@ -417,7 +417,7 @@ def test_a_sparse_conversation_with_a_recurrent_target_continues(
     driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
     ask = first_question()
     first = driver.answer(ask)
-    again = driver.answer(replace(ask, turn=2))
+    again = driver.answer(ask)
     assert first.statistics
     assert again.statistics
     assert again.statistics.reading is Reading.SPARSE

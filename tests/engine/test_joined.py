@@ -33,7 +33,7 @@ def driver() -> Iterator[Driver]:
 
 
 def selected(driver: Driver, scoring: Scoring | None) -> Spans:
-    ask = replace(question(1, Mode.SPARSE, 0.2, tokens=2), tuning=Tuning(scoring=scoring))
+    ask = replace(question(Mode.SPARSE, 0.2, tokens=2), tuning=Tuning(scoring=scoring))
     finished = driver.answer(
         replace(ask, messages=(Message(Role.USER, REWORDED, (DOCUMENT,)),), conversation=None)
     )
@@ -81,8 +81,8 @@ def test_progress_never_goes_back_and_esc_stops_it(driver: Driver) -> None:
     done = [e.done for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE]
     assert done == sorted(done)
     assert done[-1] > 0
-    driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.SCORE, 2)
-    ask = replace(question(2, Mode.SPARSE, 0.2), tuning=Tuning(scoring=Scoring.JOINED))
+    driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.SCORE)
+    ask = replace(question(Mode.SPARSE, 0.2), tuning=Tuning(scoring=Scoring.JOINED))
     other = Document("other", LICENCE[:8000])
     finished = driver.answer(replace(ask, messages=(Message(Role.USER, REWORDED, (other,)),)))
     assert finished.finish_reason is FinishReason.CANCELLED
@@ -90,7 +90,7 @@ def test_progress_never_goes_back_and_esc_stops_it(driver: Driver) -> None:
 
 def test_a_turn_that_was_stopped_selects_the_same_again(driver: Driver) -> None:
     def ask(turn: int, conversation: str) -> Ask:
-        asked = replace(question(turn, Mode.SPARSE, 0.3), tuning=Tuning(scoring=Scoring.JOINED))
+        asked = replace(question(Mode.SPARSE, 0.3), tuning=Tuning(scoring=Scoring.JOINED))
         message = Message(Role.USER, REWORDED, (DOCUMENT,))
         return replace(asked, messages=(message,), conversation=conversation)
 

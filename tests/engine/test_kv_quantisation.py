@@ -9,8 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import CacheSize, Transient
-from app.engine.model.loader import CacheMaker, LoadError, load_one
 from mlx_lm.models import base as mlx_base
 from mlx_lm.models.cache import QuantizedKVCache
 
@@ -33,6 +31,8 @@ from app.engine.cache.prefill import (
     prefill,
     set_next_position,
 )
+from app.engine.cache.sizes import CacheSize, Transient
+from app.engine.model.loader import CacheMaker, LoadError, load_one
 from app.engine.pair_loader import load_pair
 from app.models.architecture import parse_architecture
 from app.models.fit import cache_bytes
@@ -228,7 +228,7 @@ def test_models_with_windows_answer_turn_after_turn(
     ):
         documents = () if messages else (Document("gates.txt", TEXT),)
         messages.append(Message(Role.USER, text, documents))
-        ask = question(number, mode=mode)
+        ask = question(mode=mode)
         answer = driver.answer(replace(ask, messages=tuple(messages), conversation="c"))
         assert answer.generated_ids
         assert answer.statistics
@@ -258,7 +258,7 @@ def test_turns_recall_rewind_and_come_back_from_disk(
         messages = [Message(Role.USER, texts[0], (Document("gates.txt", TEXT),))]
         for text in texts[1:]:
             messages += [Message(Role.ASSISTANT, "Seven."), Message(Role.USER, text)]
-        return replace(question(number), messages=tuple(messages), conversation="c")
+        return replace(question(), messages=tuple(messages), conversation="c")
 
     answers = []
     for restart in (False, True):

@@ -8,15 +8,15 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import CacheSize
-from app.engine.model.loader import LoadError
-from app.engine.model.sparse_probe import probe
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.caches import to_positioned
 from app.engine.cache.prefill import StepSize, forward, make_stock_cache, prefill
+from app.engine.cache.sizes import CacheSize
 from app.engine.model import loader, sparse_probe
+from app.engine.model.loader import LoadError
+from app.engine.model.sparse_probe import probe
 from app.engine.pair_loader import load_pair
 from app.protocol.commands import Load
 from tests import tiny

@@ -7,18 +7,18 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from app.engine.memory.background_prefill import BackgroundPrefill
-from app.engine.memory.cache_pool import CachePool
-from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.loader import LoadError
-from app.engine.turn.failures import to_failed
 
 from app.engine.backend.memory import describe_error, is_gpu_lost, is_oom
 from app.engine.cache import prefix_cache, snapshot_parts
 from app.engine.cache.snapshot_manifest import MANIFEST
+from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.cache_pool import CachePool
 from app.engine.model import loader
+from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.loader import LoadError
 from app.engine.scorers import attention_scores
 from app.engine.turn import decode
+from app.engine.turn.failures import to_failed
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.events import (
     EngineWarning,
@@ -124,12 +124,12 @@ def test_after_a_lost_gpu_nothing_more_is_tried(
     for where, name in (*POINTS.values(), (loader, "load_model")):
         monkeypatch.setattr(where, name, touched)
     again = loaded.run(first_question(3))
-    assert again == replace(failed, turn=3)
+    assert again == failed
     for command in (Load(str(folders["target"])), CalibrateCosts()):
         loaded.engine.send(command)
         assert loaded.until(Failed, Loaded) == replace(failed, turn=None)
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
-    assert loaded.run(first_question(4)) == replace(failed, turn=4), "a policy is no command"
+    assert loaded.run(first_question(4)) == failed, "a policy is no command"
     touched.assert_not_called()
 
 
@@ -176,7 +176,7 @@ def test_the_last_good_snapshot_outlives_it(
     monkeypatch.setattr(
         snapshot_parts, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED))
     )
-    driver.answer(replace(ask, turn=2, sampling=replace(ask.sampling, max_tokens=3)))
+    driver.answer(replace(ask, sampling=replace(ask.sampling, max_tokens=3)))
     assert isinstance(driver.until(GpuLost, SnapshotFailed), GpuLost)
     driver.close()
     assert manifest.read_bytes() == before

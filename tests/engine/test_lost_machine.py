@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from app.engine.backend import memory
 from app.engine.model.loader import LoadStopped
 from app.engine.sharded.model import Operation, ShardsLost
 from app.engine.turn.failures import to_failed
-
-from app.engine.backend import memory
-from app.protocol.commands import Ask, CachePolicy, Cancel, Close, Load
+from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
     Closed,
     CostsUpdated,
@@ -65,7 +65,7 @@ def alone(folder: Path) -> Finished:
 
 
 def asked(turn: int = 1, tokens: int = TOKENS) -> Ask:
-    ask = question(turn, Mode.SPARSE, tokens=tokens, text=TEXT[:600])
+    ask = question(Mode.SPARSE, tokens=tokens, text=TEXT[:600])
     return replace(ask, conversation="c")
 
 
@@ -92,7 +92,7 @@ def test_where_it_does_not_fit_no_pair_is_loaded_and_that_is_said(
     assert order[1] == PairLost(failed.problem, failed.advice)
     assert "load the model again" in failed.advice
     spread.load()
-    assert isinstance(driver.run(asked(2)), Finished), "the same pair loads again"
+    assert isinstance(driver.run(asked()), Finished), "the same pair loads again"
 
 
 def test_between_two_questions_that_is_no_answer_to_a_load(
@@ -133,7 +133,7 @@ def test_an_answer_at_its_limit_is_complete(
     assert finished.statistics.generated_tokens == TOKENS
     assert not spread.driver.of(LoadingAlone), "it does not wait for that"
     spread.driver.until(HostsLost)
-    assert spread.driver.answer(asked(2)).generated_ids == alone.generated_ids
+    assert spread.driver.answer(asked()).generated_ids == alone.generated_ids
 
 
 def test_an_answer_with_its_stop_sequence_is_complete(
@@ -192,7 +192,7 @@ def test_esc_while_it_is_loaded_here_keeps_what_was_written(
 ) -> None:
     driver = spread.driver
     with monkeypatch.context() as patch:
-        slow_load(patch, lambda: driver.engine.send(Cancel(1)))
+        slow_load(patch, driver.cancel)
         lose_after(spread, patch, lambda decoder: len(decoder.ids) == 20)
         finished = driver.answer(asked())
         assert finished.finish_reason is FinishReason.CANCELLED
@@ -201,7 +201,7 @@ def test_esc_while_it_is_loaded_here_keeps_what_was_written(
         assert finished.text
         assert finished.statistics is not None
         assert finished.statistics.generated_tokens == 20
-    again = driver.answer(asked(2))
+    again = driver.answer(asked())
     assert again.generated_ids == alone.generated_ids
 
 
@@ -213,7 +213,7 @@ def test_after_esc_it_is_loaded_here_when_nothing_is_asked(
 
     def cancel(event: Event) -> None:
         if isinstance(event, LoadingAlone):
-            driver.engine.send(Cancel(1))
+            driver.cancel()
 
     lose = driver.on_event
 
@@ -234,7 +234,7 @@ def test_esc_while_the_prompt_is_read_again_keeps_what_was_written(
     driver = spread.driver
     with monkeypatch.context() as patch:
         lose_after(spread, patch, lambda decoder: len(decoder.ids) == 20)
-        driver.cancel_when(lambda event: isinstance(event, HostsLost), 1)
+        driver.cancel_when(lambda event: isinstance(event, HostsLost))
         finished = driver.answer(asked())
     driver.on_event = lambda event: None
     assert finished.finish_reason is FinishReason.CANCELLED
@@ -275,7 +275,7 @@ def test_where_another_pair_is_requested_it_is_not_loaded_here_first(
         if isinstance(event, Token) and spread.shards[-1].lost is None:
             spread.shards[-1].lost = ShardsLost("gone")
             spread.shards[-1].on_lost()
-            engine.send(Cancel(1))
+            driver.cancel()
             engine.send(Load(str(folder)))
 
     driver.on_event = lose_and_load
@@ -372,7 +372,7 @@ def test_saving_that_a_lost_machine_stops_leaves_the_older_snapshot(
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     assert before
     spread.lose_when(lambda event: isinstance(event, Finished))
-    driver.answer(asked(2))
+    driver.answer(asked())
     driver.until(HostsLost)
     assert not driver.of(SnapshotFailed)
     after = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))

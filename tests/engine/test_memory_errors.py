@@ -11,15 +11,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model.loader import LoadError
 
 from app.engine import pair_loader
 from app.engine.backend.memory import NotEnoughMemory, is_oom
 from app.engine.cache import kv_quantisation, prefix_cache, snapshot_parts
 from app.engine.cache.snapshot import Snapshots
 from app.engine.cache.snapshot_manifest import MANIFEST, SnapshotError
+from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model import loader, sparse_probe
+from app.engine.model.loader import LoadError
 from app.engine.scorers import attention_scores
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (

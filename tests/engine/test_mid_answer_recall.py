@@ -9,9 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.model.copy_index import Match
-from app.engine.model.prompt import Prompt
-from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
@@ -20,7 +17,10 @@ from app.chat.model_pairs import resolve_pair
 from app.engine.backend import mlx_patches
 from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation, find_quantisation
+from app.engine.model.copy_index import Match
+from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled
+from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Planned, Selected
@@ -255,7 +255,7 @@ def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, s
     item = make(SUITES["track"], 5, 1400, 5, count)
     tuning, sampling = Tuning(Scoring.BOTH, **options), Sampling(max_tokens=48)
     name = f"chain {options}"
-    ask = Ask(turn, item.messages, Mode.SPARSE, 0.2, sampling, tuning, conversation=name)
+    ask = Ask(item.messages, Mode.SPARSE, 0.2, sampling, tuning, conversation=name)
     events: list[Event] = list(session.run(ask))
     finished = events[-1]
     assert isinstance(finished, Finished)
@@ -279,7 +279,7 @@ def test_a_chain_is_followed_to_its_end(embedded: EngineSession) -> None:
     assert finished.statistics is not None
     assert finished.statistics.read_tokens == first.selected_tokens + read
     assert any(number in t for t in texts_of(later[-1], events)), "what it read on has the number"
-    again, _, events = chain(embedded, turn=2)
+    again, _, events = chain(embedded)
     assert again == answer
     selections = [e for e in events if isinstance(e, Selected)]
     assert len(selections) == 1, "asked again, it has read that from the start"

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.engine.model.chat_template import PromptError
-from app.engine.model.prompt import PromptBuilder
-from app.engine.model.token_stream import TokenStream
-from app.engine.turn.decode import Decoder
 from mlx_lm.utils import load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import PromptBuilder
+from app.engine.model.token_stream import TokenStream
 from app.engine.pair_loader import load_pair
+from app.engine.turn.decode import Decoder
 from app.protocol.commands import Load
 from app.protocol.events import EngineWarning, Finished, Token
 from app.protocol.options import Mode, Sampling

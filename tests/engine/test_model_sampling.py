@@ -28,7 +28,7 @@ def test_what_nobody_chose_is_sampled_as_the_model_s_makers_recommend(
     assert "top_p (it must be from 0.01 to 1)" in str(warning)
 
     def answer(sampling: Sampling) -> tuple[int, ...]:
-        ask = replace(question(1, Mode.FULL, text="The gate is 7."), conversation=None)
+        ask = replace(question(Mode.FULL, text="The gate is 7."), conversation=None)
         return driver.answer(replace(ask, sampling=sampling)).generated_ids
 
     base = Sampling(max_tokens=12, seed=7)

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from app.engine.turn.cost_store import CostStore
-from app.engine.turn.planner import PredictedTtft, plan
 
 from app.chat.engine_session import EngineError, EngineSession
 from app.engine.backend import memory
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
+from app.engine.turn.cost_store import CostStore
+from app.engine.turn.planner import PredictedTtft, plan
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import FREE, MIN_SKIPPABLE, AttentionWork, Costs
 from app.protocol.events import CostsUpdated, PhaseProgress, Planned
@@ -24,7 +24,7 @@ from tests.engine.driver import LONG_TEXT, Driver, question
 from tests.engine.scripted import ScriptedProbe
 
 WORK = AttentionWork(500)
-AUTO = Ask(1, (Message(Role.USER, "Where is it?"),), Mode.AUTO)
+AUTO = Ask((Message(Role.USER, "Where is it?"),), Mode.AUTO)
 
 
 def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Reading:
@@ -115,13 +115,13 @@ def test_the_first_question_is_planned_with_an_estimate_and_turns_correct_it(
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
     first = known(loaded)
     assert first.target and first.draft and first.full and first.sparse  # noqa: PT018
-    loaded.answer(question(1, Mode.AUTO, text=LONG_TEXT))
+    loaded.answer(question(Mode.AUTO, text=LONG_TEXT))
     planned = loaded.of(Planned)[0]
     assert planned.ttft is not None
     assert planned.ttft_alternative is not None
     assert " expected in " in planned.reason
     assert known(loaded).target != first.target
-    loaded.answer(question(2))
+    loaded.answer(question())
     etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]
     assert etas[0] is not None, "before anything of it was read"
     costs = known(loaded)

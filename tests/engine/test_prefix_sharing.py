@@ -12,10 +12,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import CacheSize
-from app.engine.memory.cache_pool import CachePool
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model.prompt import Prompt
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
@@ -23,9 +19,13 @@ from app.engine.cache import row_blocks, shared_rows, snapshot, snapshot_manifes
 from app.engine.cache.caches import PositionedCache, flatten
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot_folder import folder_bytes
 from app.engine.cache.snapshot_manifest import MANIFEST, block_digest
 from app.engine.memory import cache_pool, prefix_sharing
+from app.engine.memory.cache_pool import CachePool
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import BackgroundProgress, EngineWarning, SnapshotFailed, SnapshotRestored
@@ -87,7 +87,7 @@ def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver
     duplicate = replace(second(later, then, 4, "Why?"), conversation="duplicate")
     found = figures(loaded, duplicate)
     assert found.read_tokens - found.reused_tokens - found.recalled_tokens < 60
-    again = figures(loaded, replace(duplicate, turn=5, conversation="a"))
+    again = figures(loaded, replace(duplicate, conversation="a"))
     assert again.reused_tokens > 0.85 * found.read_tokens, "the first one still has its own"
 
 
@@ -110,7 +110,7 @@ def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     found = figures(loaded, briefly)
     assert found.reused_tokens < 0.1 * whole.read_tokens
     assert "gates.txt was read in another conversation" in found.reason
-    again = figures(loaded, replace(briefly, turn=4))
+    again = figures(loaded, briefly)
     assert "another conversation" not in again.reason, "it has been read after this text now"
 
 
@@ -126,7 +126,7 @@ def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
 
     def about(turn: int, name: str, *chosen: Document) -> str:
         message = Message(Role.USER, FIRST, chosen)
-        asked = replace(question, turn=turn, conversation=name, messages=(message,))
+        asked = replace(question, conversation=name, messages=(message,))
         reason: str = figures(loaded, asked).reason
         return reason
 
@@ -451,7 +451,7 @@ class Pool:
             self.check(name, cache.target)
         prompt = self.prompt(turns)
         mode = mode or self.random.choice([Mode.SPARSE, Mode.SPARSE, Mode.FULL])
-        question = Ask(1, (Message(Role.USER, ""),), mode, conversation=name)
+        question = Ask((Message(Role.USER, ""),), mode, conversation=name)
         self.pool.start_from_longest(question, prompt, self.clock)
         chat = Chat(self.model)
         chat.models, chat.conversation = self.pair, cache

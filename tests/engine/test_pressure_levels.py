@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+
+from app.engine.backend.memory_probes import MemorySample, SystemPressure
 from app.engine.memory.pressure_levels import (
     CRITICAL_AFTER,
     MIN_CHANGE_INTERVAL,
@@ -15,8 +17,6 @@ from app.engine.memory.pressure_levels import (
     PressureTracker,
     level_for,
 )
-
-from app.engine.backend.memory_probes import MemorySample, SystemPressure
 from app.protocol.memory import PressureLevel
 from tests.engine.scripted import GB, reading
 

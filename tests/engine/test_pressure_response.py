@@ -70,9 +70,9 @@ def rise(driver: Driver, probe: ScriptedProbe, when: type[Event], to: MemorySamp
 def test_a_warning_drops_what_is_kept_and_halves_the_step(
     watched: Driver, probe: ScriptedProbe
 ) -> None:
-    watched.answer(replace(question(1), conversation="a"))
+    watched.answer(replace(question(), conversation="a"))
     rise(watched, probe, Selected, reading(0.87))
-    watched.answer(replace(question(2), conversation="b"))
+    watched.answer(replace(question(), conversation="b"))
     (change,) = watched.of(PressureChanged)
     assert (change.level, change.previous) == (PressureLevel.WARN, PressureLevel.NORMAL)
     assert "8.1 GB of 9.3 GB" in change.message
@@ -84,7 +84,7 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     watched.until(MemoryReport)
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
-    finished = watched.answer(replace(question(3), conversation="b"))
+    finished = watched.answer(replace(question(), conversation="b"))
     assert finished.statistics
     assert finished.statistics.reused_tokens > 0, "the last conversation was kept"
     assert watched.of(PressureChanged)[0].level is PressureLevel.NORMAL
@@ -92,14 +92,14 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
 
 def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: ScriptedProbe) -> None:
     watched.engine.send(CachePolicy(BackgroundPolicy.ALWAYS))
-    first = watched.answer(replace(question(1), conversation="a"))
+    first = watched.answer(replace(question(), conversation="a"))
     rise(watched, probe, BackgroundProgress, reading(0.87))
     room = watched.until(MemoryFreed)
     assert isinstance(room, MemoryFreed)
     assert room.freed_bytes > 0
     assert room.message.startswith("Background reading was stopped to free memory (")
     watched.on_event = lambda event: None
-    again = watched.answer(replace(question(2), conversation="a"))
+    again = watched.answer(replace(question(), conversation="a"))
     assert first.statistics
     assert again.statistics
     assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
@@ -120,16 +120,16 @@ def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedPr
 def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
     watched: Driver, probe: ScriptedProbe
 ) -> None:
-    expected = watched.answer(question(1)).generated_ids
+    expected = watched.answer(question()).generated_ids
     rise(watched, probe, Selected, reading(0.91))
-    watched.answer(question(2))
+    watched.answer(question())
     (parked,) = watched.of(Unloaded)
     assert parked.model == "draft"
     assert parked.freed_bytes > 0
     watched.until(MemoryReport)
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
-    finished = watched.answer(question(3))
+    finished = watched.answer(question())
     (back,) = watched.of(Reloaded)
     assert back.model == "draft"
     assert finished.statistics
@@ -152,7 +152,7 @@ def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
 
     watched.on_event = act
     sampling = Sampling(max_tokens=12, speculate=speculate)
-    watched.answer(replace(question(1), sampling=sampling, conversation="a"))
+    watched.answer(replace(question(), sampling=sampling, conversation="a"))
     (at,) = (i for i, (event, _) in enumerate(used) if isinstance(event, Unloaded))
     (_, before), (unloaded, after) = used[at - 1 : at + 1]
     assert isinstance(unloaded, Unloaded)
@@ -166,7 +166,7 @@ def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
 
 def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: ScriptedProbe) -> None:
     rise(watched, probe, Token, reading(0.97))
-    finished = watched.answer(replace(question(1, tokens=400), conversation="a"))
+    finished = watched.answer(replace(question(tokens=400), conversation="a"))
     assert finished.finish_reason is FinishReason.MEMORY
     assert 0 < len(finished.generated_ids) < 400
     assert finished.statistics
@@ -175,7 +175,7 @@ def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: Scri
     assert "The cache of conversations was dropped" in watched.of(MemoryFreed)[-1].message
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
-    assert watched.answer(question(2)).finish_reason is not FinishReason.MEMORY, (
+    assert watched.answer(question()).finish_reason is not FinishReason.MEMORY, (
         "the engine lives on"
     )
 
@@ -184,15 +184,15 @@ def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(
     watched: Driver, probe: ScriptedProbe
 ) -> None:
     rise(watched, probe, Selected, reading(0.97))
-    failed = watched.run(question(1))
+    failed = watched.run(question())
     assert isinstance(failed, Failed)
     assert "Memory was nearly used up" in failed.problem
     assert "lower keep" in failed.advice
-    again = watched.run(question(2))
+    again = watched.run(question())
     assert isinstance(again, Failed), "as long as it is"
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
-    assert isinstance(watched.run(question(3)), Finished)
+    assert isinstance(watched.run(question()), Finished)
 
 
 def test_a_probe_that_fails_tells_nothing(folders: dict[str, Path]) -> None:
@@ -202,5 +202,5 @@ def test_a_probe_that_fails_tells_nothing(folders: dict[str, Path]) -> None:
 
     driver = Driver(probe=Broken())
     driver.load(folders["target"], folders["draft"])
-    assert isinstance(driver.run(question(1)), Finished)
+    assert isinstance(driver.run(question()), Finished)
     driver.close()

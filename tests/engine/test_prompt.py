@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from app.engine.model.chat_template import PromptError
-from app.engine.model.prompt import Prompt, PromptBuilder, document_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.utils import load_tokenizer
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import Prompt, PromptBuilder, document_header
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.sandbox.process import TextProcess
 from app.sandbox.worker import clone_tokenizer

@@ -7,6 +7,9 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+
+from app.engine.cache.prefill import forward, make_stock_cache
+from app.engine.pair_loader import load_pair
 from app.engine.scorers.question_likelihood import (
     MARGIN,
     PIECE,
@@ -14,9 +17,6 @@ from app.engine.scorers.question_likelihood import (
     question_likelihood,
     question_messages,
 )
-
-from app.engine.cache.prefill import forward, make_stock_cache
-from app.engine.pair_loader import load_pair
 from app.protocol.commands import Load
 from app.protocol.prompt import Document, Message, Role
 from app.util.assets import assets_path

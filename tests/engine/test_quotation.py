@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from app.engine.model.prompt import PromptText
-from app.engine.model.text_encoder import built_in_encoder
-from app.engine.turn.quotation import NEAR, best_quote
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine.model.prompt import PromptText
+from app.engine.model.text_encoder import built_in_encoder
+from app.engine.turn.quotation import NEAR, best_quote
 from app.util.assets import assets_path
 from app.util.sentences import LONGEST, units
 

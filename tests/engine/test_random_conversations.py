@@ -12,10 +12,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model.copy_index import Match
-from app.engine.model.prompt import Prompt
-from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
@@ -23,7 +19,11 @@ from app.engine.cache.check import find_mismatch
 from app.engine.cache.prefill import StepSize
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.snapshot import Snapshots
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.model.copy_index import Match
+from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled
+from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.prompt import Segment, SegmentKind
 from tests.engine.oracle import difference
 from tests.engine.test_turns import (

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+
 from app.engine.turn.decode import (
     LONGEST_PERIOD,
     REPEATS,
@@ -14,7 +15,6 @@ from app.engine.turn.decode import (
     SHORTEST_LOOP,
     LoopDetector,
 )
-
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason
@@ -85,10 +85,10 @@ def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
     """A tiny random model that is greedy soon is in one."""
     monkeypatch.setattr("app.engine.turn.decode.SHORTEST_LOOP", 24)
     monkeypatch.setattr("app.engine.turn.decode.REPEATS", 3)
-    asked = question(1, tokens=120, text=LONG_TEXT)
+    asked = question(tokens=120, text=LONG_TEXT)
     free = loaded.answer(asked)
     guarded = Sampling(max_tokens=120, stop_repeats=True)
-    finished = loaded.answer(replace(asked, turn=2, sampling=guarded))
+    finished = loaded.answer(replace(asked, sampling=guarded))
     assert finished.finish_reason is FinishReason.REPEATED
     assert 24 <= len(finished.generated_ids) < len(free.generated_ids)
     assert free.generated_ids[: len(finished.generated_ids)] == finished.generated_ids

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
+from mlx_lm.utils import load_tokenizer
+
 from app.engine.model.prompt import PromptBuilder
 from app.engine.model.text_encoder import built_in_encoder
 from app.engine.scorers.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
 from app.engine.turn.retrieval import Retrieval, Retriever, index_of
-from mlx_lm.utils import load_tokenizer
-
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Planned, Retrieved
 from app.protocol.options import Mode, Sampling, min_retrieved
@@ -246,7 +246,7 @@ def test_a_turn_retrieves_and_the_next_one_reuses_what_was_read(
 
     def ask(turn: int, *messages: Message) -> Ask:
         sampling = Sampling(max_tokens=4)
-        return Ask(turn, messages, Mode.FULL, 0.2, sampling, conversation="c")
+        return Ask(messages, Mode.FULL, 0.2, sampling, conversation="c")
 
     first = driver.answer(ask(1, asks("When are the harbour dues settled?", *library())))
     (retrieved,) = driver.of(Retrieved)
@@ -267,7 +267,7 @@ def test_a_counting_question_about_chosen_files_is_not_read_in_full_for_that(
 ) -> None:
     driver.load(folders["target"])
     asked = asks("How many notes are there in all?", *library())
-    driver.answer(Ask(1, (asked,), Mode.AUTO, 0.2, Sampling(max_tokens=2)))
+    driver.answer(Ask((asked,), Mode.AUTO, 0.2, Sampling(max_tokens=2)))
     assert driver.of(Planned)[0].guard is None
 
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.engine.turn.scored_turns import MOST_SCORED, ScoredTurns
-
-from app.protocol.commands import CachePolicy, DropConversation, Reselect
+from app.protocol.commands import CachePolicy, DropConversation
 from app.protocol.events import Selected
 from app.protocol.options import BackgroundPolicy
 from tests.engine.driver import Driver
@@ -23,7 +22,7 @@ def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Dr
     loaded.answer(ask(2, QUESTION, name="guest", on_disk=False))
     assert [*loaded.engine._loaded.caches._caches] == ["guest"], "its cache is not needed"  # type: ignore[union-attr]
     for turn in (1, 2):
-        loaded.engine.send(Reselect(turn, 0.5))
+        loaded.engine.reselect(loaded.turn, 0.5)
         selected = loaded.until(Selected)
         assert isinstance(selected, Selected)
         assert (selected.turn, selected.keep_ratio) == (turn, 0.5)

@@ -7,11 +7,11 @@ import time
 
 import numpy as np
 import pytest
-from app.engine.scorers.selection import adaptive_keep, chunk_bounds, select
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from app.engine.scorers.selection import adaptive_keep, chunk_bounds, select
 from app.protocol.options import DEFAULT_TUNING, Tuning
 from app.protocol.prompt import SpanReason
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.engine.model.loader import LoadError
-from app.engine.sharded.model import ShardedModel, ShardedPrefixCache
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
@@ -25,7 +23,9 @@ from app.engine.cache.snapshot_folder import (
     remove_snapshot,
     snapshot_folder,
 )
+from app.engine.model.loader import LoadError
 from app.engine.progress import Cancelled
+from app.engine.sharded.model import ShardedModel, ShardedPrefixCache
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
@@ -144,7 +144,7 @@ def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path
     assert isinstance(spread.load(folder, hosts=Hosts((Host("other"),))), Loaded)
     spread.answer(replace(question(), conversation="c"))
     spread.engine.send(replace(policy, snapshot_folder=None))  # saves first
-    spread.answer(replace(question(2), conversation="d"))
+    spread.answer(replace(question(), conversation="d"))
     assert folder_bytes(part)
     spread.engine.send(DropConversation("c"))
     spread.engine.send(Close())
@@ -165,7 +165,7 @@ def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path)
     expected = spread.answer(replace(question(), conversation="c"))
     prefix = next(p for p in made[0].runner._caches.values() if len(p))
     prefix.cache[1].trim(3)
-    again = spread.answer(replace(question(2), conversation="c"))
+    again = spread.answer(replace(question(), conversation="c"))
     (warning,) = spread.of(EngineWarning)
     assert "cache was damaged (layer 1" in warning.message
     assert again.generated_ids == expected.generated_ids

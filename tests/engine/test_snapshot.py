@@ -14,8 +14,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model.loader import ModelPair
 
 from app.engine.cache import row_blocks, snapshot, snapshot_manifest
 from app.engine.cache.prefill import StepSize
@@ -28,6 +26,8 @@ from app.engine.cache.snapshot_manifest import (
     read_manifest,
     with_checksum,
 )
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.model.loader import ModelPair
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
 

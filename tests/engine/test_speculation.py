@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from app.engine.model.speculation import (
     COPY_RETRY,
     DRAFT_RETRY,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from app.engine.model.speculation import DRAFTED, Choice, Gate
 
+from app.engine.model.speculation import DRAFTED, Choice, Gate
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, PhaseProgress, Token
 from app.protocol.options import Sampling, Scoring, Tuning
@@ -41,7 +41,7 @@ def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 
 def ask(turn: int, keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
-    first = question(turn, keep=keep)
+    first = question(keep=keep)
     history: tuple[Message, ...] = ()
     for asked, answer in earlier:
         written = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
@@ -84,7 +84,7 @@ def test_the_next_turn_goes_on_from_wherever_it_was_cancelled(
     driver: Driver, after: int, folder: Path
 ) -> None:
     first = ask(1, 0.3, True)
-    driver.cancel_when(lambda event: isinstance(event, Token), 1)
+    driver.cancel_when(lambda event: isinstance(event, Token))
     one = driver.answer(first)
     driver.on_event = lambda event: None
     assert one.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)

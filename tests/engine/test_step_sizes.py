@@ -10,8 +10,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import Transient
-from app.engine.model.loader import CacheMaker
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
@@ -19,6 +17,8 @@ from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import find_quantisation
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.sizes import Transient
+from app.engine.model.loader import CacheMaker
 from app.protocol.memory_model import LARGEST_STEP, MAX_SCORE_BYTES
 from tests.tiny import ORACLE, VOCABULARY, build
 

@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from app.engine.model.chat_template import render_with
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from transformers.utils import chat_template_utils
 
+from app.engine.model.chat_template import render_with
 from app.models.embedded import draft_path, target_path
 from app.sandbox import process as sandbox
 from app.sandbox.process import Limits, TextError, TextProcess

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.engine.model.prompt import PromptBuilder
-from app.engine.turn.decode import Decoder
 from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.engine.cache.caches import flatten
 from app.engine.cache.prefill import StepSize, make_stock_cache, prefill
+from app.engine.model.prompt import PromptBuilder
+from app.engine.turn.decode import Decoder
 from app.protocol.events import Token
 from app.protocol.options import Sampling
 from app.protocol.prompt import Message, Role

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.engine.model.prompt import DOCUMENT_FOOTER, PromptBuilder
-from app.engine.model.reasoning import Reasoning
 from mlx_lm.utils import load_tokenizer
 
+from app.engine.model.prompt import DOCUMENT_FOOTER, PromptBuilder
+from app.engine.model.reasoning import Reasoning
 from app.protocol.prompt import Document, Message, Role
 from tests import tiny
 

@@ -9,11 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.model.copy_index import CopyIndex
-from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.speculation import DRAFTED, NOTHING, Choice, Gate
-from app.engine.model.token_stream import TokenStream
-from app.engine.turn.decode import Decoder
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_sampler
 from mlx_lm.utils import load_tokenizer
@@ -31,6 +26,11 @@ from app.engine.cache.prefill import (
     set_next_position,
 )
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.model.copy_index import CopyIndex
+from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.speculation import DRAFTED, NOTHING, Choice, Gate
+from app.engine.model.token_stream import TokenStream
+from app.engine.turn.decode import Decoder
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason

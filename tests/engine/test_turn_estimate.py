@@ -12,13 +12,13 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import Transient
 from mlx.utils import tree_flatten
 
 from app.engine import pair_loader
 from app.engine.backend import memory
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache import prefill
+from app.engine.cache.sizes import Transient
 from app.engine.model import loader
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
@@ -72,7 +72,7 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
 
 
 def auto(turn: int) -> Ask:
-    return replace(question(turn, Mode.AUTO), tuning=Tuning(dense_below=1 << 20))
+    return replace(question(Mode.AUTO), tuning=Tuning(dense_below=1 << 20))
 
 
 def needed(failed: object) -> tuple[float, float]:
@@ -84,7 +84,7 @@ def needed(failed: object) -> tuple[float, float]:
 
 def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
-    failed = loaded.run(question(1, Mode.FULL))
+    failed = loaded.run(question(Mode.FULL))
     most, there = needed(failed)
     assert most > there
     assert isinstance(failed, Failed)
@@ -93,11 +93,11 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     assert keep
     assert length
     assert not loaded.of(PhaseProgress), "nothing was begun"
-    fits = question(2, Mode.SPARSE, int(keep[1]) / 100)
+    fits = question(Mode.SPARSE, int(keep[1]) / 100)
     assert isinstance(loaded.run(fits), Finished), "and it does"
     total = loaded.of(Planned)[-1].prompt_tokens
     assert failed.excess_tokens == total - int(length[1].replace(",", ""))
-    above = question(3, Mode.SPARSE, int(keep[1]) / 100 + 0.1)
+    above = question(Mode.SPARSE, int(keep[1]) / 100 + 0.1)
     failed = loaded.run(above)
     assert isinstance(failed, Failed)
     assert f"lower keep to {keep[1]} % or less" in failed.advice
@@ -119,33 +119,33 @@ def test_in_auto_mode_it_reads_sparsely_instead(loaded: Driver, leave: LEAVE) ->
 
 def test_it_may_be_tried_despite_memory(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
-    failed = loaded.run(question(1, Mode.FULL))
+    failed = loaded.run(question(Mode.FULL))
     assert isinstance(failed, Failed)
     assert failed.predicted
-    ask = replace(question(2, Mode.FULL), skip_memory_check=True)
+    ask = replace(question(Mode.FULL), skip_memory_check=True)
     assert isinstance(loaded.run(ask), Finished)
 
 
 def test_a_refusal_costs_nothing_that_was_read(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = replace(question(1), conversation="c")
+    first = replace(question(), conversation="c")
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(first)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "free", lambda: 0.0)
-        assert isinstance(loaded.run(replace(first, turn=2, mode=Mode.FULL)), Failed)
-    finished = loaded.answer(replace(first, turn=3))
+        assert isinstance(loaded.run(replace(first, mode=Mode.FULL)), Failed)
+    finished = loaded.answer(first)
     assert finished.statistics
     assert finished.statistics.reused_tokens > 0
 
 
 def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LEAVE) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
-    for turn, name in enumerate("ab"):
-        loaded.answer(replace(question(turn), conversation=name))
+    for name in "ab":
+        loaded.answer(replace(question(), conversation=name))
     leave(2 * MB)
-    assert isinstance(loaded.run(replace(question(3), conversation="c")), Finished)
+    assert isinstance(loaded.run(replace(question(), conversation="c")), Finished)
     assert "other conversations" in loaded.of(MemoryFreed)[0].message
     assert not loaded.of(Unloaded)
 
@@ -154,7 +154,7 @@ def test_two_that_do_not_fit_together_take_turns(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.load(folders["target"], folders["draft"])
-    expected = driver.answer(question(1)).generated_ids
+    expected = driver.answer(question()).generated_ids
     monkeypatch.setattr(pair_loader, "weight_bytes", lambda folder: 1 << 60)
     monkeypatch.setattr(memory, "check_fits", lambda what, needed: None)
     loaded = driver.load(folders["target"], folders["draft"])
@@ -162,7 +162,7 @@ def test_two_that_do_not_fit_together_take_turns(
     parked = driver.until(Unloaded)
     assert isinstance(parked, Unloaded)
     assert parked.model == "target"
-    finished = driver.answer(question(2))
+    finished = driver.answer(question())
     assert finished.generated_ids == expected
     (back,) = driver.of(Reloaded)
     assert back.model == "target"
@@ -179,7 +179,7 @@ def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
     monkeypatch.setattr(memory, "check_fits", lambda what, needed: None)
     driver.load(target, folders["draft"])
     (target / "model.safetensors").unlink()
-    failed = driver.run(question(1))
+    failed = driver.run(question())
     assert isinstance(failed, Failed)
     assert "could not be loaded" in failed.problem
 

@@ -11,13 +11,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.cache.sizes import CacheSize
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import MemoryManager
-from app.engine.model.loader import LoadedModel, ModelPair
-from app.engine.model.prompt import Prompt
-from app.engine.sharded.model import Shards
-from app.engine.turn.prompt_reader import PromptReader
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
@@ -32,8 +25,15 @@ from app.engine.cache.prefill import (
     set_next_position,
 )
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import Snapshots
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
+from app.engine.sharded.model import Shards
+from app.engine.turn.prompt_reader import PromptReader
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.events import ModelInfo
@@ -120,7 +120,7 @@ class Chat:
         tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall=keep > 0, recall_share=1.0)
         keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
-        ask = Ask(1, (Message(Role.USER, ""),), mode, keep, tuning=tuning)
+        ask = Ask((Message(Role.USER, ""),), mode, keep, tuning=tuning)
         progress = TurnClock(1, lambda event: None, lambda: False)
         room = MemoryManager(self.models, progress.emit)
         self.reader = PromptReader(self.models, ask, self.conversation, progress, room, self.costs)

@@ -53,7 +53,7 @@ def test_lexical_reads_the_line_that_is_asked_about(driver: Driver) -> None:
     text = "\n".join(f"Line {n} says nothing much at all." for n in range(90))
     text = text.replace("Line 77 says nothing much", "The zyx of quokkas is qwx")
     message = Message(Role.USER, "What is the zyx of quokkas?", (Document("a.txt", text),))
-    ask = Ask(1, (message,), Mode.SPARSE, 0.05, tuning=Tuning(scoring=Scoring.LEXICAL, chunk=16))
+    ask = Ask((message,), Mode.SPARSE, 0.05, tuning=Tuning(scoring=Scoring.LEXICAL, chunk=16))
     driver.answer(replace(ask, sampling=question().sampling))
     read = "".join(text[t.start : t.end] for t in driver.of(Selected)[-1].texts)
     assert "zyx of quokkas" in read

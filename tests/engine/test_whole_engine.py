@@ -16,7 +16,7 @@ from mlx_lm.models.base import create_causal_mask
 from app.engine.cache import shared_rows
 from app.engine.cache.caches import PositionedCache
 from app.engine.cache.shared_rows import rows_of
-from app.protocol.commands import Ask, CachePolicy, DropConversation, Reselect
+from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.events import Event, Failed, Finished, Loaded, PhaseProgress, Token
 from app.protocol.options import AUTO_KEEP, BackgroundPolicy, Mode, Sampling, Tuning
 from app.protocol.prompt import Document, Message, Role
@@ -197,7 +197,8 @@ class Chats:
         self.start()
 
     def do_reselect(self) -> None:
-        self.driver.engine.send(Reselect(self.turn, self.random.random()))
+        if self.driver.turn is not None:
+            self.driver.engine.reselect(self.driver.turn, self.random.random())
 
     def do_cancel(self) -> None:
         name, countdown = self.some(), self.random.randint(0, 25)

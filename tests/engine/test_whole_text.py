@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.engine.model.chat_template import PromptError
-from app.engine.model.prompt import PromptBuilder
 from mlx_lm.utils import load_tokenizer
 
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import PromptBuilder
 from app.models.token_count import TokenCounter
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from benchmarks.quality.tokens import FolderTokens

@@ -8,16 +8,16 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import MemoryManager
-from app.engine.model.loader import CacheMaker, _measure
-from app.engine.model.prompt import Prompt
-from app.engine.turn.turn_estimate import TurnEstimate
 
 from app.engine.backend.memory import NotEnoughMemory
 from app.engine.cache.caches import WindowedCache, flatten, positioned_layers
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.snapshot import Snapshots
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.loader import CacheMaker, _measure
+from app.engine.model.prompt import Prompt
+from app.engine.turn.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
@@ -101,7 +101,7 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
     assert not prefix.can_insert_at(120)
     assert prefix.rewind_target(120) == MIDDLE[0]
     models_of = pair(model)
-    full = Ask(1, (Message(Role.USER, ""),), Mode.FULL)
+    full = Ask((Message(Role.USER, ""),), Mode.FULL)
     room = MemoryManager(models_of, lambda event: None)
     monkeypatch.setattr(room, "max_available", lambda *_: -1.0)
     with pytest.raises(NotEnoughMemory, match=f"Reading {len(edited.ids) - 1 - MIDDLE[0]} tokens"):

@@ -9,9 +9,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.turn.decode import Decoder
 from mlx_lm.utils import load_tokenizer
 
+from app.engine.turn.decode import Decoder
 from app.protocol.events import Token
 from app.protocol.options import Sampling
 from app.protocol.stats import FinishReason

@@ -14,13 +14,13 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from app.engine.memory.conversation_cache import ConversationCache
 from mlx.utils import tree_map
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.cache.caches import PositionedCache, QuantisedCache, WindowedCache, flatten
 from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.memory.conversation_cache import ConversationCache
 
 Layers = tuple[NDArray[np.float32], ...]
 """Of each layer, keys and values of rows, (rows, heads, widths of both)."""

@@ -52,7 +52,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def asked(turn: int = 1) -> Ask:
-    return replace(question(turn, Mode.SPARSE, tokens=TOKENS), conversation="c")
+    return replace(question(Mode.SPARSE, tokens=TOKENS), conversation="c")
 
 
 def shards() -> dict[str, psutil.Process]:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from app.engine.model.loader import LoadError, load_one
-from app.engine.sharded.model import ShardedModel
-from app.engine.sharded.snapshots import ShardedSnapshots
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
+from app.engine.model.loader import LoadError, load_one
+from app.engine.sharded.model import ShardedModel
+from app.engine.sharded.snapshots import ShardedSnapshots
 from tests import tiny
 from tests.engine.oracle import difference
 from tests.engine.test_random_conversations import Conversation

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.engine.model.loader import LoadError, LoadStopped
 
+from app.engine.model.loader import LoadError, LoadStopped
 from app.hosts import cluster, control, ranks, session, worker
 from app.hosts.cluster import Cluster, largest
 from app.hosts.shard_process import free_port

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from app.engine.model.loader import LoadStopped
 
+from app.engine.model.loader import LoadStopped
 from app.hosts import wire
 from app.hosts.wire import Connection, Seals, WireError, accept, connect
 

@@ -119,9 +119,9 @@ def test_shards_are_as_large_as_mlx_lms(name: str, ranks: int) -> None:
     """Of tiny models, as rank 0 has them: the share of all parameters. In these, routers and what
     latent attention does not divide count."""
     import mlx.core as mx
-    from app.engine.sharded.head_padding import pad_heads
     from mlx.utils import tree_flatten
 
+    from app.engine.sharded.head_padding import pad_heads
     from tests import tiny
 
     config = {**tiny.config_of(name), "hidden_size": 96, "num_attention_heads": 4 * ranks}

@@ -9,14 +9,14 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.model.loader import CacheMaker
-from app.engine.scorers.attention_scores import AttentionObserver
 from mlx.utils import tree_flatten
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import GPU
 from app.engine.cache import prefill
 from app.engine.cache.kv_quantisation import find_quantisation
+from app.engine.model.loader import CacheMaker
+from app.engine.scorers.attention_scores import AttentionObserver
 from app.errors import UserError
 from app.models import fit as estimates
 from app.models.architecture import Architecture, Layer, parse_architecture

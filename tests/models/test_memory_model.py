@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.engine.cache.sizes import Transient
 
 from app.engine.backend.device import CPU, GPU
+from app.engine.cache.sizes import Transient
 from app.models import fit
 from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize

@@ -61,13 +61,13 @@ def driver(folder: Path) -> Iterator[Driver]:
 def ask(turn: int, length: int = LONG, mode: Mode = Mode.SPARSE, tokens: int = 12) -> Ask:
     document = Document("licence.txt", sample().text[:length])
     message = Message(Role.USER, QUESTIONS[0], (document,))
-    return Ask(turn, (message,), mode, 0.2, Sampling(max_tokens=tokens), conversation="c")
+    return Ask((message,), mode, 0.2, Sampling(max_tokens=tokens), conversation="c")
 
 
 def later(first: Ask, text: str, ids: tuple[int, ...], turn: int) -> Ask:
     answer = Message(Role.ASSISTANT, text, token_ids=ids)
     messages = (*first.messages, answer, Message(Role.USER, QUESTIONS[1]))
-    return replace(first, turn=turn, messages=messages)
+    return replace(first, messages=messages)
 
 
 def test_keeping_everything_is_the_answer_of_plain_mlx_lm(driver: Driver, folder: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_was_read_in_the_background_is_what_a_full_reading_reads(driver: Dr
     finished = driver.answer(full)
     assert finished.statistics
     assert finished.statistics.reused_tokens >= event.total
-    fresh = driver.answer(replace(full, turn=3, conversation=None))
+    fresh = driver.answer(replace(full, conversation=None))
     assert fresh.generated_ids == finished.generated_ids
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from app.engine.model.loader import CacheMaker
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, load_tokenizer
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from app.engine.cache.prefill import (
     prefill,
     set_next_position,
 )
+from app.engine.model.loader import CacheMaker
 from tests.engine.oracle import difference, keys_masked_out
 from tests.real.documents import fetch_documents
 

@@ -10,9 +10,9 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+
 from app.engine.model.text_encoder import built_in_encoder
 from app.engine.scorers.file_index import FileIndex
-
 from app.ingest.limits import Limits
 from app.ingest.reader import read
 

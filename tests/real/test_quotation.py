@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from app.engine.turn.quotation import NOTHING_FOUND
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
+from app.engine.turn.quotation import NOTHING_FOUND
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Finished

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.engine.model.chat_template import PromptError
-from app.engine.model.prompt import PromptBuilder
 from mlx_lm.utils import load_tokenizer
 from tokenizers import Tokenizer, models, normalizers
 
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import PromptBuilder
 from app.models.errors import ModelError
 from app.models.token_count import TokenCounter
 from app.protocol.prompt import Document, Message, Role

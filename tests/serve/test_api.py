@@ -14,7 +14,7 @@ import anthropic
 import httpx2 as httpx
 import pytest
 
-from app.protocol.commands import Cancel, Close
+from app.protocol.commands import Close
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
@@ -359,10 +359,10 @@ def test_a_client_that_goes_away_stops_its_answer() -> None:
         with http.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as reply:
             next(reply.iter_lines())
             until(lambda: engine.asks)
-        until(lambda: engine.sent(Cancel))
+        until(lambda: engine.cancelled)
         with pytest.raises(Exception, match="timed out"):
             http.post("/v1/chat/completions", json=chat(), timeout=0.5)
-        until(lambda: len(engine.sent(Cancel)) == 2)
+        until(lambda: len(engine.cancelled) == 2)
 
 
 def test_a_slow_reader_holds_nobody_up(address: str, engine: FakeEngine) -> None:
@@ -418,7 +418,7 @@ def test_a_client_that_goes_before_its_stream_begins_gives_its_place_back() -> N
     with running(engine) as address, client(address) as http:
         with pytest.raises(httpx.TimeoutException):
             http.post("/v1/chat/completions", json=chat(stream=True), timeout=0.3)
-        until(lambda: engine.sent(Cancel))
+        until(lambda: engine.cancelled)
         engine.finish()
         until(lambda: http.get("/health").json()["waiting"] == 0)
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from app.engine.turn.failures import OUT_OF_MEMORY, to_failed
 from app.engine.turn.turn import MEMORY_EXHAUSTED
-
 from app.protocol.commands import Ask
 from app.protocol.stats import Phase
 from app.serve import api

@@ -7,26 +7,18 @@ import logging
 
 import pytest
 
-from app.protocol.events import HostsLost, Listener
-from app.serve.queue import EngineQueue, log
+from app.protocol.events import HostsLost
+from app.serve.queue import RequestQueue, log
 from tests.fakes import FakeEngine
 
 
-class Listened(FakeEngine):
-    """Keeps its listener, for events that belong to no request."""
-
-    def listen(self, listener: Listener) -> None:
-        super().listen(listener)
-        self.listener = listener
-
-
 def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    engine = Listened()
+    engine = FakeEngine()
 
     async def lose() -> None:
-        queue = EngineQueue(engine, 1)
+        queue = RequestQueue(engine, 1)
         queue.start()
-        engine.listener(HostsLost(None, "10.0.0.2\n is gone."))
+        engine.say(HostsLost(None, "10.0.0.2\n is gone."))
         queue.stop()
 
     log.addHandler(caplog.handler)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.cli.serve import listening_socket, uvicorn_server
-from app.protocol.commands import Ask, Cancel, DropConversation
+from app.protocol.commands import Ask, DropConversation
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason
@@ -18,7 +18,7 @@ from app.serve.access import Access
 from app.serve.answers import Answer
 from app.serve.api import Server, make_app
 from app.serve.continuations import Continuations
-from app.serve.queue import EngineQueue, QueueFull, Request
+from app.serve.queue import QueueFull, Request, RequestQueue
 from app.serve.requests import Defaults
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import LIMIT, chat, client, count_words, until
@@ -31,7 +31,7 @@ def user(text: str) -> Message:
 
 
 def ask(text: str = "Who?") -> Ask:
-    return Ask(0, (user(text),))
+    return Ask((user(text),))
 
 
 async def seen(request: Request) -> Any:
@@ -42,7 +42,7 @@ async def seen(request: Request) -> Any:
 
 async def test_who_leaves_gives_the_place_back_at_once() -> None:
     engine = FakeEngine(stepping=True)
-    queue = EngineQueue(engine, 2)
+    queue = RequestQueue(engine, 2)
     queue.start()
     first = queue.enter(ask)
     second, third = queue.enter(ask), queue.enter(ask)
@@ -52,21 +52,19 @@ async def test_who_leaves_gives_the_place_back_at_once() -> None:
     with second, third:
         pass
     assert (queue.waiting, queue.is_full) == (1, False)
-    assert not engine.sent(Cancel)
+    assert engine.cancelled == [2, 3]
     queue.leave(first)
-    assert engine.sent(Cancel) == [Cancel(first.turn)]
+    assert engine.cancelled == [1, 2, 3]
     fourth = queue.enter(ask)
-    while len(engine.asks) < 2:
-        await asyncio.sleep(0)
     engine.finish()
     while not isinstance(await seen(fourth), Finished):
         pass
-    assert [each.turn for each in engine.asks] == [first.turn, fourth.turn]
+    assert queue.waiting == 0
 
 
 async def test_stopping_fails_all_requests_and_cancels_what_runs() -> None:
     engine = FakeEngine(stepping=True)
-    queue = EngineQueue(engine, 2)
+    queue = RequestQueue(engine, 2)
     queue.start()
     running, waiting = queue.enter(ask), queue.enter(ask)
     queue.stop()
@@ -74,24 +72,11 @@ async def test_stopping_fails_all_requests_and_cancels_what_runs() -> None:
         event = await seen(request)
         assert isinstance(event, Failed)
         assert event.problem == "The server is being stopped"
-    assert engine.sent(Cancel) == [Cancel(running.turn)]
-    assert len(engine.asks) == 1
+    assert engine.cancelled == [1, 2]
+    assert len(engine.turns) == 2
 
 
-async def test_what_comes_late_reaches_nobody_else() -> None:
-    engine = FakeEngine(stepping=True)
-    before, after = EngineQueue(engine, 1), EngineQueue(engine, 1)
-    before.start()
-    old = before.enter(ask)
-    before.stop()
-    after.start()
-    new = after.enter(ask)
-    engine.say(Finished(old.turn, FinishReason.CANCELLED, "", (), None))
-    engine.say(Finished(new.turn, FinishReason.STOP, "Mine.", (), None))
-    assert (await seen(new)).text == "Mine."
-
-
-async def asked(answer: Answer, queue: EngineQueue, known: Continuations, engine: Any) -> Answer:
+async def asked(answer: Answer, queue: RequestQueue, known: Continuations, engine: Any) -> Answer:
     async for _ in answer.pieces(queue, known, engine):
         pass
     return answer
@@ -99,27 +84,28 @@ async def asked(answer: Answer, queue: EngineQueue, known: Continuations, engine
 
 async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> None:
     engine, known = FakeEngine(stepping=True), Continuations()
-    queue = EngineQueue(engine, 1)
+    queue = RequestQueue(engine, 1)
     queue.start()
     begun = Message(Role.ASSISTANT, "The code")
-    answer = Answer(Ask(0, (user("Which?"), begun)))
+    answer = Answer(Ask((user("Which?"), begun)))
     running = asyncio.create_task(asked(answer, queue, known, engine))
-    while not engine.asks:
+    while not engine.turns:
         await asyncio.sleep(0)
-    turn = engine.asks[0].turn
-    engine.say(Token(turn, (1, 2), ""))
-    engine.say(Token(turn, (3,), " is 7."))
-    engine.say(Finished(turn, FinishReason.STOP, "The code is 7.", (1, 2, 3), None))
+    (turn,) = engine.turns
+    asked_for = turn.make_ask()
+    turn.listener(Token(1, (1, 2), ""))
+    turn.listener(Token(1, (3,), " is 7."))
+    turn.listener(Finished(1, FinishReason.STOP, "The code is 7.", (1, 2, 3), None))
     await running
     assert (answer.text, answer.generated) == (" is 7.", 1)
     again = (user("Which?"), Message(Role.ASSISTANT, "The code is 7."), user("Sure?"))
     name, messages, _ = known.place(again)
-    assert (name, messages[1].token_ids) == (engine.asks[0].conversation, (1, 2, 3))
+    assert (name, messages[1].token_ids) == (asked_for.conversation, (1, 2, 3))
 
 
 async def test_what_clients_got_is_reported_up_to_the_stop_sequence() -> None:
     engine, known = FakeEngine(Story(answer=ANSWER)), Continuations()
-    queue, reported = EngineQueue(engine, 1), list[Any]()
+    queue, reported = RequestQueue(engine, 1), list[Any]()
     queue.start()
     answer = Answer(ask(), ["pays"])
     async for _ in answer.pieces(queue, known, engine, lambda *found: reported.append(found)):
@@ -163,16 +149,15 @@ def test_a_request_that_waited_does_not_use_ids_of_another_pair(
     server, address = served
     threads = [threading.Thread(target=post, args=(address, "one"))]
     threads[0].start()
-    until(lambda: engine.asks)
+    until(lambda: engine.turns)
     engine.finish()
     threads[0].join(LIMIT)
     for number, texts in enumerate((("slow",), ("one", ANSWER, "more")), 1):
         threads.append(threading.Thread(target=post, args=(address, *texts)))
         threads[-1].start()
         until(lambda number=number: server.queue.waiting == number)
+    engine.advance()  # the slow one runs
     server.use_pair("two", count_words, False)
-    engine.finish()
-    until(lambda: len(engine.asks) == 3)
     engine.finish()
     for thread in threads:
         thread.join(LIMIT)
@@ -210,7 +195,8 @@ def test_clients_that_have_gone_do_not_count(
     _, address = served
     running = threading.Thread(target=post, args=(address, "one"))
     running.start()
-    until(lambda: engine.asks)
+    until(lambda: engine.turns)
+    engine.advance()
     for number in (1, 2):
         with client(address) as http, pytest.raises(Exception, match="timed out"):
             http.post("/v1/chat/completions", json=chat(f"{number}"), timeout=0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Markdown
 
-from app.protocol.commands import Load, Reselect
+from app.protocol.commands import Load
 from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Selected, Token
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import Phase
@@ -215,7 +215,7 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         await until_shown(pilot, "▸ Read")
         await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
-        await until(pilot, lambda: len(engine.sent(Reselect)) >= 1)
+        await until(pilot, lambda: len(engine.selected) >= 1)
         await until_gone(pilot, "Esc cancel")
         assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from app.protocol.commands import Cancel, Command
 from app.protocol.events import Event, Finished, PhaseProgress, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
@@ -47,7 +46,6 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
         assert (answer.role, answer.text) == (Role.ASSISTANT, "One two three.")
         assert answer.token_ids == (1000, 1001, 1002)
         assert (second.text, second.documents) == ("Second?", ())
-        assert engine.asks[1].turn > engine.asks[0].turn
 
 
 async def test_one_question_waits_and_a_second_is_refused() -> None:
@@ -94,35 +92,19 @@ async def test_escape_takes_back_what_waits_and_then_stops() -> None:
         await until_gone(pilot, "queued · Esc takes it back")
         await until_shown(pilot, "Paste 1")
         assert pilot.app.screen.query_one(ComposeBox).text == "Second?\nThird?"
-        assert engine.sent(Cancel) == []
+        assert engine.cancelled == []
         await pilot.press("escape")
-        await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
-
-
-class InAStep(FakeEngine):
-    """Ends a turn only once the step that it is in is over."""
-
-    cancel: Cancel | None = None
-
-    def send(self, command: Command) -> None:
-        if isinstance(command, Cancel):
-            self.cancel = command
-        else:
-            super().send(command)
-
-    def end_step(self) -> None:
-        assert self.cancel is not None
-        super().send(self.cancel)
+        await until(pilot, lambda: engine.cancelled == [1])
 
 
 async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
-    engine = InAStep(stepping=True)
+    engine = FakeEngine(stepping=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await pilot.press("escape")
         await until_shown(pilot, "Stopping.")
-        engine.end_step()
+        assert engine.cancelled == [1]
         engine.finish()
         await until_shown(pilot, "stopped before the first word")
         await until_gone(pilot, "Stopping.")
@@ -137,7 +119,7 @@ async def test_what_was_written_stays_when_it_is_stopped() -> None:
             engine.advance_to(lambda event: isinstance(event, Token))
         await until_shown(pilot, 'The "Corresponding Source')
         await pilot.press("escape")
-        await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
+        await until(pilot, lambda: engine.cancelled == [1])
         engine.finish()
         await until_shown(pilot, "▸ Read", 'The "Corresponding Source', "■ stopped")
         engine.stepping = False
@@ -155,7 +137,7 @@ async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversa
         await ask(pilot, engine)
         engine.advance_to(lambda event: is_progress(event, Phase.SCORE))
         await pilot.press("escape")
-        await until(pilot, lambda: engine.sent(Cancel))
+        await until(pilot, lambda: engine.cancelled)
         engine.finish()
         await until_shown(pilot, "stopped before the first word")
         await ask(pilot, engine, "Again?")

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.events import Key
 from textual.pilot import Pilot
 
-from app.protocol.commands import Close, Reselect
+from app.protocol.commands import Close
 from app.protocol.events import Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
@@ -170,7 +170,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
         before = screen_text(pilot)
         await pilot.press("5", "0")
         await until_shown(pilot, "would read 12,8")
-        assert engine.commands[-1] == Reselect(engine.asks[0].turn, 0.5)
+        assert engine.selected[-1] == (1, 0.5)
         kept = [line for line in screen_text(pilot).splitlines() if "selected ·" in line]
         assert kept != [line for line in before.splitlines() if "selected ·" in line]
         await pilot.press("escape")
@@ -189,7 +189,7 @@ async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPat
         await pilot.press("ctrl+g")
         slider = pilot.app.screen.query_one(KeepSlider)
         await until(pilot, lambda: slider.value == 8)
-        assert engine.sent(Reselect) == [Reselect(engine.asks[0].turn, AUTO_KEEP)]
+        assert engine.selected == [(1, AUTO_KEEP)]
         await pilot.press("right", "enter")
         await until_shown(pilot, "next: SPARSE 9%")
 
@@ -202,11 +202,11 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         engine.advance_to(lambda event: isinstance(event, Selected))
         await pilot.press("ctrl+g", "pageup", "enter")
         await until_shown(pilot, "next: SPARSE 25%")
-        assert engine.sent(Reselect) == []
+        assert engine.selected == []
         await pilot.press("ctrl+g", "5")
         engine.finish()  # now there is something to try it on
         await until_shown(pilot, "selected ·", "saves nothing")
-        assert engine.sent(Reselect) == [Reselect(engine.asks[0].turn, 0.05)]
+        assert engine.selected == [(1, 0.05)]
 
 
 @pytest.mark.parametrize("question", ["How many are there?", "Please LIST ALL names", "every one"])

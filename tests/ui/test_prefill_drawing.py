@@ -14,7 +14,7 @@ from app.chat import heatmap
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.replay import replay_events
 from app.protocol.commands import Ask
-from app.protocol.events import Finished, Planned, Selected, Token
+from app.protocol.events import Finished, Listener, Planned, Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
@@ -42,6 +42,11 @@ STATISTICS = Statistics(
     decode_seconds=2.0,
     peak_bytes=10**9,
 )
+
+
+def told(progress: TurnProgress) -> Listener:
+    """Passes the events of a turn on."""
+    return lambda event: progress.apply(event, 1.0)
 
 
 def drawn(progress: TurnProgress, width: int = 120, details: bool = True) -> str:
@@ -86,10 +91,9 @@ def test_a_reason_is_wrapped_beside_its_label(width: int) -> None:
 
 def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
     progress = TurnProgress(AUTO_KEEP)
-    ask = Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, AUTO_KEEP)
+    ask = Ask((Message(Role.USER, "What? " * 5000),), Mode.SPARSE, AUTO_KEEP)
     engine = FakeEngine(Story(), stepping=True)
-    engine.listen(lambda event: progress.apply(event, 1.0))
-    engine.send(ask)
+    engine.ask(ask, told(progress))
 
     engine.advance_to(lambda event: isinstance(event, Planned))
     assert "sparse, keep auto" in drawn(progress)
@@ -169,8 +173,7 @@ def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
     """At every event of a turn, with and without details."""
     progress = TurnProgress(0.2)
     engine = FakeEngine(story, stepping=True)
-    engine.listen(lambda event: progress.apply(event, 1.0))
-    engine.send(Ask(1, (Message(Role.USER, "What? " * 500),)))
+    engine.ask(Ask((Message(Role.USER, "What? " * 500),)), told(progress))
     while engine.advance() is not None:
         for details in (False, True):
             lines = panel_lines(progress, Viewport(width, 1.0), details, ("^S what was read",))
@@ -180,8 +183,10 @@ def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
 def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read() -> None:
     progress = TurnProgress(0.1)
     engine = FakeEngine(Story(cached=True))
-    engine.listen(lambda event: progress.apply(event, 1.0))
-    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
+    engine.ask(
+        Ask((Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1),
+        lambda event: progress.apply(event, 1.0),
+    )
     text = drawn(progress)
     for words in (
         "Read everything",
@@ -196,8 +201,10 @@ def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read
 def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
     progress = TurnProgress(0.1)
     engine = FakeEngine(Story(read_on=2), stepping=True)
-    engine.listen(lambda event: progress.apply(event, 1.0))
-    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1))
+    engine.ask(
+        Ask((Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1),
+        lambda event: progress.apply(event, 1.0),
+    )
 
     engine.advance_to(lambda event: isinstance(event, Token))
     assert "meanwhile" not in drawn(progress, details=False)
@@ -213,8 +220,9 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
 def test_the_phases_in_words() -> None:
     progress = TurnProgress(0.2)
     engine = FakeEngine(Story(), stepping=True)
-    engine.listen(lambda event: progress.apply(event, 1.0))
-    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
+    engine.ask(
+        Ask((Message(Role.USER, "What? " * 5000),)), lambda event: progress.apply(event, 1.0)
+    )
     engine.advance_to(lambda event: isinstance(event, Token))
     assert "tokenise" not in drawn(progress, details=False)
     for width in (40, 80, 120):
@@ -231,8 +239,9 @@ def test_while_it_reads_one_line_says_what_it_does_and_when_the_first_word_comes
 ) -> None:
     progress = TurnProgress(0.2)
     engine = FakeEngine(Story(), stepping=True)
-    engine.listen(lambda event: progress.apply(event, 1.0))
-    engine.send(Ask(1, (Message(Role.USER, "What? " * 5000),)))
+    engine.ask(
+        Ask((Message(Role.USER, "What? " * 5000),)), lambda event: progress.apply(event, 1.0)
+    )
     seen = {}
     while not progress.finished:
         head, *strips = panel_lines(progress, Viewport(width, 1.0))

@@ -72,7 +72,7 @@ async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(
     def answered(question: str) -> None:
         assert server.answered
         end = Finished(1, FinishReason.STOP, "Paris.", (7,), None)
-        server.answered(Ask(1, (Message(Role.USER, question),)), [Token(1, (7,), "Paris."), end])
+        server.answered(Ask((Message(Role.USER, question),)), [Token(1, (7,), "Paris."), end])
 
     async with app.run_test(size=(120, 40)) as pilot:
         repository = app.chat.open_chats.repository

@@ -92,8 +92,8 @@ class Calibration:
     def _time(self, mode: Mode, tokens: int) -> list[Timing]:
         pair = replace(self._pair, prompts=_RandomPrompts(tokens, self._vocab_size))
         ended: list[Event] = []
-        ask = Ask(0, (Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1), Tuning())
-        progress = TurnClock(ask.turn, ended.append, self._stop)
+        ask = Ask((Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1), Tuning())
+        progress = TurnClock(0, ended.append, self._stop)
         turn = Turn(pair, ask, ConversationCache(pair), progress)
         turn.run()
         last = ended[-1]

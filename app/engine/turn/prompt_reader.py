@@ -191,7 +191,7 @@ class PromptReader:
         self, prompt: Prompt, importance: Importance, tuning: Tuning, cached: NDArray[np.bool_]
     ) -> Selection:
         auto = self._ask.keep_ratio == AUTO_KEEP
-        scored = ScoredPrompt(self._ask.turn, prompt, importance, tuning, cached, auto)
+        scored = ScoredPrompt(self._clock.turn, prompt, importance, tuning, cached, auto)
         earlier = self._conversation.scored
         if earlier is not None and earlier.is_of(prompt, tuning):  # its answer needed that, too
             scored = scored.with_recalled(earlier.recalled)
@@ -308,7 +308,7 @@ class PromptReader:
         return importance
 
     def _show(self, importance: Importance) -> None:
-        self._clock.emit(ImportanceMap(self._ask.turn, buckets(importance), 1, 1))
+        self._clock.emit(ImportanceMap(self._clock.turn, buckets(importance), 1, 1))
 
     def _show_above_middle(self, importance: Importance, prompt: Prompt) -> None:
         """What is less important than most is shown as nothing."""

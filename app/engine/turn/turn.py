@@ -83,7 +83,7 @@ class Turn:
         self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
         self._decoder = Decoder(
-            ask.turn,
+            clock.turn,
             pair.target.tokenizer,
             ask.sampling,
             clock.emit,
@@ -121,7 +121,7 @@ class Turn:
 
     def _finished(self, ended: FinishReason) -> Finished:
         ids, text = tuple(self._decoder.ids), self._decoder.text
-        return Finished(self._ask.turn, ended, text, ids, self._statistics())
+        return Finished(self._clock.turn, ended, text, ids, self._statistics())
 
     def interrupted(self) -> Interrupted:
         """Where it stopped."""
@@ -144,7 +144,7 @@ class Turn:
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
         self._read(prompt, plan)
-        self._emit(PhaseProgress(self._ask.turn, Phase.DECODE, 0, room, 0.0))
+        self._emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
         if self._ask.forced_answer is not None:
             return self._decoder.score_forced(
@@ -152,7 +152,7 @@ class Turn:
             )
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
-            self._emit(Token(self._ask.turn, ids, ""))
+            self._emit(Token(self._clock.turn, ids, ""))
         stop = self._clock.stop_reason
         ended = self._decoder.run(
             model,
@@ -213,7 +213,9 @@ class Turn:
             self._pair.reported_rules.add(rule)
             self._emit(EngineWarning(TEMPLATE_RULES[rule], ask.conversation))
         if found.parts is not None:
-            event = Retrieved(ask.turn, found.parts, found.ranked, found.total_files, found.room)
+            event = Retrieved(
+                self._clock.turn, found.parts, found.ranked, found.total_files, found.room
+            )
             self._emit(event)
         return found.prompt
 
@@ -248,7 +250,7 @@ class Turn:
         if self._cache.scored is not None:
             self._cache.scored = self._cache.scored.with_recalled(positions)
             event = self._cache.scored.select(self._reader.keep)[1]
-            self._emit(replace(event, turn=self._ask.turn))
+            self._emit(replace(event, turn=self._clock.turn))
 
     def _draft_proposals(self, prompt: Prompt) -> DraftProposals | None:
         """What the draft would write, if it has the target's tokenizer and has read the prompt."""
@@ -322,7 +324,7 @@ class Turn:
             self._forecast(foresight, taken)
         self._emit(
             Planned(
-                turn=self._ask.turn,
+                turn=self._clock.turn,
                 reading=plan.reading,
                 reason=plan.reason,
                 keep_ratio=self._ask.keep_ratio if plan.reading is Reading.SPARSE else 1.0,
@@ -396,7 +398,7 @@ class Turn:
                 self._cache.draft.clear()
             mx.clear_cache()
             self._fallback = f"What would have been selected is unknown ({error})."
-            self._emit(FellBackToDense(self._ask.turn, self._fallback))
+            self._emit(FellBackToDense(self._clock.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
         self._reader.keep_reason = ""
@@ -405,7 +407,7 @@ class Turn:
         mx.clear_cache()
         if self._prompt is not None:
             self._forecast(self._estimate(self._prompt), Reading.DENSE)
-        self._emit(FellBackToDense(self._ask.turn, self._fallback))
+        self._emit(FellBackToDense(self._clock.turn, self._fallback))
 
     # ------------------------------------------------------------------------- bookkeeping
 

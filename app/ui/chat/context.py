@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from textual.screen import Screen
 
 from app.protocol.engine import Engine
+from app.protocol.events import Listener
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.chat.chrome import Footer, Header, Notice
@@ -33,6 +34,8 @@ class ChatContext:
     footer: Footer
     refresh: Callable[[], None]
     """Shows what has changed in the hints, the title, the sidebar and the footer."""
+    on_engine_event: Listener
+    """Gets the events of turns, on the engine's thread."""
     refresh_meter: Callable[[], None]
     """Shows the estimate of the next message again."""
     draw_lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -99,24 +99,21 @@ class EngineEventHandler:
             case BackgroundProgress():
                 self._open_chats.on_background_prefill(event)
             case _:
-                return self._apply_to_turn(event, event.turn)
+                return self._apply_to_turn(event)
         return None
 
     def apply_after_exit(self, events: Iterable[Event]) -> None:
         """Once the screen is gone, only what has to be saved."""
         for event in events:
-            turn = getattr(event, "turn", None)
             if isinstance(event, Closed):
                 self._context.engine_closed = True
-            elif turn is not None:
-                self._open_chats.apply(event, turn)
+            else:
+                self._open_chats.apply(event)
 
-    def _apply_to_turn(self, event: Event, number: int | None) -> int | None:
-        if number is None:
-            return None
-        if self._open_chats.apply(event, number):
-            self._keep_preview.on_progress(event)
-            return number
+    def _apply_to_turn(self, event: Event) -> int | None:
+        if (turn := self._open_chats.apply(event)) is not None:
+            self._keep_preview.on_progress(event, turn)
+            return turn.number
         if isinstance(event, Selected):
             self._keep_preview.on_selected(event)
         elif isinstance(event, Failed):

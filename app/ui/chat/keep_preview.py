@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
-from app.protocol.commands import Reselect
 from app.protocol.events import (
     Event,
     FellBackToDense,
@@ -74,11 +73,11 @@ class KeepPreview:
     def _try_keep(self) -> Callable[[float], None] | None:
         return self.move if self._turn else None
 
-    def on_progress(self, event: Event) -> None:
-        """An event of the running turn: what is shown of its documents may have changed."""
+    def on_progress(self, event: Event, of: Turn) -> None:
+        """An event of the running turn `of`: what is shown of its documents may have changed."""
         turn = self._spans_turn
         changes = Planned | ImportanceMap | Selected | FellBackToDense
-        if turn is not None and isinstance(event, changes) and event.turn == turn.number:
+        if turn is not None and isinstance(event, changes) and of is turn:
             self._show_progress(turn)
 
     def _show_progress(self, turn: Turn) -> None:
@@ -108,7 +107,8 @@ class KeepPreview:
     def on_selected(self, selected: Selected) -> None:
         """A selection for a finished turn. After `end` it is ignored."""
         turn, progress = self._turn, self._progress
-        if turn is None or progress is None or turn.number != selected.turn:
+        chat = self._open_chats.shown
+        if turn is None or progress is None or not chat.is_of_last_turn(selected):
             return
         progress.apply(selected, 0.0)
         self._draw(turn)
@@ -140,10 +140,11 @@ class KeepPreview:
         self._next_keep, self._in_flight = None, False
 
     def _send_next(self) -> None:
-        if self._turn is not None and not self._in_flight and self._next_keep is not None:
+        asked = self._open_chats.shown.asked
+        if asked and self._turn and not self._in_flight and self._next_keep is not None:
             keep, self._next_keep = self._next_keep, None
             self._in_flight = True
-            self._engine.send(Reselect(self._turn.number, keep))
+            self._engine.reselect(asked, keep)
 
     def _draw(self, turn: Turn) -> None:
         if (view := self._transcript.view(turn.number)) is not None:

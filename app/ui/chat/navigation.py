@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import TurnState
 from app.errors import UserError
-from app.protocol.commands import CachePolicy, Cancel, DropConversation, PruneSnapshots
+from app.protocol.commands import CachePolicy, DropConversation, PruneSnapshots
 from app.sessions.records import DocumentHit
 from app.ui.background import start_task
 from app.ui.chat.attachments import Attachments
@@ -203,8 +203,8 @@ class Navigation:
         question = self._open_chats.unqueue(chat)
         if question is not None:
             chat.draft = chat.draft.prepend(question, chat.sent_attachments)
-        if self._open_chats.answering is chat and self._open_chats.last_sent is not None:
-            self._context.engine.send(Cancel(self._open_chats.last_sent.turn.number))
+        if self._open_chats.answering is chat:
+            self._open_chats.cancel()
 
     def drop_trashed_caches(self) -> None:
         """Drop the caches of trashed conversations, once deleting them cannot be undone here."""

@@ -140,6 +140,7 @@ class ChatScreen(MessageSelection):
             self.composer,
             self.footer,
             self.show_hints,
+            self._bridge.listener,
             self._show_meter,
         )
         self.keep_preview = KeepPreview(context)

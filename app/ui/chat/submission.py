@@ -12,7 +12,6 @@ from app.chat.conversation import Pins, Question, Turn, TurnState
 from app.chat.model_pairs import lacks_document
 from app.chat.stored_turn import StoredTurn
 from app.errors import UserError
-from app.protocol.commands import Cancel
 from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of
 from app.ui.background import start_task
@@ -190,7 +189,7 @@ class Submission:
         if chat.conversation.queued is not None:
             await self.take_back(chat)
         elif self._open_chats.running is not None:
-            context.engine.send(Cancel(self._open_chats.running.number))
+            self._open_chats.cancel()
             context.notice.show("Stopping.")
         elif self._open_chats.committing is chat:
             self._cancel_on_start = True
@@ -257,9 +256,10 @@ class Submission:
                 await context.transcript.show_queued(None)
                 await context.transcript.add_turn(pending.turn)
         within = context.settings.reading.first_word_within
-        context.engine.send(replace(pending.command, within_seconds=within))
+        ask = replace(pending.command, within_seconds=within)
+        chat.asked = context.engine.ask(ask, context.on_engine_event)
         if self._cancel_on_start:
-            context.engine.send(Cancel(pending.turn.number))
+            chat.asked.cancel()
         context.refresh()
 
 

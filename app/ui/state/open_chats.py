@@ -72,16 +72,22 @@ class OpenChats:
             chat.progress[number] = TurnProgress(pending.turn.question.keep, started_at=now)
         return chat.progress[number]
 
-    def apply(self, event: Event, turn: int) -> bool:
-        """Handle an event; False if its turn is not running."""
+    def apply(self, event: Event) -> Turn | None:
+        """Apply an event to the running turn, and return that; None if it is of another one."""
         chat, pending = self.answering, self.last_sent
-        if chat is None or pending is None or pending.turn.number != turn:
-            return False
-        if pending.turn.state is not TurnState.RUNNING:
-            return False
+        if chat is None or pending is None or not chat.is_of_last_turn(event):
+            return None
+        turn = pending.turn
+        if turn.state is not TurnState.RUNNING:
+            return None
         pending.apply(event)
-        chat.progress[turn].apply(pending.turn.for_whole_answer(event), self._clock())
-        return True
+        chat.progress[turn.number].apply(turn.for_whole_answer(event), self._clock())
+        return turn
+
+    def cancel(self) -> None:
+        """Stop the turn that is being answered."""
+        if self.answering is not None and self.answering.asked is not None:
+            self.answering.asked.cancel()
 
     def pop_finished(self) -> OpenChat | None:
         """The conversation whose turn has finished since the last call, if any."""

@@ -21,6 +21,7 @@ from app.chat.stored_conversation import StoredConversation
 from app.chat.stored_turn import StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
+from app.protocol.engine import AskedTurn
 from app.protocol.events import Event, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
@@ -49,6 +50,8 @@ class OpenChat:
     title: str = ""
     progress: dict[int, TurnProgress] = field(default_factory=dict)
     """How each turn was read, by turn number."""
+    asked: AskedTurn | None = None
+    """The last turn that the engine was asked here."""
     sent_attachments: tuple[Attachment, ...] = ()
     """The attachments of the last question sent here, in case it is taken back."""
 
@@ -61,6 +64,10 @@ class OpenChat:
     @property
     def conversation(self) -> Conversation:
         return self.chat.conversation
+
+    def is_of_last_turn(self, event: Event) -> bool:
+        """Whether it comes from the last turn that the engine was asked here."""
+        return self.asked is not None and getattr(event, "turn", None) == self.asked.number
 
     @property
     def unsent_draft(self) -> Draft:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from app.protocol.commands import Ask, Cancel, Close, Command, Load
+from app.protocol.commands import Ask, Close, Command, Load
+from app.protocol.engine import AskedTurn
 from app.protocol.events import Closed, Failed, Finished, Listener, Loaded, ModelInfo, Planned
 from app.protocol.options import Mode, Scoring
 from app.protocol.stats import FinishReason, Reading, Statistics
@@ -32,11 +33,17 @@ class Reader:
 
     def __post_init__(self) -> None:
         self._listener: Listener = lambda event: None
-        self._running: int | None = None
-        self._cancelled = False
+        self.turn: AskedTurn | None = None
+        """The last one that was asked."""
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
+
+    def ask(self, ask: Ask, listener: Listener) -> AskedTurn:
+        self.asks.append(ask)
+        turn = self.turn = AskedTurn(len(self.asks), lambda: ask, listener)
+        self._answer(turn, ask)
+        return turn
 
     def join(self, timeout: float | None = None) -> None:
         pass
@@ -47,20 +54,13 @@ class Reader:
                 self.loads.append(command)
                 target = ModelInfo("reader", "fake", 0, 0, self.context)
                 self._listener(Loaded(target, target, self.dense_only, 0.0))
-            case Ask():
-                self.asks.append(command)
-                self._running, self._cancelled = command.turn, False
-                self._answer(command)
-                self._running = None
-            case Cancel() if command.turn == self._running:
-                self._cancelled = True
             case Close():
                 self._listener(Closed())
 
-    def _answer(self, ask: Ask) -> None:
+    def _answer(self, turn: AskedTurn, ask: Ask) -> None:
         problem = self.on_ask(ask)
         if problem is not None:
-            self._listener(Failed(ask.turn, problem, "do something about it"))
+            turn.listener(Failed(turn.number, problem, "do something about it"))
             return
         document = ask.messages[0].documents[0].text
         question = ask.messages[-1].text
@@ -68,14 +68,14 @@ class Reader:
         guard = "It counts." if flagged else None
         dense = ask.mode is Mode.FULL or guard is not None
         reading = Reading.DENSE if dense else Reading.SPARSE
-        self._listener(Planned(ask.turn, reading, "", ask.keep_ratio, 0, 0, 0, (), (), guard))
+        turn.listener(Planned(turn.number, reading, "", ask.keep_ratio, 0, 0, 0, (), (), guard))
         sentences = SENTENCE.findall(document)
         selected = sentences if dense else self._select(ask, sentences, question)
         text = answer("".join(selected), question)
-        ended = FinishReason.CANCELLED if self._cancelled else FinishReason.STOP
+        ended = FinishReason.CANCELLED if turn.is_cancelled else FinishReason.STOP
         stats = statistics(ask, reading, len(selected), len(sentences))
         ids = tuple(text.encode())
-        self._listener(Finished(ask.turn, ended, text, ids, stats))
+        turn.listener(Finished(turn.number, ended, text, ids, stats))
 
     def _select(self, ask: Ask, sentences: list[str], question: str) -> list[str]:
         rng = Random(ask.sampling.seed)

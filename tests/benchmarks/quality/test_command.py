@@ -18,7 +18,7 @@ from app import paths
 from app.chat.engine_session import EngineSession
 from app.cli import main
 from app.models.embedded import target_path
-from app.protocol.commands import Ask, Cancel
+from app.protocol.commands import Ask
 from app.protocol.options import Mode, Scoring
 from benchmarks.__main__ import measure
 from benchmarks.quality import command as evaluate
@@ -303,16 +303,16 @@ def test_when_nothing_fits_it_says_why(reader: Reader, capsys: pytest.CaptureFix
     assert problem == "specchat: Nothing was measured: choose another --length or --suite."
 
 
-def interrupt(at: int) -> Callable[[Ask], None]:
+def interrupt(reader: Reader, at: int) -> Callable[[Ask], None]:
     def on_ask(ask: Ask) -> None:
-        if ask.turn == at:
+        if len(reader.asks) == at:
             os.kill(os.getpid(), signal.SIGINT)
 
     return on_ask
 
 
 def test_a_turn_that_is_cancelled_by_itself_is_a_stop_too(reader: Reader) -> None:
-    reader.on_ask = lambda ask: reader.send(Cancel(ask.turn)) if ask.turn == 4 else None
+    reader.on_ask = lambda ask: reader.turn.cancel() if len(reader.asks) == 4 else None
     assert run(SHORT) == 130
     assert len(reader.asks) == 4
 
@@ -322,7 +322,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     reader: Reader, tmp_path: Path, at: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.md"
-    reader.on_ask = interrupt(at)
+    reader.on_ask = interrupt(reader, at)
     before = signal.getsignal(signal.SIGINT)
     assert run([*SHORT, "--report", str(report)]) == 130
     assert signal.getsignal(signal.SIGINT) is before
@@ -341,7 +341,7 @@ def test_failed_turns_are_in_the_table_but_end_well(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader.on_ask = lambda ask: (
-        "The \x1b[31mmachine is full" if ask.keep_ratio == 0.2 and ask.turn > 1 else None
+        "The \x1b[31mmachine is full" if ask.keep_ratio == 0.2 and len(reader.asks) > 1 else None
     )
     assert run(SHORT) == 0
     out = capsys.readouterr().out

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from app.engine.scorers.attention_scores import ScoringError
 
 from app.chat.engine_session import EngineSession
+from app.engine.scorers.attention_scores import ScoringError
 from app.engine.turn import prompt_reader
 from app.errors import UserError
 from app.models.embedded import draft_path, target_path

@@ -58,7 +58,6 @@ def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> Non
     ]
     assert first[5] == (Mode.AUTO, 0.2, Scoring.BOTH)
     assert ways == first * 4
-    assert len({ask.turn for ask in asks}) == len(asks)
     assert all(ask.sampling.temperature == 0 for ask in asks)
     assert outcome.complete
     assert (outcome.done, outcome.total, len(outcome.records)) == (24, 24, 24)
@@ -131,12 +130,15 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("at", [0, 1, 5, 23])
 def test_killed_in_the_middle_it_goes_on_there(file: Path, at: int) -> None:
+    reader = Reader()
+
     def die(ask: Ask) -> None:
-        if ask.turn == at + 1:
+        if len(reader.asks) == at + 1:
             raise Killed
 
+    reader.on_ask = die
     with pytest.raises(Killed):
-        measure(file, reader=Reader(on_ask=die))
+        measure(file, reader=reader)
     outcome, asks = measure(file)
     assert len(asks) == 24 - at
     whole, _ = measure(file.with_name("other.jsonl"))
@@ -206,7 +208,7 @@ def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
     runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
 
     def stop(ask: Ask) -> None:
-        if ask.turn == 8:
+        if len(reader.asks) == 8:
             runner.cancel()
 
     reader.on_ask = stop
@@ -238,7 +240,7 @@ def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     runner = Runner(EngineSession(reader), wider, ledger, TOKENS)
 
     def stop(ask: Ask) -> None:
-        if ask.turn == 2:
+        if len(reader.asks) == 2:
             runner.cancel()
 
     reader.on_ask = stop

@@ -11,9 +11,9 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from app.engine.model.prompt import PromptBuilder
 from mlx_lm.utils import load_tokenizer
 
+from app.engine.model.prompt import PromptBuilder
 from app.models.embedded import target_path
 from app.protocol.prompt import Document
 from benchmarks.quality import suites

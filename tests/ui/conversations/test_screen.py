@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 from textual.pilot import Pilot
 
-from app.protocol.commands import Cancel, DropConversation
+from app.protocol.commands import DropConversation
 from app.protocol.events import Finished, Token
 from app.protocol.prompt import Role
 from app.sessions.records import State
@@ -149,7 +149,7 @@ async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> No
         await pilot.press("enter")
         await until_shown(pilot, 'The "Corresponding Source', "Esc stop")
         await pilot.press("escape")
-        await until(pilot, lambda: engine.sent(Cancel) == [Cancel(engine.asks[0].turn)])
+        await until(pilot, lambda: engine.cancelled == [1])
         engine.finish()
         await until_shown(pilot, "■ stopped · the text so far stays")
         assert app.chat.open_chats.answering is None
@@ -210,7 +210,7 @@ async def test_deleting_the_one_that_is_answered_stops_it_and_leaves_it(tmp_path
         await until_shown(pilot, "◆ answering")
         await pilot.press("ctrl+d")
         await until_shown(pilot, "to the trash", "0 conversations")
-        await until(pilot, lambda: engine.sent(Cancel))
+        await until(pilot, lambda: engine.cancelled)
         engine.finish()
         await pilot.press("escape")
         await until_shown(pilot, "next: AUTO")

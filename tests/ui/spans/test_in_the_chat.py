@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.chat.conversation import Conversation, Question, Turn, TurnState
-from app.protocol.commands import Reselect
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
@@ -30,7 +29,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press(*["right"] * 5)
         await until(pilot, lambda: screen.view.document.read_fraction > before)
         await until_shown(pilot, "keep 25% would read")
-        assert any(isinstance(c, Reselect) and c.keep_ratio == 0.25 for c in engine.commands)
+        assert any(keep == 0.25 for _, keep in engine.selected)
         await pilot.press("slash", *"Paragraph 399")
         await until_shown(pilot, "1 of 1 hit")
         await pilot.press("escape", "space")
