@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import takewhile
 
+from app.chat.turn_progress import TurnProgress
 from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Failed, Finished, Planned, Retrieved, Token
@@ -165,6 +166,11 @@ class Turn:
     retrieved: tuple[RetrievedPart, ...] | None = None
     """What was put before the model in place of the question's documents, where those of the
     conversation do not all fit."""
+    progress: TurnProgress = field(init=False)
+    """How it is read and written."""
+
+    def __post_init__(self) -> None:
+        self.progress = TurnProgress(self.question.keep)
 
     @property
     def can_continue(self) -> bool:
@@ -204,7 +210,14 @@ class Turn:
         refused = self.failure is not None and self.failure.predicted
         return replace(question, despite_memory=same and refused)
 
-    def for_whole_answer(self, event: Event) -> Event:
+    def start(self, now: float) -> None:
+        """It is sent to the engine, at this monotonic time."""
+        if self.previous_end is not None:
+            self.progress.resume(now)
+        else:
+            self.progress = TurnProgress(self.question.keep, started_at=now)
+
+    def _for_whole_answer(self, event: Event) -> Event:
         """An applied event, extended to the whole of an answer that was continued. If continuing
         fails, the answer ends as it ended before."""
         match event:
@@ -216,8 +229,12 @@ class Turn:
             case _:
                 return event
 
-    def apply(self, event: Event) -> None:
-        """Update the turn by one of its events."""
+    def apply(self, event: Event, now: float = 0.0) -> None:
+        """Update the turn by one of its events, at a monotonic time. The only place that does."""
+        self._apply(event)
+        self.progress.apply(self._for_whole_answer(event), now)
+
+    def _apply(self, event: Event) -> None:
         match event:
             case Token():
                 self.text += event.text

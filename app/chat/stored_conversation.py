@@ -22,9 +22,9 @@ from app.chat.conversation import (
     TurnState,
 )
 from app.chat.model_pairs import ModelPair
-from app.chat.replay import NEVER_ANSWERED, replay_events
 from app.chat.stored_turn import StoredTurn
-from app.protocol.events import Event, Failed
+from app.chat.turn_progress import TurnProgress
+from app.protocol.events import Failed
 from app.protocol.options import EMBEDDED, Mode, Sampling
 from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.stats import FinishReason
@@ -40,6 +40,9 @@ _STATES = {
     records.State.STOPPED: TurnState.STOPPED,
     records.State.FAILED: TurnState.FAILED,
 }
+
+
+NEVER_ANSWERED = ("specchat ended before it was answered", "ask it again")
 
 
 class StoredConversation:
@@ -84,8 +87,16 @@ class StoredConversation:
         """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
         return self._question_ids[turn.number]
 
-    def replay_events(self, turn: Turn) -> tuple[Event, ...]:
-        """The events of a turn that had finished when this was opened. Raises StoreError."""
+    def load_progress(self) -> None:
+        """Load how the turns were read that had finished when this was opened. Raises
+        StoreError."""
+        for turn in self.conversation.turns:
+            if turn.progress.started_at is None:
+                turn.progress = self._stored_progress(turn)
+
+    def _stored_progress(self, turn: Turn) -> TurnProgress:
+        if turn.state is TurnState.RUNNING:  # another process is writing it, or has just ended
+            turn.state = TurnState.STOPPED
         positions = {
             self._question_ids[asked.number]: position
             for position, asked in enumerate(self.conversation.question_turns(turn))
@@ -93,7 +104,17 @@ class StoredConversation:
         }
         stats = self._stats.get(turn.number)
         read_map = None if stats is None else self._store.read_map(turn.number)
-        return replay_events(turn, stats, read_map, positions)
+        ended = turn.ended or FinishReason.STOP
+        if turn.state is TurnState.STOPPED:
+            ended = FinishReason.CANCELLED
+        return TurnProgress.stored(
+            turn.question.keep,
+            None if turn.state is TurnState.FAILED else ended,
+            bool(turn.text or turn.generated_ids),
+            stats,
+            read_map,
+            positions,
+        )
 
     def set_models(self, models: ModelPair) -> None:
         """Use other models from now on."""
@@ -333,6 +354,8 @@ class StoredConversation:
             again.conversation.turns,
             again._missing_document,
         )
+        for number in self._turns.keys() & again._turns.keys():
+            again._turns[number].progress = self._turns[number].progress
         self._turns = again._turns
         if self._missing_document is not None:
             raise self._missing_document

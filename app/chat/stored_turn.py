@@ -14,11 +14,8 @@ from app.protocol.commands import Ask
 from app.protocol.events import (
     Event,
     Failed,
-    FellBackToDense,
     Finished,
-    ImportanceMap,
     Retrieved,
-    Selected,
     Token,
 )
 from app.protocol.stats import FinishReason, Reading, Statistics
@@ -56,27 +53,19 @@ class StoredTurn:
             models,
         )
         self._end: partial[Future[None]] | None = None
-        self._importance: tuple[float, ...] = ()
-        self._selected: Selected | None = None
 
     @property
     def problem(self) -> StoreError | None:
         """Why the answer cannot be saved at present; it is tried again and again."""
         return self._reply.problem
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event, now: float = 0.0) -> None:
         """Update by an event of this turn. Never waits: text is on the disk within a second, and
         `saved` reports the end."""
-        self.turn.apply(event)
+        self.turn.apply(event, now)
         match event:
             case Retrieved():
                 self._reply.retrieve(event.parts)
-            case ImportanceMap():
-                self._importance = event.buckets
-            case Selected():
-                self._selected = event
-            case FellBackToDense():
-                self._selected = None
             case Token():
                 self._reply.append(event.text, event.ids, event.thinking)
             case Finished():
@@ -132,11 +121,14 @@ class StoredTurn:
     def _read_map(self, statistics: Statistics) -> records.ReadMap | None:
         """None if nothing was selected yet. After a dense read there are no spans, or those that
         keep would have selected."""
-        importance = records.quantise(self._importance)
-        if self._selected is None:
+        progress = self.turn.progress
+        buckets = () if progress.importance is None else progress.importance.buckets
+        importance = records.quantise(buckets)
+        selected = None if progress.fallback is not None else progress.selected
+        if selected is None:
             dense = statistics.reading is Reading.DENSE
             return records.ReadMap(importance=importance) if dense else None
         texts = tuple(
-            replace(text, message=self._message_ids[text.message]) for text in self._selected.texts
+            replace(text, message=self._message_ids[text.message]) for text in selected.texts
         )
-        return records.ReadMap(self._selected.spans, texts, importance)
+        return records.ReadMap(selected.spans, texts, importance)

@@ -74,7 +74,8 @@ def ask(options: argparse.Namespace) -> int:
         with EngineSession(MlxEngine(connect=connect), policy) as session:
             within = settings.reading.first_word_within
             command = dataclasses.replace(turn.command, within_seconds=within)
-            status = _answer(session, load, command, options, record)
+            report = _report(turn.turn, conversation.conversation, options, load.only_quotes)
+            status = _answer(session, load, command, report, record)
         if explains and not options.json:
             sys.stderr.write(ONLY_QUOTES)
         for event in session.drain():
@@ -87,18 +88,10 @@ def _answer(
     session: EngineSession,
     load: Load,
     command: Ask,
-    options: argparse.Namespace,
+    report: Report | JsonLines,
     record: Callable[[Event], None],
 ) -> int:
     """Show the engine's events, and pass each to `record` first."""
-    hint = "-v: details" if command.mode is Mode.FULL else "-v: details, --full: everything"
-    report = (
-        JsonLines()
-        if options.json
-        else Report(
-            command, options.map, verbose=options.verbose, hint=hint, quotes=load.only_quotes
-        )
-    )
     try:
         report.show(session.load(load))
     except EngineError as error:
@@ -113,6 +106,18 @@ def _answer(
         raise EngineError(event.problem, event.advice)
     cancelled = isinstance(event, Finished) and event.finish_reason is FinishReason.CANCELLED
     return INTERRUPTED if cancelled else 0
+
+
+def _report(
+    turn: Turn, conversation: Conversation, options: argparse.Namespace, quotes: bool
+) -> Report | JsonLines:
+    if options.json:
+        return JsonLines()
+    full = turn.question.mode is Mode.FULL
+    hint = "-v: details" if full else "-v: details, --full: everything"
+    return Report(
+        turn, conversation, options.map, verbose=options.verbose, hint=hint, quotes=quotes
+    )
 
 
 def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question, Sampling]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from app.chat.conversation import Conversation, Question
+from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import QUESTION, REAL_QUESTION, first_half, sample
@@ -17,10 +18,7 @@ from app.cli.report import Report
 from app.models.cache import default_cache
 from app.models.packaged import SMOLLM2
 from app.protocol import wording
-from app.protocol.commands import Ask
-from app.protocol.events import Finished
 from app.protocol.options import Mode, Sampling
-from app.protocol.prompt import Document
 from app.protocol.stats import Phase, Statistics
 from app.util.formatting import size
 
@@ -51,34 +49,33 @@ def demo(picture: str | None = None, real: bool = False) -> int:
     sys.stdout.write(f"{document.name}, {len(document.text):,} characters. {question}\n")
     with EngineSession() as session:
         session.load(pair)
-        sparse_ask = _ask(question, document, Mode.SPARSE)
-        report, sparse = _answer(session, sparse_ask, "Reading a fifth of it", not real)
-        full_ask = _ask(question, document, Mode.FULL)
-        _, full = _answer(session, full_ask, "Reading all of it", not real)
+        asked = Question(question, (document,), Mode.SPARSE, KEEP)
+        report, turn = _answer(session, asked, "Reading a fifth of it", not real)
+        whole = replace(asked, mode=Mode.FULL)
+        _, full_turn = _answer(session, whole, "Reading all of it", not real)
+    sparse, full = turn.statistics, full_turn.statistics
+    assert sparse is not None
+    assert full is not None
     sys.stdout.write(_side_by_side(sparse, full))
     if not real:
         sys.stdout.write(ONLY_QUOTES)
     if picture is not None:
-        _draw_map(picture, question, report, sparse, full)
+        _draw_map(picture, turn, report, sparse, full)
     return 0
 
 
-def _ask(question: str, document: Document, mode: Mode) -> Ask:
-    conversation = Conversation(sampling=Sampling(MAX_TOKENS))
-    return conversation.start_turn(Question(question, (document,), mode, KEEP))[1]
-
-
 def _answer(
-    session: EngineSession, command: Ask, title: str, quotes: bool
-) -> tuple[Report, Statistics]:
+    session: EngineSession, question: Question, title: str, quotes: bool
+) -> tuple[Report, Turn]:
     sys.stdout.write(f"\n── {title} ──\n\n")
     cut_off = f"Cut off after {MAX_TOKENS} tokens."
-    report = Report(command, command.mode is Mode.SPARSE, cut_off, quotes)
+    conversation = Conversation(sampling=Sampling(MAX_TOKENS))
+    turn, command = conversation.start_turn(question)
+    report = Report(turn, conversation, question.mode is Mode.SPARSE, cut_off, quotes)
     for event in session.run(command):
+        turn.apply(event)
         report.show(event)
-        if isinstance(event, Finished) and event.statistics is not None:
-            return report, event.statistics
-    raise AssertionError("a turn that was not cancelled ends with statistics")
+    return report, turn
 
 
 def _side_by_side(sparse: Statistics, full: Statistics) -> str:
@@ -104,9 +101,7 @@ def _comparison(sparse: Statistics, full: Statistics) -> str:
     )
 
 
-def _draw_map(
-    path: str, question: str, report: Report, sparse: Statistics, full: Statistics
-) -> None:
+def _draw_map(path: str, turn: Turn, report: Report, sparse: Statistics, full: Statistics) -> None:
     """The README's picture: question, strips, answer and statistics, as an SVG of a terminal."""
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
@@ -120,10 +115,10 @@ def _draw_map(
         color_system="truecolor",
     )
     importance, selected = report.strips(PICTURE_WIDTH - len(" importance")).splitlines()
-    console.print(Text(f"❯ {question}\n", style="bold"))
+    console.print(Text(f"❯ {turn.question.text}\n", style="bold"))
     console.print(Text(importance, style="#e0a040"))
     console.print(Text(selected + "\n", style="#60b0f0"))
-    console.print(Text(f"◆ {' '.join(report.answer.split())}\n"))
+    console.print(Text(f"◆ {' '.join(turn.text.split())}\n"))
     console.print(Text(wording.reading_line(sparse), style="dim"))
     console.print(Text(wording.reading_line(full), style="dim"))
     # Without the remote fonts in the format: a picture should not load anything.

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-from dataclasses import replace
 
+from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
 from app.protocol import wording
-from app.protocol.commands import Ask
 from app.protocol.events import (
     EngineWarning,
     Event,
     FellBackToDense,
     Finished,
     HostsLost,
-    ImportanceMap,
     Loaded,
     LoadingAlone,
     MemoryFreed,
     PhaseProgress,
-    Planned,
     PressureChanged,
     Retrieved,
     Selected,
@@ -28,7 +25,6 @@ from app.protocol.events import (
     Token,
     Unloaded,
 )
-from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
@@ -42,7 +38,8 @@ class Report:
 
     def __init__(
         self,
-        command: Ask,
+        turn: Turn,
+        conversation: Conversation,
         with_map: bool = False,
         cut_off: str = CUT_OFF,
         verbose: bool = False,
@@ -53,41 +50,35 @@ class Report:
         was read, on a terminal. `quotes`: the target can only quote, so the answer gets that
         heading."""
         self._heading = QUOTE if quotes else ""
-        self._messages, self._cut_off = command.messages, cut_off
+        self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._live = sys.stderr.isatty()
         self._progress_shown = False
-        self._importance: ImportanceMap | None = None
-        self._planned: Planned | None = None
-        self._selected: Selected | None = None
-        self.answer = ""
         # Control sequences in an answer must not reach a terminal; a file may have them.
         self._sanitized = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
+    @property
+    def _selected(self) -> Selected | None:
+        progress = self._turn.progress
+        return None if progress.fallback is not None else progress.selected
+
     def show(self, event: Event) -> None:
+        """Show an event that was applied to the turn."""
         match event:
             case Loaded() if event.dense_only and event.draft:
                 self._note(event.dense_only)
             case SnapshotRestored(reason=str(reason)):
                 self._note(reason)
-            case Planned():
-                self._planned = event
             case PhaseProgress():
                 self._show_progress(event)
-            case ImportanceMap():
-                self._importance = event
-            case Selected():
-                self._selected = event
             case Retrieved():
                 self._show_retrieved(event)
             case FellBackToDense():
-                self._selected = None
                 self._note(event.reason)
             case LoadingAlone():
                 self._note(f"{event.problem}. Loading the target on this machine…")
             case HostsLost():
-                self._selected = None
                 self._note(event.message)
             case Token(text=text) if text:
                 self._clear()
@@ -103,7 +94,6 @@ class Report:
 
     def _finish(self, event: Finished) -> None:
         self._clear()
-        self.answer = event.text
         if event.text:
             sys.stdout.write("\n")
         if self._with_map:
@@ -124,25 +114,18 @@ class Report:
         """How much was read and how soon the first word came; what was unusual; the rest."""
         if unsure := wording.unsure_note(statistics):
             self._note(f"{unsure}: --full reads everything.")
-        guard = None if self._planned is None else self._planned.guard
-        if guard is not None:
+        if (guard := self._turn.guard) is not None:
             self._note(guard)
         hint = f" · {self._hint}" if self._hint and self._live and not self._verbose else ""
         self._note(wording.reading_line(statistics) + hint)
         if self._verbose:
-            read_on = 0 if self._selected is None else len(self._selected.read_on)
+            read_on = 0 if (selected := self._selected) is None else len(selected.read_on)
             for label, text in wording.reading_details(statistics, read_on):
                 self._note(f"  {label:<12}{text}")
 
     def _show_retrieved(self, event: Retrieved) -> None:
-        """Which files the model gets. Spans count the documents that are in the prompt."""
-        parts = tuple(part.document for part in event.parts)
-        question = max(i for i, each in enumerate(self._messages) if each.role is Role.USER)
-        self._messages = tuple(
-            replace(each, retrieved=parts) if i == question else each
-            for i, each in enumerate(self._messages)
-        )
-        names = dict.fromkeys(document.name for document in parts)
+        """Which files the model gets."""
+        names = dict.fromkeys(part.document.name for part in event.parts)
         listed = "".join(f"\n  {name}" for name in names)
         if event.total_files == 1:
             tokens = sum(part.tokens for part in event.parts)
@@ -153,7 +136,7 @@ class Report:
     def _show_progress(self, event: PhaseProgress) -> None:
         if not self._live or event.phase is Phase.DECODE:
             return
-        reading = None if self._planned is None else self._planned.reading
+        reading = self._turn.progress.reading
         unit = wording.COUNTED.get(event.phase) if event.total else None
         parts = [
             wording.activity(event.phase, reading),
@@ -178,32 +161,32 @@ class Report:
 
     def _map(self, statistics: Statistics | None) -> str:
         width = max(24, min(shutil.get_terminal_size().columns, 100))
-        if self._selected is None:
+        if (selected := self._selected) is None:
             return "\nEverything was read.\n"
         head = ""
         if statistics is not None and statistics.reading is Reading.DENSE:
-            head = (
-                f"Everything was read. What keep {self._selected.keep_ratio:.0%} would select:\n\n"
-            )
+            head = f"Everything was read. What keep {selected.keep_ratio:.0%} would select:\n\n"
         strips = self.strips(width - len(" importance"))
-        return f"\n{head}{strips}\n\n" + "".join(self._span_lines(self._selected))
+        return f"\n{head}{strips}\n\n" + "".join(self._span_lines(selected))
 
     def strips(self, width: int) -> str:
         """Two lines over the whole prompt: importance, and the selected spans."""
-        if self._selected is None or self._importance is None:
+        selected, importance = self._selected, self._turn.progress.importance
+        if selected is None or importance is None:
             return ""
-        importance = heat_row(self._importance.buckets, width, complete=True)
-        selected = span_row(self._selected.spans, self._selected.prompt_tokens, width)
-        return f"{importance} importance\n{selected} selected"
+        heat = heat_row(importance.buckets, width, complete=True)
+        spans = span_row(selected.spans, selected.prompt_tokens, width)
+        return f"{heat} importance\n{spans} selected"
 
     def _span_lines(self, selected: Selected) -> list[str]:
         """One line per selected span: tokens, reason and, in a document, the text."""
+        documents = self._conversation.documents_by_message(self._turn)
         texts = {text.span: text for text in selected.texts}
         lines = []
         for number, span in enumerate(selected.spans):
             text = ""
             if found := texts.get(number):
-                document = self._messages[found.message].in_prompt[found.document]
+                document = documents[found.message][found.document]
                 text = f"{document.name}: {_excerpt(document.text[found.start : found.end])}"
             score = "" if span.score is None else f" {span.score:.1f}x"
             lines.append(

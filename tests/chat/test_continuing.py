@@ -143,9 +143,7 @@ def test_what_fails_leaves_the_answer_as_it_was(store: Store) -> None:
     assert turn.can_continue
     assert turn.failure is failed
     assert turn.statistics == before
-    whole = turn.for_whole_answer(failed)
-    assert isinstance(whole, Finished)
-    assert whole.finish_reason is FinishReason.LENGTH
+    assert turn.progress.finish_reason is FinishReason.LENGTH
     message = store.message(turn.number)
     assert (message.state, message.text, message.truncated) == (State.DONE, "The tenant ", True)
 

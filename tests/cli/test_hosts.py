@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.conversation import Conversation, Question, Turn
 from app.chat.model_pairs import resolve_pair
 from app.cli import run_app
 from app.cli.main import run
 from app.cli.report import Report
 from app.hosts.hostfile import spelled
-from app.protocol.commands import Ask
 from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
 from tests import tiny
@@ -93,9 +93,10 @@ def test_the_app_takes_them_from_the_environment(
 
 
 def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    Report(Ask(())).show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
+    report = Report(Turn(1, Question("Why?")), Conversation())
+    report.show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
     assert capsys.readouterr().err == "␛[1m10.0.0.2 is gone.\n"
-    Report(Ask(())).show(LoadingAlone("10.0.0.2 is gone"))
+    report.show(LoadingAlone("10.0.0.2 is gone"))
     assert "10.0.0.2 is gone. Loading the target on this machine…" in capsys.readouterr().err
 
 

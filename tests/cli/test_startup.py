@@ -15,8 +15,7 @@ LATER = {
         ["app.settings", "app.crash", "app.paths", "dataclasses", "logging", "tempfile", "textual"],
     ),
     "the app": (
-        "import app.ui.app, app.cli.inner_server, app.cli.hosts\n"
-        "import app.engine.engine",
+        "import app.ui.app, app.cli.inner_server, app.cli.hosts\nimport app.engine.engine",
         [
             "mlx",
             "numpy",

@@ -57,7 +57,7 @@ async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) 
             question, reply = beside.branch(1)
             assert (question.text, reply.state) == ("What jumps?", State.PARTIAL)
             assert beside.text(question.attachments[0]) == DOCUMENT
-        assert (engine.asks[0].conversation, engine.asks[0].turn) == ("1", reply.id)
+        assert engine.asks[0].conversation == "1"
         engine.finish()
         await until_shown(pilot, "▸ Read 2")
     with Store(tmp_path) as store:

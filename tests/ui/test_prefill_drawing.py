@@ -11,17 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat import heatmap
-from app.chat.conversation import Question, Turn, TurnState
-from app.chat.replay import replay_events
+from app.chat.conversation import TurnState
+from app.chat.turn_progress import TurnProgress
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Listener, Planned, Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
-from app.sessions import records
 from app.ui.prefill.panel_render import LABEL_WIDTH, Viewport, panel_lines, would_read
-from app.ui.prefill.progress import TurnProgress
-from app.ui.state.repository import replay_progress
 from app.util import formatting
 from tests.fakes import FakeEngine, Story
 
@@ -259,9 +256,8 @@ def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
     """The phases of an answer of an earlier start, as its opened panel shows them."""
     known = {field.name: getattr(STATISTICS, field.name) for field in fields(Statistics)}
     known |= {"phases": tuple(PhaseTime(phase, 0.5) for phase in phases), **changes}
-    turn = Turn(1, Question("Why?"), state, text)
-    stats = records.AnswerStats(**known, target="t")
-    progress = replay_progress(turn, replay_events(turn, stats, None, {}))
+    ended = FinishReason.CANCELLED if state is TurnState.STOPPED else FinishReason.STOP
+    progress = TurnProgress.stored(0.2, ended, bool(text), Statistics(**known), None, {})
     (line,) = (line for line in drawn(progress, 200).splitlines() if "tokenise" in line)
     return " ".join(line.split()).removeprefix("Phases ")
 
@@ -297,7 +293,6 @@ def test_a_stored_answer_shows_the_phases_it_went_through(
 
 
 def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
-    turn = Turn(1, Question("Why?"), TurnState.FAILED)
-    progress = replay_progress(turn, replay_events(turn, None, None, {}))
+    progress = TurnProgress.stored(0.2, None, False, None, None, {})
     (line,) = panel_lines(progress, Viewport(80, 0.0), details=True)
     assert "failed" in line.plain

@@ -131,8 +131,7 @@ class CostEstimate:
 
     def _is_live(self, turn: Turn) -> bool:
         """Whether the engine may still have it in a cache, and not only in a snapshot."""
-        progress = self._open_chats.shown.progress.get(turn.number)
-        return progress is not None and not progress.restored
+        return turn.progress.started_at is not None and not turn.progress.restored
 
     def _last(self) -> Turn | None:
         """The turn that the next message would follow."""
@@ -148,9 +147,7 @@ class CostEstimate:
 
     def _tokens(self, last: Turn) -> int | None:
         """Up to the end of that turn."""
-        progress = self._open_chats.shown.progress.get(last.number)
-        if progress is None:
-            return None
+        progress = last.progress
         if (statistics := progress.statistics) is not None:
             return statistics.prompt_tokens + statistics.generated_tokens
         return (

@@ -44,7 +44,7 @@ class FileChooser:
             opening = context.open_chats.repository.opening
             context.notice.show("Opening the conversations…" if opening else NO_FILES)
             return
-        progress = None if turn is None else chat.progress.get(turn.number)
+        progress = None if turn is None else turn.progress
         retrieved = None if progress is None else progress.retrieved
         pair = self._cost_estimate.pair
         screen = FilesScreen(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
+from app.chat.turn_progress import TurnProgress
 from app.protocol.events import (
     Event,
     FellBackToDense,
@@ -18,7 +19,6 @@ from app.sessions.records import DocumentHit
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
 from app.ui.prefill.panel_render import would_read
-from app.ui.prefill.progress import TurnProgress
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class KeepPreview:
         """What was read of a turn's documents, at the `hit` of a search; None if it has none."""
         from app.ui.spans.screen import SpansScreen
 
-        progress = self._open_chats.shown.progress[turn.number]
+        progress = turn.progress
         selected = progress.would_select
         documents = self._documents(turn, selected)
         if not documents:
@@ -81,7 +81,7 @@ class KeepPreview:
             self._show_progress(turn)
 
     def _show_progress(self, turn: Turn) -> None:
-        progress = self._open_chats.shown.progress[turn.number]
+        progress = turn.progress
         documents = self._documents(turn, progress.would_select)
         if self._spans is not None and documents:
             status = _reading_status(progress)
@@ -136,7 +136,7 @@ class KeepPreview:
     def _begin(self, turn: Turn | None) -> None:
         self._turn = self._progress = None
         if turn is not None and self._open_chats.can_preview(turn):
-            self._turn, self._progress = turn, self._open_chats.shown.progress[turn.number]
+            self._turn, self._progress = turn, turn.progress
         self._next_keep, self._in_flight = None, False
 
     def _send_next(self) -> None:
@@ -155,7 +155,7 @@ class KeepPreview:
 
         chat = self._open_chats.shown
         messages = chat.conversation.documents_by_message(turn)
-        return read_documents(messages, chat.progress[turn.number], selected, turn.text)
+        return read_documents(messages, turn.progress, selected, turn.text)
 
 
 def _reading_status(progress: TurnProgress) -> str:

@@ -141,7 +141,7 @@ class MessageActions:
 
     def open_keep(self, view: MessageView) -> None:
         self._keep_turn = view.turn
-        keep = self._open_chats.shown.progress[view.turn.number].keep
+        keep = view.turn.progress.keep
         self._keep_preview.open_slider(keep, view.turn)
 
     @property

@@ -104,7 +104,7 @@ class PairLoader:
 
         chat = self._context.open_chats.shown
         last = chat.conversation.last_finished
-        progress = chat.progress.get(last.number) if last is not None else None
+        progress = last.progress if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
         return PairStatus(self.load, read, self._bytes_per_second, self._load_blocked())
 

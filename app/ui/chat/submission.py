@@ -180,9 +180,7 @@ class Submission:
     def _finished_message(self, chat: OpenChat, turn: Turn) -> TurnFinished:
         failed = turn.state is TurnState.FAILED
         summary = f"{'Failed' if failed else 'Answered'}: {turn.question.text}"
-        progress = chat.progress[turn.number]
-        seconds = (progress.stopped_at or progress.started_at) - progress.started_at
-        return TurnFinished(summary, seconds)
+        return TurnFinished(summary, turn.progress.elapsed(0.0))
 
     async def stop(self) -> None:
         context, chat = self._context, self._open_chats.shown

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.chat.conversation import Conversation, Turn
+from app.chat.turn_progress import TurnProgress
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
-from app.ui.prefill.progress import TurnProgress
 from app.util import formatting
 
 CHARACTERS_PER_TOKEN = 4

@@ -10,8 +10,8 @@ from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from app.chat.turn_progress import TurnProgress
 from app.ui.prefill.panel_render import Viewport, panel_lines
-from app.ui.prefill.progress import TurnProgress
 
 
 class PrefillPanel(Widget):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from app.chat import heatmap
+from app.chat.turn_progress import PhaseStatus, TurnProgress
 from app.protocol import wording
 from app.protocol.events import Selected
 from app.protocol.stats import Phase, Reading
-from app.ui.prefill.progress import PhaseStatus, TurnProgress
 from app.ui.text import spread, with_full_stop
 from app.util import formatting
 from app.util.sanitize import sanitize_line

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from app.chat.turn_progress import TurnProgress
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
-from app.ui.prefill.progress import TurnProgress
 from app.ui.spans.copies import copied_ranges
 
 MAX_PARAGRAPH = 4000

@@ -17,7 +17,6 @@ from app.protocol.commands import Load
 from app.protocol.events import BackgroundProgress, Event, SnapshotFailed, SnapshotProgress
 from app.protocol.stats import Statistics
 from app.settings.definitions import Settings
-from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import ChatRepository, OpenChat
 
 RETRY_SECONDS = 2.0
@@ -60,17 +59,12 @@ class OpenChats:
     def busy(self) -> bool:
         return self.committing is not None or self.answering is not None
 
-    def start_turn(self, chat: OpenChat, pending: StoredTurn) -> TurnProgress:
+    def start_turn(self, chat: OpenChat, pending: StoredTurn) -> None:
         """This turn is sent to the engine now."""
         self.committing, self.answering, self.last_sent = None, chat, pending
         self._fully_cached.discard(chat.chat.name)
-        now, number = self._clock(), pending.turn.number
-        self._started_at = now
-        if pending.turn.previous_end is not None:
-            chat.progress[number].resume(now)
-        else:
-            chat.progress[number] = TurnProgress(pending.turn.question.keep, started_at=now)
-        return chat.progress[number]
+        self._started_at = self._clock()
+        pending.turn.start(self._started_at)
 
     def apply(self, event: Event) -> Turn | None:
         """Apply an event to the running turn, and return that; None if it is of another one."""
@@ -80,8 +74,7 @@ class OpenChats:
         turn = pending.turn
         if turn.state is not TurnState.RUNNING:
             return None
-        pending.apply(event)
-        chat.progress[turn.number].apply(turn.for_whole_answer(event), self._clock())
+        pending.apply(event, self._clock())
         return turn
 
     def cancel(self) -> None:
@@ -104,14 +97,14 @@ class OpenChats:
         if nothing is being answered."""
         if self.answering is None or self.last_sent is None:
             return 0.0, 0.0
-        progress = self.answering.progress[self.last_sent.turn.number]
+        progress = self.last_sent.turn.progress
         running = progress.phases.get(progress.running_phase) if progress.running_phase else None
         return self._clock() - self._started_at, (running.eta if running else None) or 0.0
 
     def can_preview(self, turn: Turn) -> bool:
         """Whether the engine still has the scores of this turn."""
         last = self.last_sent is not None and self.last_sent.turn is turn
-        return last and not self.busy and self.shown.progress[turn.number].has_scores
+        return last and not self.busy and turn.progress.has_scores
 
     def on_background_prefill(self, event: BackgroundProgress) -> None:
         """Progress of a background prefill."""
@@ -121,8 +114,8 @@ class OpenChats:
     def cached_stats(self, turn: Turn) -> Statistics | None:
         """The stats of a turn of the conversation on the screen, with what was prefilled in the
         background since; None if the engine may not have it cached any more."""
-        progress = self.shown.progress.get(turn.number)
-        if progress is None or progress.restored or progress.statistics is None:
+        progress = turn.progress
+        if progress.restored or progress.statistics is None:
             return None
         statistics = progress.statistics
         if self.shown.chat.name in self._fully_cached:
@@ -173,7 +166,7 @@ class OpenChats:
         if self.committing is not None:
             found[self.committing] = "waiting"
         if self.answering is not None and self.last_sent is not None:
-            progress = self.answering.progress[self.last_sent.turn.number]
+            progress = self.last_sent.turn.progress
             found[self.answering] = "answering" if progress.generated_tokens else "reading"
         return {chat.id: status for chat, status in found.items() if chat.id is not None}
 

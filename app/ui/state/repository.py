@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from app.chat.conversation import Conversation, Pins, Question, Turn, TurnState
+from app.chat.conversation import Conversation, Pins, Question, Turn
 from app.chat.model_pairs import ModelPair, model_pair
 from app.chat.saved_requests import SavedRequests
 from app.chat.stored_conversation import StoredConversation
@@ -22,7 +22,7 @@ from app.chat.stored_turn import StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
 from app.protocol.engine import AskedTurn
-from app.protocol.events import Event, Finished
+from app.protocol.events import Event
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 from app.sessions import records
@@ -31,7 +31,6 @@ from app.sessions.limits import FIRST_UNSAVED_ID
 from app.settings.definitions import Settings
 from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, next_mode_for
-from app.ui.prefill.progress import TurnProgress
 from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ class OpenChat:
     chat: StoredConversation
     draft: Draft
     title: str = ""
-    progress: dict[int, TurnProgress] = field(default_factory=dict)
-    """How each turn was read, by turn number."""
     asked: AskedTurn | None = None
     """The last turn that the engine was asked here."""
     sent_attachments: tuple[Attachment, ...] = ()
@@ -197,7 +194,7 @@ class ChatRepository:
 
         def task() -> T:
             result = change(chat.chat)
-            _replay_missing(chat)
+            chat.chat.load_progress()
             self._read_title(chat)
             return result
 
@@ -283,7 +280,7 @@ class ChatRepository:
         chat = OpenChat(conversation, Draft(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
-        _replay_missing(chat)
+        conversation.load_progress()
         draft, documents = self._store.draft(id), []
         for attachment in draft.attachments:
             with suppress(StoreError):  # one lost document is no reason to lose the rest
@@ -332,22 +329,3 @@ def _resolve_models(load: Load) -> ModelPair:
         return model_pair(load)
     except UserError:  # the engine reports what is wrong with them
         return ModelPair(load.names[0], "", load.names[1])
-
-
-def _replay_missing(chat: OpenChat) -> None:
-    """Add the progress of turns that have none yet."""
-    for turn in chat.conversation.turns:
-        if turn.number in chat.progress:
-            continue
-        if turn.state is TurnState.RUNNING:  # another process is writing it, or has just ended
-            turn.state = TurnState.STOPPED
-        chat.progress[turn.number] = replay_progress(turn, chat.chat.replay_events(turn))
-
-
-def replay_progress(turn: Turn, events: Iterable[Event]) -> TurnProgress:
-    """How a stored turn was read. Its scores are gone, so no other keep can be previewed."""
-    progress = TurnProgress(turn.question.keep, restored=True)
-    for event in events:
-        statistics = event.statistics if isinstance(event, Finished) else None
-        progress.apply(event, statistics.ttft + statistics.decode_seconds if statistics else 0.0)
-    return progress

@@ -9,7 +9,6 @@ from textual.events import Click
 
 from app.chat.conversation import Turn, TurnState
 from app.ui.hanging_indent import HangingLines, hanging_indent
-from app.ui.prefill.progress import TurnProgress
 from app.util import formatting
 from app.util.sanitize import sanitize
 
@@ -19,9 +18,9 @@ RULE = Content.styled("│ ", "$ink-dim")
 class ThinkingView(HangingLines):
     """Hidden if there is no thinking."""
 
-    def __init__(self, turn: Turn, progress: TurnProgress, clock: Callable[[], float]) -> None:
+    def __init__(self, turn: Turn, clock: Callable[[], float]) -> None:
         super().__init__(classes="thinking")
-        self._turn, self._progress, self._clock = turn, progress, clock
+        self._turn, self._clock = turn, clock
         self._open = False
 
     def on_mount(self) -> None:
@@ -56,7 +55,7 @@ class ThinkingView(HangingLines):
         ]
 
     def _summary(self) -> str:
-        progress, turn = self._progress, self._turn
+        progress, turn = self._turn.progress, self._turn
         if progress.thinking_started_at is None:  # of a stored turn only the text is known
             return f"thought · {formatting.plural(len(turn.thinking.split()), 'word')}"
         runs = turn.state is TurnState.RUNNING and not turn.text

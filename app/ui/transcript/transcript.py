@@ -13,7 +13,6 @@ from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
 from app.ui.files.overview import files_for
-from app.ui.prefill.progress import TurnProgress
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import (
     MOUNT_DISTANCE,
@@ -65,10 +64,6 @@ class Transcript(LockableScroll):
     # -------------------------------------------------------------------------- content
 
     @property
-    def progress(self) -> dict[int, TurnProgress]:
-        return self._chat.progress
-
-    @property
     def selected(self) -> MessageView | None:
         """The message that has the focus, if one has."""
         focused = self.screen.focused if self.is_attached else None
@@ -101,7 +96,8 @@ class Transcript(LockableScroll):
             await self._show_branch(to)
 
     async def _show_branch(self, to: Turn | None) -> None:
-        turns = [turn for turn in self._chat.conversation.branch if turn.number in self.progress]
+        branch = self._chat.conversation.branch
+        turns = [turn for turn in branch if turn.progress.started_at is not None]
         pairs = zip(turns, self._turns, strict=False)
         same = next((i for i, (new, old) in enumerate(pairs) if new is not old), None)
         same = min(len(turns), len(self._turns)) if same is None else same
@@ -142,7 +138,6 @@ class Transcript(LockableScroll):
         views = {
             turn.number: TurnView(
                 turn,
-                self.progress[turn.number],
                 self._clock,
                 self._version_of,
                 files_for(self._chat.conversation, turn),

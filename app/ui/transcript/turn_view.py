@@ -18,7 +18,6 @@ from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.files.line import FilesLine
 from app.ui.prefill.panel import PrefillPanel
-from app.ui.prefill.progress import TurnProgress
 from app.ui.text import as_sentence, with_full_stop
 from app.ui.transcript.answer import Answer, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
@@ -83,12 +82,11 @@ class AnswerView(MessageView):
         self,
         turn: Turn,
         version: VersionIndex,
-        progress: TurnProgress,
         clock: Callable[[], float],
         files: Sequence[Document],
     ) -> None:
         super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
-        self._progress, self._clock = progress, clock
+        self._clock = clock
         self._is_last, self._has_documents, self._is_first_quote = True, False, False
         self._available_files = files
         self._files: FilesLine
@@ -103,8 +101,8 @@ class AnswerView(MessageView):
 
     def content(self) -> Sequence[Widget]:
         self._files = FilesLine(self.turn, self._available_files)
-        self._thinking = ThinkingView(self.turn, self._progress, self._clock)
-        self._panel = PrefillPanel(self._progress, self._clock)
+        self._thinking = ThinkingView(self.turn, self._clock)
+        self._panel = PrefillPanel(self.turn.progress, self._clock)
         self._panel.hints = self._keys()
         self._answer = (Quotation if self.turn.quotes else Answer)(self.turn.text)
         self._note = Static(markup=False, classes="note")
@@ -167,7 +165,7 @@ class AnswerView(MessageView):
 
     def _keys(self) -> list[str]:
         """How to see or change how much was read."""
-        statistics = self._progress.statistics
+        statistics = self.turn.progress.statistics
         sparse = statistics is not None and not statistics.read_everything
         keys = []
         if self._is_last and self._has_documents:
@@ -193,18 +191,17 @@ class TurnView(Vertical):
     def __init__(
         self,
         turn: Turn,
-        progress: TurnProgress,
         clock: Callable[[], float],
         version_of: Callable[[Turn, TurnPart], VersionIndex],
         files: Sequence[Document],
     ) -> None:
-        """`turn` and `progress` change with the engine's events; `update_turn` shows that. `files`
-        are those from which some may be chosen."""
+        """`turn` changes with the engine's events; `update_turn` shows that. `files` are those
+        from which some may be chosen."""
         super().__init__(classes="turn")
         self.turn = turn
         self.question = QuestionView(turn, version_of(turn, TurnPart.QUESTION))
         version = version_of(turn, TurnPart.ANSWER)
-        self.answer = AnswerView(turn, version, progress, clock, files)
+        self.answer = AnswerView(turn, version, clock, files)
 
     def compose(self) -> ComposeResult:
         yield self.question

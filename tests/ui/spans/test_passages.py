@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from app.chat.turn_progress import TurnProgress
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import (
     Document,
@@ -22,7 +23,6 @@ from app.protocol.prompt import (
     SpanText,
 )
 from app.protocol.stats import Reading
-from app.ui.prefill.progress import TurnProgress
 from app.ui.spans.collection import Collection, Position
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind, read_documents
 from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text

@@ -1,16 +1,18 @@
-"""The progress of a turn, gathered from the engine's events. No widgets."""
+"""How a turn's prompt is read and its answer written: from the engine's events while it runs, or
+as the store has it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from app.chat.replay import DRAFT_PHASES
 from app.protocol.events import (
     Event,
     Failed,
     FellBackToDense,
     Finished,
+    HostsLost,
     ImportanceMap,
     PhaseProgress,
     Planned,
@@ -20,6 +22,7 @@ from app.protocol.events import (
 )
 from app.protocol.prompt import SegmentKind
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
+from app.sessions.records import ReadMap
 
 SPARSE_PHASES = (
     Phase.TOKENISE,
@@ -29,7 +32,10 @@ SPARSE_PHASES = (
     Phase.PREFILL,
     Phase.DECODE,
 )
+DRAFT_PHASES = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 DENSE_PHASES = (Phase.TOKENISE, Phase.PREFILL, Phase.DECODE)
+MIN_RESTORE_SECONDS = 0.01
+"""Below this, nothing was restored."""
 STOPPED = (FinishReason.CANCELLED, FinishReason.MEMORY, FinishReason.REPEATED)
 
 
@@ -44,11 +50,12 @@ class PhaseStatus(StrEnum):
 
 @dataclass
 class TurnProgress:
-    """The state behind a prefill panel. `preview` is a selection that is tried after the turn."""
+    """What the prefill panel, the spans view and the store show of a turn. `preview` is a selection
+    that is tried after the turn."""
 
     requested_keep: float
-    started_at: float = 0.0
-    """Monotonic time of the question."""
+    started_at: float | None = None
+    """Monotonic time of the question; None before it is sent."""
     stopped_at: float | None = None
     phases: dict[Phase, PhaseProgress] = field(default_factory=dict)
     retrieved: Retrieved | None = None
@@ -70,11 +77,45 @@ class TurnProgress:
     before_resume: TurnProgress | None = None
     """Of a continued answer: its progress before it was continued."""
 
+    @classmethod
+    def stored(
+        cls,
+        keep: float,
+        ended: FinishReason | None,
+        has_text: bool,
+        statistics: Statistics | None,
+        read_map: ReadMap | None,
+        positions: Mapping[int, int],
+    ) -> TurnProgress:
+        """How a finished turn was read, as far as the store knows; `ended` is None if it failed.
+        `positions` are those of the prompt's messages, by the ids of their questions. The engine
+        no longer has its scores, so no other keep can be previewed."""
+        found = cls(keep, started_at=0.0, stopped_at=0.0, restored=True, has_text=has_text)
+        found.finish_reason, found.failed = ended, ended is None
+        if statistics is None:
+            return found
+        if ended is not None:
+            found.statistics, found.fallback = statistics, statistics.fallback
+            found.stopped_at = statistics.ttft + statistics.decode_seconds
+        found.phases = _stored_phases(statistics, has_text)
+        if read_map is not None and read_map.importance:
+            importance = tuple(value / 255 for value in read_map.importance)
+            found.importance = ImportanceMap(0, importance, 1, 1)
+        if read_map is not None and (spans := read_map.spans):
+            texts = tuple(
+                replace(text, message=positions[text.message])
+                for text in read_map.texts
+                if text.message in positions and text.span < len(spans)
+            )
+            selected, total = sum(s.end - s.start for s in spans), statistics.prompt_tokens
+            found.selected = Selected(0, statistics.keep_ratio, selected, total, spans, texts)
+        return found
+
     def resume(self, now: float) -> None:
         """The answer is continued. What is known about its prompt stays."""
         self.before_resume = replace(self)
         pause = now - (self.stopped_at or now)
-        self.started_at += pause
+        self.started_at = (self.started_at or 0.0) + pause
         if self.thinking_started_at is not None:
             self.thinking_started_at += pause
         self.stopped_at = self.statistics = self.finish_reason = self.preview = None
@@ -107,6 +148,8 @@ class TurnProgress:
                     self._count_thinking(event, now)
             case FellBackToDense():
                 self.fallback = event.reason
+            case HostsLost():  # the prompt is read again
+                self.selected = None
             case Finished():
                 self.finish_reason = event.finish_reason
                 self.statistics = event.statistics
@@ -222,10 +265,30 @@ class TurnProgress:
         return self.phases[phase].elapsed if phase in self.phases else 0.0
 
     def elapsed(self, now: float) -> float:
-        return (self.stopped_at if self.stopped_at is not None else now) - self.started_at
+        ended = self.stopped_at if self.stopped_at is not None else now
+        return ended - (ended if self.started_at is None else self.started_at)
 
     def expected_phases(self) -> tuple[Phase, ...]:
         """The phases to show, in order: those of a sparse or dense turn, and any that started."""
         dense = self.reading is Reading.DENSE
         usual = DENSE_PHASES if dense else SPARSE_PHASES
         return tuple(phase for phase in Phase if phase in usual or phase in self.phases)
+
+
+def _stored_phases(statistics: Statistics, has_text: bool) -> dict[Phase, PhaseProgress]:
+    """The phases of a turn with their seconds. The numbers of tokens are not stored, so the total
+    is 0, or 1 for a phase that may have been stopped."""
+    seconds = {time.phase: time.seconds for time in statistics.phases}
+    if has_text:
+        seconds[Phase.DECODE] = statistics.decode_seconds
+    seconds.pop(Phase.WAIT, None)
+    if seconds.get(Phase.RESTORE, 0.0) < MIN_RESTORE_SECONDS:
+        seconds.pop(Phase.RESTORE, None)
+    gone_through = [phase for phase in Phase if phase in seconds]
+    open_ended = set(gone_through[-1:])
+    if statistics.fallback is not None:
+        open_ended.update([phase for phase in gone_through if phase in DRAFT_PHASES][-1:])
+    return {
+        phase: PhaseProgress(0, phase, 0, int(phase in open_ended), seconds[phase])
+        for phase in gone_through
+    }
