@@ -36,7 +36,7 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
 
         def flood() -> None:
             for number, word in enumerate(words):
-                listener(Token(engine.asks[0].turn, (number,), word))
+                listener(Token(engine.turns[0].number, (number,), word))
 
         thread = threading.Thread(target=flood)
         thread.start()
