@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
@@ -21,15 +23,96 @@ from app.engine.memory.pressure_response import PressureResponse
 from app.engine.model.loader import ModelPair
 from app.engine.progress import Cancelled, TurnClock
 from app.engine.sharded.model import ShardsLost
-from app.engine.turn.pair_costs import PairCosts
-from app.engine.turn.scored_turns import ScoredTurns
+from app.engine.turn.calibration import Calibration
+from app.engine.turn.cost_store import CostStore
 from app.engine.turn.turn import MEMORY_EXHAUSTED, Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy
-from app.protocol.events import EngineWarning, Event, Finished, Loaded, MemoryReport, Unloaded
+from app.protocol.cost_model import Costs, Timing
+from app.protocol.events import (
+    CostsUpdated,
+    EngineWarning,
+    Event,
+    Finished,
+    Loaded,
+    MemoryReport,
+    Unloaded,
+)
 from app.protocol.generation_config import ignored_values
 from app.protocol.stats import FinishReason
 
+if TYPE_CHECKING:
+    from app.engine.memory.conversation_cache import ScoredPrompt
+
 _log = logging.getLogger(__name__)
+
+
+MOST_SCORED = 64
+"""Conversations: each takes a few bytes a token, and its documents' text."""
+
+
+class ScoredTurns:
+    """By conversation, also of those whose caches were evicted; turns without one replace each
+    other."""
+
+    def __init__(self) -> None:
+        self._prompts: OrderedDict[str | None, ScoredPrompt] = OrderedDict()
+
+    def set(self, conversation: str | None, scored: ScoredPrompt | None) -> None:
+        """After a turn; None if it scored nothing."""
+        self.drop(conversation)
+        if scored is not None:
+            self._prompts[conversation] = scored
+        while len(self._prompts) > MOST_SCORED:
+            self._prompts.popitem(last=False)
+
+    def find(self, turn: int) -> ScoredPrompt | None:
+        """Of the last turn with this number."""
+        return next((each for each in reversed(self._prompts.values()) if each.turn == turn), None)
+
+    def drop(self, conversation: str | None) -> None:
+        self._prompts.pop(conversation, None)
+
+    def clear(self) -> None:
+        self._prompts.clear()
+
+
+class PairCosts:
+    """For one loaded model pair; runs on the engine thread. `interrupted` tells whether a command
+    is waiting. Timings are stored in `folder`; without one they are not."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        folder: Path | None,
+        emit: Callable[[Event], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._pair, self._emit, self._interrupted = pair, emit, interrupted
+        self._store = CostStore(pair, folder)
+
+    @property
+    def costs(self) -> Costs:
+        return self._store.costs
+
+    @property
+    def usual_confidence(self) -> float | None:
+        """The median confidence of the pair's last answers, 0..1; None after too few of them."""
+        return self._store.usual_confidence
+
+    def learn(self, timings: list[Timing], confidence: float | None = None) -> None:
+        """Fit the costs to new timings, and report them; `confidence` is that of an answer."""
+        if timings or confidence is not None:
+            self._store.add(timings, () if confidence is None else (confidence,))
+            self.report()
+
+    def report(self, requested: bool = False) -> None:
+        self._emit(CostsUpdated(self.costs, requested))
+
+    def calibrate_now(self) -> None:
+        """Calibrate from the start, until interrupted."""
+        calibration = Calibration(self._pair, self._interrupted)
+        while not calibration.finished and not self._interrupted():
+            self._store.add(calibration.step())
 
 
 class LoadedPair:

@@ -38,10 +38,9 @@ from app.ui.background import TaskFailed, start_task
 from app.ui.chat.engine_events import CostsMeasured, EngineLost
 from app.ui.chat.screen import ChatScreen
 from app.ui.chat.submission import TurnFinished
-from app.ui.framed_screen import FramedScreen
+from app.ui.framed_screen import FramedScreen, SmallScreen, fits
 from app.ui.help.screen import HasHelp
 from app.ui.settings.live import LiveSettings
-from app.ui.small_screen import SmallScreen, fits
 from app.ui.terminal.clipboard import Clipboard
 from app.ui.terminal.window import Window
 from app.ui.theme import ink_shades, our_themes

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from app.ui.background import start_task
 from app.ui.framed_screen import FramedScreen, Result
-from app.ui.safe_input import SafeInput
+from app.ui.keys import SafeInput
 
 MIN_WIDTH = 20
 PADDING = 4

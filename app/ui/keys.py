@@ -10,10 +10,26 @@ from __future__ import annotations
 
 import unicodedata
 
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.widget import Widget
+from textual.widgets import Input
 
 from app.util.sanitize import sanitize_line
+
+MAX_PASTE = 1_000
+
+
+class SafeInput(Input):
+    async def _on_key(self, event: Key) -> None:
+        if character := odd_character(event):
+            self.insert_text_at_cursor(character)
+        elif event.is_printable or not await run_own_binding(self, event):
+            await super()._on_key(event)
+
+    def _on_paste(self, event: Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        self.insert_text_at_cursor(sanitize_line(" ".join(event.text.split()))[:MAX_PASTE])
 
 
 async def run_own_binding(widget: Widget, event: Key) -> bool:

@@ -16,13 +16,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pytest
+from app.ui.safe_input import SafeInput
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
 from app.protocol.stats import Phase
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.safe_input import SafeInput
 from app.util.sanitize import sanitize_line
 from tests import fakes
 from tests.e2e.hostile import TEXTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from app.engine.turn.scored_turns import MOST_SCORED, ScoredTurns
+from app.engine.loaded_pair import MOST_SCORED, ScoredTurns
 from app.protocol.commands import CachePolicy, DropConversation
 from app.protocol.events import Selected
 from app.protocol.options import BackgroundPolicy
@@ -19,13 +19,14 @@ def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Dr
     policy = CachePolicy(BackgroundPolicy.OFF, memory_budget=1)
     loaded.engine.send(policy)
     loaded.answer(ask(1, QUESTION, name="app"))
+    first = loaded.turn
     loaded.answer(ask(2, QUESTION, name="guest", on_disk=False))
     assert [*loaded.engine._loaded.caches._caches] == ["guest"], "its cache is not needed"  # type: ignore[union-attr]
-    for turn in (1, 2):
-        loaded.engine.reselect(loaded.turn, 0.5)
+    for turn in (first, loaded.turn):
+        loaded.engine.reselect(turn, 0.5)
         selected = loaded.until(Selected)
         assert isinstance(selected, Selected)
-        assert (selected.turn, selected.keep_ratio) == (turn, 0.5)
+        assert (selected.turn, selected.keep_ratio) == (turn.number, 0.5)
 
 
 def test_nothing_of_a_deleted_conversation_is_held(loaded: Driver) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.serve.stops import StopFinder
+from app.serve.answers import StopFinder
 
 
 @pytest.mark.parametrize("pieces", [["one END two"], ["one E", "N", "D two"], list("one END two")])

@@ -22,7 +22,7 @@ from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.help.screen import help_rows, key_name
 from app.ui.keep.slider import KeepSlider
-from app.ui.safe_input import SafeInput
+from app.ui.keys import SafeInput
 from app.ui.settings.prompt import PromptBox
 from app.ui.terminal.paste import PasteSafeParser
 from tests import fakes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.ui.small_screen import SmallScreen
+from app.ui.framed_screen import SmallScreen
 from tests.fakes import FakeEngine
 from tests.ui.helpers import SMALL, app_with, type_in, until, until_gone, until_shown
 

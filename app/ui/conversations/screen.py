@@ -13,7 +13,10 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
 
 from app.errors import UserError
 from app.sessions.export import to_file
@@ -33,17 +36,49 @@ from app.ui.conversations.list_rows import (
     render_document,
     render_row,
 )
-from app.ui.conversations.prompt_line import PromptLine
 from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help.screen import Section
+from app.ui.keys import SafeInput
 from app.ui.state.repository import ChatRepository
 from app.util import formatting
+from app.util.sanitize import sanitize_line
 
 REFRESH_SECONDS = 0.5
 SEARCH_DELAY_SECONDS = 0.08
 """So that a word typed quickly is searched for once."""
 _DOCUMENT = "document "
 """In front of a document's number: the key of its row."""
+
+
+class PromptLine(Horizontal):
+    """Hidden until `ask`."""
+
+    class Closed(Message):
+        """Enter was pressed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._label = Static(markup=False)
+        self._input = SafeInput(compact=True)
+        self._on_submit: Callable[[str], None] = lambda text: None
+
+    def compose(self) -> ComposeResult:
+        yield self._label
+        yield self._input
+
+    def ask(self, label: str, default: str, on_submit: Callable[[str], None]) -> None:
+        self._on_submit = on_submit
+        self._label.update(f"{label}: ")
+        self._input.value = sanitize_line(default)
+        self._input.cursor_position = len(self._input.value)
+        self.display = True
+        self.screen.set_focus(self._input)  # at once: keys typed ahead are meant for it
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Closed())
+        self._on_submit(event.value)
 
 
 @dataclass(frozen=True, slots=True)

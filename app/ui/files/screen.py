@@ -25,7 +25,7 @@ from app.ui.files.overview import FileFacts, summary
 from app.ui.files.tree import Choice, FileTree, Row
 from app.ui.framed_screen import FramedScreen
 from app.ui.help.screen import Section
-from app.ui.safe_input import SafeInput
+from app.ui.keys import SafeInput
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line

@@ -27,7 +27,7 @@ from app.settings.introspection import Setting, all_settings
 from app.ui.completion.commands import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
-from app.ui.safe_input import SafeInput
+from app.ui.keys import SafeInput
 from app.ui.settings.live import LiveSettings
 from app.ui.text import spread
 from app.util.sanitize import sanitize_line

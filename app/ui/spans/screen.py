@@ -15,19 +15,19 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import Key
 from textual.screen import Screen
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.sessions.records import DocumentHit
 from app.ui.help.screen import Section
-from app.ui.keys import forward_key, run_own_binding
+from app.ui.keys import SafeInput, forward_key, run_own_binding
 from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index
 from app.ui.spans.copies import place_of
 from app.ui.spans.documents import DocumentsScreen
 from app.ui.spans.hints import FINDING, Hints, reading_hints
 from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind
-from app.ui.spans.search import SearchLine
 from app.ui.spans.view import MARKS, DocumentView, TextRange, overlapping
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -37,6 +37,26 @@ MIN_LEGEND_HEIGHT = 16
 """Rows of a terminal that has room for what the marks mean."""
 MIN_NAME = 12
 """Cells for a document's name."""
+
+
+class SearchLine(SafeInput):
+    """Hidden until a search starts. Keys that arrive after it has closed go to `behind`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "screen.close", show=False)]
+
+    def __init__(self, behind: Widget) -> None:
+        super().__init__(placeholder="Find", id="spans-search", compact=True)
+        self._behind = behind
+
+    async def _on_key(self, event: Key) -> None:
+        if self.display:
+            await super()._on_key(event)
+        else:
+            forward_key(event, self._behind)
+
+    def wants(self, event: Key) -> bool:
+        """Whether a key that arrived elsewhere is for this line, which has the focus."""
+        return event.is_printable or event.key in self._bindings.key_to_bindings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from app.ingest.dir_listing import DirListing
 from app.ui.app import SpecchatApp
 from app.ui.completion.commands import commands
 from app.ui.models.screen import ModelsScreen
-from app.ui.spans.screen import SpansScreen
-from app.ui.spans.search import SearchLine
+from app.ui.spans.screen import SearchLine, SpansScreen
 from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
