@@ -16,12 +16,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from app.chat import export
 from app.cli.open_store import find_conversation, no_conversations, open_store
 from app.engine.cache.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
 from app.paths import snapshots_path
-from app.sessions import export, importing
+from app.sessions import importing
 from app.sessions.records import Conversation, DocumentHit, Message, SearchHit
 from app.sessions.serialization import stats_to_dict
 from app.sessions.store import Store

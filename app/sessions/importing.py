@@ -16,7 +16,6 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.sessions.errors import StoreError
-from app.sessions.export import FORMAT, VERSION
 from app.sessions.records import (
     AnswerStats,
     Attachment,
@@ -35,6 +34,7 @@ from app.sessions.serialization import (
 from app.sessions.store import Store
 
 T = TypeVar("T")
+FORMAT, VERSION = "specchat conversation", 1
 
 _JSON_TYPES = {
     "int": int,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Question, QuestionError, Turn, TurnPart, TurnState
+from app.chat.export import remarks
 from app.chat.model_pairs import ModelPair
 from app.chat.stored_conversation import StoredConversation
 from app.chat.stored_turn import StoredTurn
@@ -16,7 +17,6 @@ from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason, Statistics
-from app.sessions.export import remarks
 from app.sessions.records import State
 from app.sessions.store import Store
 from app.sessions.temporary import TemporaryStore

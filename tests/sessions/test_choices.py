@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from app.chat.export import to_html, to_json, to_markdown
 from app.sessions.errors import StoreError
-from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.importing import from_json
 from app.sessions.records import Overrides
 from app.sessions.store import Store

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.chat.export import to_json
 from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
 from app.protocol.stats import Phase, PhaseTime, Reading
-from app.sessions.export import to_json
 from app.sessions.importing import from_json
 from app.sessions.records import (
     AnswerStats,

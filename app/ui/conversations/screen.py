@@ -18,8 +18,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from app.chat.export import to_file
 from app.errors import UserError
-from app.sessions.export import to_file
 from app.sessions.records import (
     Conversation,
     ConversationSize,

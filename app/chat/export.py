@@ -21,13 +21,13 @@ from app.protocol.prompt import Role
 from app.protocol.stats import Reading
 from app.sessions import html
 from app.sessions.errors import StoreError
+from app.sessions.importing import FORMAT, VERSION
 from app.sessions.records import Attachment, Message, Overrides, ReadMap, State, Tree
 from app.sessions.serialization import overrides_to_dict, stats_to_dict
 from app.sessions.store import Store
 from app.util import formatting
 from app.util.prose import as_markdown
 
-FORMAT, VERSION = "specchat conversation", 1
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
 QUOTE = "Quote"
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.chat.export import to_html, to_json, to_markdown
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
 from app.sessions import importing
 from app.sessions.errors import StoreError
-from app.sessions.export import to_html, to_json, to_markdown
 from app.sessions.html import document
 from app.sessions.importing import from_json
 from app.sessions.records import ReadMap
