@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from app.chat import wording
 from app.errors import UserError
 from app.models.embedded import target_path
 
@@ -77,10 +78,12 @@ def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
         quantize(model, bits=bits)
     arrays = weights(model)  # lazy: none is computed yet
     try:
-        memory.check_fits("It", sum(each.nbytes for each in arrays) + (whole if bits else 0))
+        needed = sum(each.nbytes for each in arrays) + (whole if bits else 0)
+        memory.check_fits({"loading": "it"}, needed)
     except memory.NotEnoughMemory as error:
         advice = "build fewer layers with a lower --scale, or quantise with --bits 4"
-        raise UserError(f"This shape does not fit: {error}", advice) from error
+        problem = wording.problem(error.failure)
+        raise UserError(f"This shape does not fit: {problem}", advice) from error
     for array in arrays:  # one by one: each is large before it is quantised
         mx.eval(array)
     mx.eval(model.state)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.chat import wording
 from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, ModelInfo
@@ -94,7 +95,7 @@ def finished(events: Sequence[Event]) -> Statistics:
     if not isinstance(last, Finished) or last.statistics is None:
         raise RuntimeError("the turn did not finish")
     if last.statistics.fallback:
-        raise RuntimeError(last.statistics.fallback)
+        raise RuntimeError(wording.reason(last.statistics.fallback))
     return last.statistics
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from app.chat import wording
 from app.errors import UserError
 from app.protocol.options import Mode
 from app.util.charts import line_chart, stacked_bars
@@ -95,8 +96,9 @@ def _models(options: Options) -> tuple[list[LoadedModel], int]:
     from app.engine.pair_loader import load_pair
 
     found = load_pair(resolve_pair(options.target, options.draft), STEP)
-    if found.draft is None or found.dense_only:
-        raise UserError(f"There is nothing to compare: {found.dense_only}", "name another pair")
+    if found.draft is None or found.dense_only is not None:
+        why = "no draft" if found.dense_only is None else wording.reason(found.dense_only)
+        raise UserError(f"There is nothing to compare: {why}", "name another pair")
     return [found.target, found.draft], min(found.target.vocab_size, found.draft.vocab_size)
 
 

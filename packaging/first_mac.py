@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.chat import wording
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -89,7 +91,9 @@ def doctor(models: Models) -> Iterator[str]:
 
 def sparse_probe(models: Models) -> Iterator[str]:
     for model in _loaded(models, probes=True):
-        yield f"{model.info.name}: {model.dense_only or 'gaps change no answer'}"
+        why = model.dense_only
+        said = "gaps change no answer" if why is None else wording.reason(why)
+        yield f"{model.info.name}: {said}"
 
 
 def steps(models: Models) -> Iterator[str]:
@@ -173,9 +177,9 @@ def first_token(models: Models) -> Iterator[str]:
                 _, command = Conversation(Sampling(max_tokens=16)).start_turn(question)
                 *_, event = session.run(command)
             if isinstance(event, Failed):
-                yield f"{name}: failed: {event.message}"
+                yield f"{name}: failed: {wording.failure(event.failure).sentence}"
             elif isinstance(event, Finished) and (stats := event.statistics) is not None:
-                note = f", fell back: {stats.fallback}" if stats.fallback else ""
+                note = f", fell back: {wording.reason(stats.fallback)}" if stats.fallback else ""
                 yield (
                     f"{name}: {stats.ttft:.2f} s, {stats.read_tokens:,} of {stats.prompt_tokens:,}"
                     f" tokens read{note}"

@@ -60,9 +60,11 @@ from app.protocol.prompt import (
     SpanReason,
     SpanText,
 )
+from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 
 GIB = 1024**3
+MEMORY_EXHAUSTED = Failure(FailureKind.MEMORY_EXHAUSTED)
 CHARACTERS_PER_TOKEN = 4
 ANSWER = (
     'The "Corresponding Source" for a work in object code form means **all the source code** '
@@ -90,14 +92,11 @@ class Story:
     slowness: float = 1.0
     """By how much reading takes longer than a second or two."""
     falls_back: str | None = None
+    """The error for which it is read in full."""
     fails_in: Phase | None = None
-    problem: str = "There is not enough memory to read 118,204 tokens."
-    advice: str = "Lower the keep with Ctrl+G, or choose a smaller target."
-    predicted: bool = False
-    excess: int = 0
-    """With either of them it fails before anything is read."""
-    gpu_lost: bool = False
-    """It fails because the GPU is lost, and so does every other turn."""
+    failure: Failure = MEMORY_EXHAUSTED
+    """Where it is predicted not to fit, or to be too long, it fails before anything is read; with a
+    lost GPU, so does every other turn."""
     ended: FinishReason = FinishReason.STOP
     cached: bool = False
     """Everything is read already: what keep would choose is shown, and everything answers."""
@@ -105,7 +104,7 @@ class Story:
     """How many passages are read while the answer is written."""
     unsure: bool = False
     guard: str | None = None
-    """Why the question asks for every token: everything is read."""
+    """The words for which the question asks for every token: everything is read."""
     retrieves: int | None = None
     """How many files are put before the model, where there are more."""
     makes_room: bool = False
@@ -120,7 +119,9 @@ class LoadStory:
 
     failure: Failed | None = None
     dense_only: str | None = None
+    """Why it is read in full: a clause."""
     faster: str | None = None
+    """The package that would make it faster."""
     target: str = "qwen3-8b-4bit"
     draft: str = "qwen3-0.6b-4bit"
 
@@ -281,7 +282,12 @@ class FakeEngine:
         draft = None
         if names[1] is not None:
             draft = ModelInfo(names[1], "qwen3", 596_000_000, 340_000_000, 40_960)
-        self.pair = command, Loaded(target, draft, story.dense_only, 0.8, story.faster)
+        dense_only, faster = None, None
+        if story.dense_only is not None:
+            dense_only = Reason(ReasonCode.UNSUPPORTED_CACHE, {"error": story.dense_only})
+        if story.faster is not None:
+            faster = Reason(ReasonCode.SLOW_BLAS, {"package": story.faster})
+        self.pair = command, Loaded(target, draft, dense_only, 0.8, faster)
         yield self.pair[1]
         yield MemoryReport(
             MemoryStats(32 * GIB, 11 * GIB, 6 * GIB, 5 * GIB, GIB // 2, 6 * GIB, 24 * GIB)
@@ -319,16 +325,16 @@ class FakeEngine:
                 yield self._cancelled_turn(turn, ask, total, shown)
                 return
             shown.append(event)
-            if isinstance(event, Failed) and story.gpu_lost:
-                yield replace(event, gpu_lost=True)
-                yield GpuLost(event.problem, event.advice)
-                return
             yield event
+            if isinstance(event, Failed) and event.failure.kind is FailureKind.GPU_LOST:
+                yield GpuLost(event.failure)
+                return
 
     def _events(self, turn: int, ask: Ask, story: Story, total: int) -> Iterator[Event]:
         dense = ask.mode is Mode.FULL or self.load_story.dense_only is not None or story.cached
-        if (story.predicted or story.excess) and not ask.skip_memory_check:
-            yield Failed(turn, story.problem, story.advice, story.predicted, story.excess)
+        failed = Failed(turn, story.failure)
+        if (failed.predicted or failed.excess_tokens) and not ask.skip_memory_check:
+            yield failed
             return
         yield self._plan(turn, ask, story, total, dense)
         kept = total
@@ -340,12 +346,12 @@ class FakeEngine:
                 if isinstance(event, Selected) and not story.cached:
                     kept = event.selected_tokens
             if story.falls_back is not None:
-                yield FellBackToDense(turn, story.falls_back)
+                yield FellBackToDense(turn, fell_back(story.falls_back))
                 dense, kept = True, total
         for event in phase(turn, Phase.PREFILL, kept, 0.9 * story.slowness, steps=6):
             yield event
             if story.fails_in is Phase.PREFILL and isinstance(event, PhaseProgress) and event.done:
-                yield Failed(turn, story.problem, story.advice)
+                yield Failed(turn, story.failure)
                 return
         yield from self._answer(turn, ask, story, total, kept, dense)
 
@@ -353,7 +359,7 @@ class FakeEngine:
         for event in phase(turn, Phase.SCORE, total, 0.8 * story.slowness, steps=8):
             yield event
             if story.fails_in is Phase.SCORE and event.done:
-                yield Failed(turn, story.problem, story.advice)
+                yield Failed(turn, story.failure)
                 return
             if story.falls_back is not None and event.done * 2 >= total:
                 return
@@ -404,14 +410,16 @@ class FakeEngine:
         return Planned(
             turn=turn,
             reading=Reading.DENSE if dense else Reading.SPARSE,
-            reason=reason(ask, dense),
+            reasons=(reason(ask, dense),),
             keep_ratio=ask.keep_ratio,
             prompt_tokens=total,
             eligible_tokens=question,
             reused_tokens=story.reused_tokens,
             prompt_ids=tuple(range(total)),
             segments=(*document_segments(ask, question), *end),
-            guard=story.guard,
+            guard=None
+            if story.guard is None
+            else Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": story.guard}),
         )
 
     def _select(self, turn: int, keep: float, read_on: int = 0) -> Selected:
@@ -438,7 +446,7 @@ class FakeEngine:
             reading=Reading.DENSE if dense else Reading.SPARSE,
             mode=ask.mode,
             keep_ratio=ask.expected_keep,
-            reason=reason(ask, dense),
+            reasons=(reason(ask, dense),),
             prompt_tokens=total,
             eligible_tokens=max(1, total - 60),
             read_tokens=kept,
@@ -450,7 +458,7 @@ class FakeEngine:
             phases=(() if dense else sparse_times) + (PhaseTime(Phase.PREFILL, 0.9 * slowness),),
             decode_seconds=max(0, generated - 1) / 31,
             peak_bytes=6 * GIB,
-            fallback=fallback,
+            fallback=None if fallback is None else fell_back(fallback),
             unsure=self.story.unsure,
         )
 
@@ -544,10 +552,22 @@ def begun_answer(ask: Ask) -> Message:
     return last if last.role is Role.ASSISTANT else Message(Role.ASSISTANT, "")
 
 
-def reason(ask: Ask, dense: bool) -> str:
+def reason(ask: Ask, dense: bool) -> Reason:
     if ask.mode is Mode.FULL:
-        return "You asked for all of it."
-    return "This pair reads densely." if dense else "Sparse is predicted to be 4 times faster."
+        return Reason(ReasonCode.FULL_REQUESTED)
+    if dense:
+        return Reason(ReasonCode.ALL_CACHED)
+    return Reason(ReasonCode.FASTER, {"sparse": 3.2, "full": 12.8})
+
+
+def fell_back(error: str) -> Reason:
+    return Reason(ReasonCode.SPARSE_FAILED, {"error": error})
+
+
+def does_not_fit(excess: int = 0) -> Failure:
+    """A turn of 118,204 tokens is predicted not to fit in memory."""
+    data = {"reading": 118_204, "needed": 30.0 * GIB, "free": 20.0 * GIB}
+    return Failure(FailureKind.NOT_ENOUGH_MEMORY, data | {"excess_tokens": excess})
 
 
 def phase(

@@ -16,6 +16,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import Event, Failed, Finished, Planned, Retrieved, Token
 from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampling
 from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
+from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
 from app.sessions.records import Overrides
 
@@ -158,7 +159,7 @@ class Turn:
     """The system prompt it was asked with."""
     statistics: Statistics | None = None
     """Of the whole answer, including parts from before it was continued."""
-    guard: str | None = None
+    guard: Reason | None = None
     quotes: bool = False
     """Whether the answer is a quotation: the embedded target writes nothing else."""
     previous_end: PreviousEnd | None = None

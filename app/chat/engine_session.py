@@ -5,16 +5,22 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 
+from app.chat import wording
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Close, Load
 from app.protocol.cost_model import Costs
 from app.protocol.engine import AskedTurn, Engine
 from app.protocol.events import CostsUpdated, Event, Failed, Finished, Loaded, Selected
+from app.protocol.reasons import Failure
 
 
 class EngineError(UserError):
     """The engine reported `Failed`."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(*wording.failure(failure))
+        self.failure = failure
 
 
 class EngineSession:
@@ -43,7 +49,7 @@ class EngineSession:
         self._engine.send(command)
         *_, event = self._events_until(Loaded)
         if isinstance(event, Failed):
-            raise EngineError(event.problem, event.advice)
+            raise EngineError(event.failure)
         assert isinstance(event, Loaded)
         return event
 
@@ -54,7 +60,7 @@ class EngineSession:
             if isinstance(event, CostsUpdated) and event.requested:
                 return event.costs
         assert isinstance(event, Failed)
-        raise EngineError(event.problem, event.advice)
+        raise EngineError(event.failure)
 
     def set_policy(self, upkeep: CachePolicy) -> None:
         """Set what happens to conversations' caches between turns from now on."""

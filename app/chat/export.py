@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
-from app.protocol import wording
+from app.chat import wording
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
 from app.sessions import html
@@ -98,9 +98,9 @@ def remarks(message: Message) -> str:
     if (stats := message.stats) is not None:
         said = (
             wording.reading_line(stats),
-            stats.fallback,
+            "" if stats.fallback is None else wording.reason(stats.fallback),
             wording.unsure_note(stats),
-            stats.guard,
+            "" if stats.guard is None else wording.reason(stats.guard),
         )
         parts += [each for each in said if each]
     if message.truncated and message.state is State.STOPPED:
@@ -109,7 +109,9 @@ def remarks(message: Message) -> str:
         parts.append("stopped")
     elif message.truncated:
         parts.append("truncated at the token limit")
-    return " · ".join([*parts, *([message.failure] if message.failure else [])])
+    if message.failure is not None:
+        parts.append(wording.failure(message.failure).sentence)
+    return " · ".join(parts)
 
 
 def describe_overrides(overrides: Overrides) -> str:

@@ -27,6 +27,7 @@ from app.chat.turn_progress import TurnProgress
 from app.protocol.events import Failed
 from app.protocol.options import EMBEDDED, Mode, Sampling
 from app.protocol.prompt import Document, RetrievedPart, Role
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
 from app.sessions import records
 from app.sessions.errors import StoreError
@@ -40,9 +41,6 @@ _STATES = {
     records.State.STOPPED: TurnState.STOPPED,
     records.State.FAILED: TurnState.FAILED,
 }
-
-
-NEVER_ANSWERED = ("specchat ended before it was answered", "ask it again")
 
 
 class StoredConversation:
@@ -319,7 +317,7 @@ class StoredConversation:
             turn.retrieved = self._retrieved(answer)
             return turn
         turn = Turn(message.id, question, TurnState.FAILED)
-        turn.failure = Failed(turn.number, *NEVER_ANSWERED)
+        turn.failure = Failed(turn.number, Failure(FailureKind.NEVER_ANSWERED))
         return turn
 
     def _documents(self, message: records.Message) -> tuple[Document, ...]:
@@ -395,8 +393,7 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
         turn.statistics, turn.guard = answer.stats, answer.stats.guard
         turn.quotes = answer.stats.quotes
     if answer.failure is not None:
-        problem, _, advice = answer.failure.removesuffix(".").rpartition(": ")
-        turn.failure = Failed(answer.id, problem, advice)
+        turn.failure = Failed(answer.id, answer.failure)
     return turn
 
 

@@ -74,7 +74,7 @@ class StoredTurn:
                 self._record_end()
             case Failed():
                 failed = records.State.FAILED
-                self._end = partial(self._reply.end, failed, failure=event.message)
+                self._end = partial(self._reply.end, failed, failure=event.failure)
                 self.save()
 
     def _record_end(self) -> None:

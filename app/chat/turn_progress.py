@@ -21,6 +21,7 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.prompt import SegmentKind
+from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.sessions.records import ReadMap
 
@@ -63,7 +64,7 @@ class TurnProgress:
     importance: ImportanceMap | None = None
     selected: Selected | None = None
     preview: Selected | None = None
-    fallback: str | None = None
+    fallback: Reason | None = None
     statistics: Statistics | None = None
     generated_tokens: int = 0
     has_text: bool = False

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from app.chat import wording
 from app.chat.conversation import Conversation, Question, Turn, check_sampling, effective_mode
 from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair, resolve_pair
@@ -80,7 +81,7 @@ def ask(options: argparse.Namespace) -> int:
             sys.stderr.write(ONLY_QUOTES)
         for event in session.drain():
             if isinstance(event, SnapshotFailed):
-                sys.stderr.write(f"{sanitize_line(event.reason)}\n")
+                sys.stderr.write(f"{sanitize_line(wording.reason(event.reason))}\n")
         return status
 
 
@@ -95,7 +96,7 @@ def _answer(
     try:
         report.show(session.load(load))
     except EngineError as error:
-        record(Failed(None, error.problem, error.advice))
+        record(Failed(None, error.failure))
         raise
     events = session.run(command)
     with cancel_on_sigint(session.cancel):
@@ -103,7 +104,7 @@ def _answer(
             record(event)
             report.show(event)
     if isinstance(event, Failed):
-        raise EngineError(event.problem, event.advice)
+        raise EngineError(event.failure)
     cancelled = isinstance(event, Finished) and event.finish_reason is FinishReason.CANCELLED
     return INTERRUPTED if cancelled else 0
 
@@ -183,7 +184,7 @@ def _conversation(store: Store, name: str) -> int | None:
 
 
 class JsonLines:
-    """Prints every event as a JSON object: its class as `event`, and its fields."""
+    """Prints every event as a JSON object: its class as `event`, its fields, and its sentences."""
 
     def show(self, event: Event) -> None:
         sys.stdout.write(json.dumps({"event": type(event).__name__} | _plain(event)) + "\n")
@@ -198,4 +199,4 @@ def _plain(event: Event) -> dict[str, Any]:
             "read_fraction": statistics.read_fraction,
             "decode_rate": statistics.decode_rate,
         }
-    return fields
+    return fields | wording.in_words(event)

@@ -74,7 +74,7 @@ def ask(
     _, command = Conversation(sampling).start_turn(asked, number=0)
     *_, event = session.run(command)
     if isinstance(event, Failed):
-        raise EngineError(event.problem, event.advice)
+        raise EngineError(event.failure)
     assert isinstance(event, Finished)
     return event
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from app.chat import wording
 from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
@@ -17,7 +18,6 @@ from app.cli.models import Display
 from app.cli.report import Report
 from app.models.cache import default_cache
 from app.models.packaged import SMOLLM2
-from app.protocol import wording
 from app.protocol.options import Mode, Sampling
 from app.protocol.stats import Phase, Statistics
 from app.util.formatting import size

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from packaging.requirements import Requirement
 
 from app import paths
+from app.chat import wording
 from app.chat.model_pairs import resolve_pair as located
 from app.cli.settings import user_settings
 from app.engine.backend import blas
@@ -147,7 +148,7 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
 
 def _gpu(probe: GpuProbe) -> Finding:
     """Whether MLX multiplies rightly on its device, and with all that the chip has."""
-    from app.engine.backend.memory import describe_error
+    from app.engine.backend.memory import cause_of
 
     device, build = probe.device(), probe.build()
     kind = "CPU" if device.on_cpu else "GPU"
@@ -160,7 +161,7 @@ def _gpu(probe: GpuProbe) -> Finding:
     try:
         product = probe.multiply()
     except RuntimeError as error:
-        fault = f"MLX fails on this GPU ({describe_error(error)}): {_install(build)}."
+        fault = f"MLX fails on this GPU ({wording.cause(cause_of(error))}): {_install(build)}."
         return [*rows, ("bfloat16 product", "failed")], [fault]
     examined = [_product(product, build)]
     if device.macos is not None and not device.on_cpu:
@@ -287,17 +288,23 @@ def _model(name: str, folder: Path) -> Finding:
         model = load_one(
             str(folder), name, None, text_process=texts, probes=True, remembered=records
         )
-    except (LoadError, NotEnoughMemory, TextError) as error:
-        advice = getattr(error, "advice", "") or "choose another model"
-        return [("model", f"{name} (damaged or too large)")], [f"{error}: {advice}."]
+    except (LoadError, NotEnoughMemory) as error:
+        fault = wording.failure(error.failure).sentence
+        return [("model", f"{name} (damaged or too large)")], [fault]
+    except TextError as error:
+        fault = f"{error}: choose another model."
+        return [("model", f"{name} (damaged or too large)")], [fault]
     finally:
         texts.close()
     loaded = f"{name}, loaded and checked in {time.perf_counter() - start:.1f} s"
+    sparse = "works: gaps change no answer"
+    if model.dense_only is not None:
+        sparse = wording.reason(model.dense_only)
     rows = [
         ("model", loaded),
         ("weights", f"{format_bytes(model.info.weight_bytes)}, all of them numbers"),
         ("cache", f"{model.cache_size.bytes(1000) / 1e6:,.1f} MB for 1,000 tokens"),
-        ("sparse reading", model.dense_only or "works: gaps change no answer"),
+        ("sparse reading", sparse),
     ]
     if model.speed is not None:
         each = f"{1 / model.speed.per_token:,.0f} tokens/s"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 
+from app.chat import wording
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
-from app.protocol import wording
 from app.protocol.events import (
     EngineWarning,
     Event,
@@ -25,6 +25,7 @@ from app.protocol.events import (
     Token,
     Unloaded,
 )
+from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
@@ -67,19 +68,19 @@ class Report:
         """Show an event that was applied to the turn."""
         match event:
             case Loaded() if event.dense_only and event.draft:
-                self._note(event.dense_only)
-            case SnapshotRestored(reason=str(reason)):
-                self._note(reason)
+                self._note(wording.reason(event.dense_only))
+            case SnapshotRestored(reason=Reason() as reason):
+                self._note(wording.reason(reason))
             case PhaseProgress():
                 self._show_progress(event)
             case Retrieved():
                 self._show_retrieved(event)
             case FellBackToDense():
-                self._note(event.reason)
+                self._note(wording.reason(event.reason))
             case LoadingAlone():
-                self._note(f"{event.problem}. Loading the target on this machine…")
+                self._note(wording.notice(event))
             case HostsLost():
-                self._note(event.message)
+                self._note(wording.notice(event))
             case Token(text=text) if text:
                 self._clear()
                 if self._heading:
@@ -88,7 +89,7 @@ class Report:
                 sys.stdout.write(self._sanitized(text))
                 sys.stdout.flush()
             case PressureChanged() | MemoryFreed() | Unloaded() | EngineWarning():
-                self._note(event.message)
+                self._note(wording.notice(event))
             case Finished():
                 self._finish(event)
 
@@ -115,7 +116,7 @@ class Report:
         if unsure := wording.unsure_note(statistics):
             self._note(f"{unsure}: --full reads everything.")
         if (guard := self._turn.guard) is not None:
-            self._note(guard)
+            self._note(wording.reason(guard))
         hint = f" · {self._hint}" if self._hint and self._live and not self._verbose else ""
         self._note(wording.reading_line(statistics) + hint)
         if self._verbose:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.chat import wording
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import RESTART
@@ -77,7 +78,8 @@ def serve(options: argparse.Namespace) -> int:
         _log_to_stderr()
         uvicorn_server(app, server.queue).run(sockets=[listening])
     if (lost := server.queue.gpu_lost) is not None:
-        sys.stderr.write(f"{sanitize_line(lost.problem)}: start `specchat serve` again.\n")
+        problem = sanitize_line(wording.problem(lost.failure))
+        sys.stderr.write(f"{problem}: start `specchat serve` again.\n")
         return RESTART
     return 0
 
@@ -176,7 +178,7 @@ class TargetTokens:
             try:
                 return len(self._load()[0].build(asked).ids)
             except PromptError as error:
-                raise BadRequest(f"{error}.") from error
+                raise BadRequest(f"{wording.failure(error.failure).problem}.") from error
 
     def text(self, ids: Sequence[int]) -> str:
         """What these tokens stand for. Raises BadRequest."""

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from app.chat import wording
 from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
@@ -48,7 +49,7 @@ def _run(mode: Mode, tokens: int, target: str, draft: str | None) -> None:
                 case PhaseProgress():
                     _print(phase=event.phase.value, done=event.done, total=event.total)
                 case Failed():
-                    _print(failed=event.message)
+                    _print(failed=wording.failure(event.failure).sentence)
                 case Finished(statistics=stats) if stats is not None:
                     _print(
                         machine=machine(),
@@ -58,7 +59,7 @@ def _run(mode: Mode, tokens: int, target: str, draft: str | None) -> None:
                         seconds=stats.ttft,
                         phases={each.phase.value: each.seconds for each in stats.phases},
                         mlx_peak=stats.peak_bytes,
-                        failed=stats.fallback,
+                        failed=None if stats.fallback is None else wording.reason(stats.fallback),
                     )
 
 

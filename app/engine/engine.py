@@ -46,6 +46,7 @@ from app.protocol.events import (
     LoadingAlone,
     PairLost,
 )
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class MlxEngine:
         self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
-        self._refusal: Failed | None = None
+        self._refusal: Failure | None = None
         """Why no command that needs MLX or the GPU succeeds any more, if it is so."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
@@ -203,7 +204,7 @@ class MlxEngine:
             from app.engine.turn.failures import to_failed
 
             _log.error("the GPU is lost", exc_info=error)
-            failure = to_failed(None, error)
+            failure = to_failed(None, error).failure
         self._lose_gpu(failure)
         return False
 
@@ -213,8 +214,8 @@ class MlxEngine:
         try:
             from app.engine.backend import mlx_patches
         except (ImportError, OSError) as error:
-            problem = f"MLX cannot be loaded ({' '.join(str(error).split())[:200]})"
-            self._refusal = Failed(None, problem, "run `specchat doctor` to see what is missing")
+            data = {"error": " ".join(str(error).split())[:200]}
+            self._refusal = Failure(FailureKind.MLX_MISSING, data)
             return
         from app.engine.backend import memory
         from app.engine.backend.memory_probes import system_probe
@@ -226,14 +227,14 @@ class MlxEngine:
         self._monitor = MemoryMonitor(self._probe or system_probe(), changed)
         self._monitor.start()
 
-    def _refuse(self, command: _Queued, refusal: Failed) -> None:
+    def _refuse(self, command: _Queued, refusal: Failure) -> None:
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
         elif isinstance(command, Load | CalibrateCosts):
-            self._emit(replace(refusal, turn=None))
+            self._emit(Failed(None, refusal))
         elif isinstance(command, AskedTurn):
             self._turn = command
-            self._emit(replace(refusal, turn=command.number))
+            self._emit(Failed(command.number, refusal))
             self._turn = None
 
     def _emit(self, event: Event) -> None:
@@ -251,7 +252,7 @@ class MlxEngine:
                 _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
-        from app.engine.turn.failures import OUT_OF_MEMORY, to_failed
+        from app.engine.turn.failures import to_failed
 
         turn = self._turn = command if isinstance(command, AskedTurn) else None
         try:
@@ -276,23 +277,24 @@ class MlxEngine:
             elif isinstance(command, _CheckMemory) and self._loaded is not None:
                 self._loaded.check_memory()
         except BaseException as error:  # the thread must outlive it; no signal is raised here
-            failure = to_failed(None if turn is None else turn.number, error)
-            if failure.gpu_lost:
+            failed = to_failed(None if turn is None else turn.number, error)
+            gpu_lost = failed.failure.kind is FailureKind.GPU_LOST
+            if gpu_lost:
                 _log.error("the GPU is lost", exc_info=error)
         else:
             self._turn = None
             return
         # Only after the except block: the error's traceback keeps the turn's arrays alive.
-        if failure.problem == OUT_OF_MEMORY and self._loaded is not None:
+        if failed.failure.kind is FailureKind.OUT_OF_MEMORY and self._loaded is not None:
             with suppress(Exception):  # out of memory is reported in any case
                 self._loaded.drop_everything()
-        if failure.gpu_lost:
-            self._lose_gpu(failure, command)
+        if gpu_lost:
+            self._lose_gpu(failed.failure, command)
         else:
-            self._emit(failure)
+            self._emit(failed)
         self._turn = None
 
-    def _lose_gpu(self, failure: Failed, command: _Queued | None = None) -> None:
+    def _lose_gpu(self, failure: Failure, command: _Queued | None = None) -> None:
         """Drop the pair without saving its caches, which needs the GPU, and refuse this command
         and all that follow."""
         self._refusal = failure
@@ -301,7 +303,7 @@ class MlxEngine:
         self._forget_pair()
         if command is not None:
             self._refuse(command, failure)
-        self._emit(GpuLost(failure.problem, failure.advice))
+        self._emit(GpuLost(failure))
 
     def _load(self, command: Load) -> None:
         from app.engine.model.loader import LoadStopped
@@ -353,7 +355,7 @@ class MlxEngine:
         from app.engine.turn.turn import TurnError
 
         if self._loaded is None:
-            raise TurnError("No model is loaded", "load a model first")
+            raise TurnError(FailureKind.NO_MODEL)
         return self._loaded
 
     def _run(self, turn: AskedTurn) -> None:
@@ -410,7 +412,6 @@ class MlxEngine:
         from app.engine.backend import memory
         from app.engine.model.loader import LoadStopped
         from app.engine.pair_loader import load_pair
-        from app.engine.turn.failures import why_not_alone
         from app.engine.turn.turn import TurnError
 
         def stopped() -> bool:
@@ -422,7 +423,7 @@ class MlxEngine:
         name, self._lost = command.names[0], lost
         if stopped():
             raise LoadStopped
-        self._emit(LoadingAlone(str(lost)))
+        self._emit(LoadingAlone(lost.failure))
         self._unload_pair()
         try:
             pair = load_pair(
@@ -433,12 +434,14 @@ class MlxEngine:
             raise
         except Exception as error:  # MLX raises any type
             memory.reraise_gpu_lost(error)
-            self._lost, advice = None, why_not_alone(name, error)
-            self._emit(PairLost(str(lost), advice))
-            raise TurnError(str(lost), advice) from None
+            self._lost = None
+            data = {"lost": lost.failure.to_plain(), "model": name, **memory.cause_of(error)}
+            failure = Failure(FailureKind.NOT_LOADED_ALONE, data)
+            self._emit(PairLost(failure))
+            raise TurnError(failure.kind, failure.data) from None
         self._lost = None
         number = None if turn is None else turn.number
-        self._emit(HostsLost(number, f"{lost}, so {name} continues on this machine alone."))
+        self._emit(HostsLost(number, lost.failure, name))
         loaded.costs.report()
         return loaded
 

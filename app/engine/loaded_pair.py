@@ -25,7 +25,7 @@ from app.engine.progress import Cancelled, TurnClock
 from app.engine.sharded.model import ShardsLost
 from app.engine.turn.calibration import Calibration
 from app.engine.turn.cost_store import CostStore
-from app.engine.turn.turn import MEMORY_EXHAUSTED, Turn, TurnError
+from app.engine.turn.turn import Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.cost_model import Costs, Timing
 from app.protocol.events import (
@@ -37,7 +37,7 @@ from app.protocol.events import (
     MemoryReport,
     Unloaded,
 )
-from app.protocol.generation_config import ignored_values
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason
 
 if TYPE_CHECKING:
@@ -149,15 +149,17 @@ class LoadedPair:
         """Say what was loaded, and what is known of it."""
         target = self.pair.target
         draft = self.pair.draft.info if self.pair.draft else None
-        hint = blas.speedup_hint(target.step.backend.on_cpu)
+        package = blas.missing_package(target.step.backend.on_cpu)
+        hint = None if package is None else Reason(ReasonCode.SLOW_BLAS, {"package": package})
         rereads = not ConversationCache(self.pair).target.can_insert_at(0)
         self._emit(Loaded(target.info, draft, self.pair.dense_only, seconds, hint, rereads))
-        if problem := ignored_values(target.info.sampling):
-            self._emit(EngineWarning(problem))
+        if ignored := target.info.sampling.ignored:
+            reason = Reason(ReasonCode.SAMPLING_IGNORED, {"names": list(ignored)})
+            self._emit(EngineWarning(reason))
         if draft is not None and not target.is_loaded:
             name = target.info.name
-            turns = f"{name} and {draft.name} do not fit together, so they take turns."
-            self._emit(Unloaded(name, target.info.weight_bytes, turns))
+            reason = Reason(ReasonCode.LOADED_ALTERNATELY, {"other": draft.name})
+            self._emit(Unloaded(name, target.info.weight_bytes, reason))
         self.costs.report()
         self.report_memory()
 
@@ -187,7 +189,7 @@ class LoadedPair:
             cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
         except Cancelled as stop:
             if stop.ended is FinishReason.MEMORY:
-                raise TurnError(*MEMORY_EXHAUSTED) from None
+                raise TurnError(FailureKind.MEMORY_EXHAUSTED) from None
             cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
             self._emit(clock.whole(cancelled))
             return
@@ -223,18 +225,15 @@ class LoadedPair:
             return self.caches.step(background=self.pressure.is_normal)
         except BaseException as error:  # not requested; the engine's thread must outlive it
             memory.reraise_gpu_lost(error)
-            self._warn("Work between two answers failed", error, "Nothing is lost.")
+            _log.warning("work between two answers failed", exc_info=error)
+            reason = Reason(ReasonCode.IDLE_WORK_FAILED, memory.cause_of(error))
+            self._emit(EngineWarning(reason))
             return False
 
     def calibrate_now(self) -> None:
         self.costs.calibrate_now()
         self.report_memory()
         self.costs.report(requested=True)
-
-    def _warn(self, problem: str, error: BaseException, consequence: str) -> None:
-        _log.warning(problem, exc_info=error)
-        sentence = f"{problem} ({memory.describe_error(error)}). {consequence}"
-        self._emit(EngineWarning(sentence))
 
     def check_memory(self) -> None:
         """When the monitor has noticed something."""

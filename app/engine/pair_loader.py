@@ -30,6 +30,7 @@ from app.engine.model.sparse_probe import weight_arrays
 from app.engine.scorers.foreign_draft import PairPrompts
 from app.engine.sharded.model import ShardedModel, Shards
 from app.protocol.commands import Load
+from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.sandbox.process import TextProcess
 
 Connect = Callable[[Load, Stopped], Shards]
@@ -112,12 +113,12 @@ def _load_pair(
     return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft), quotes)
 
 
-def _why_unscorable(target: LoadedModel) -> str | None:
+def _why_unscorable(target: LoadedModel) -> Reason | None:
     """Why this model's input embeddings cannot choose what is read, or None."""
     try:
         _ = target.embedding_space
     except NoEmbeddings as error:
-        return f"There is no draft, and {error}, so everything is read."
+        return Reason(ReasonCode.NO_EMBEDDINGS, {"error": str(error)})
     return None
 
 
@@ -128,7 +129,7 @@ def _load_sharded(
     stopped: Stopped,
     texts: TextProcess,
     backend: Backend | None,
-) -> tuple[LoadedModel, str | None]:
+) -> tuple[LoadedModel, Reason | None]:
     """A target of which this process has the tokenizer, the input embeddings and an outline of the
     caches, and why it can only be read densely, or None."""
     name, path = command.names[0], Path(command.target)
@@ -154,4 +155,5 @@ def _load_sharded(
         ),
         shards=shards,
     )
-    return loaded, described["dense_only"]
+    reasons = [reason_from_plain(plain) for plain in described["dense_only"]]
+    return loaded, next(iter(reasons), None)

@@ -31,6 +31,7 @@ from app.hosts.versions import content_fingerprint
 from app.hosts.wire import CHECK_SECONDS, Connection, Message
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts, Link
+from app.protocol.reasons import Data, FailureKind
 
 THIS_MACHINE = "this machine"
 CLOSED_SECONDS, STALLED_SECONDS, SPLIT_SECONDS = 2.0, 10.0, 60.0
@@ -86,7 +87,8 @@ class Cluster:
         try:
             fingerprint = content_fingerprint(folder)
         except OSError as error:
-            raise LoadError(f"The model in {folder} cannot be read ({error.strerror})") from error
+            data = {"folder": str(folder), "error": error.strerror}
+            raise LoadError(FailureKind.MODEL_UNREADABLE, data) from error
         asked = {"do": "model", "name": hosts.model or command.target, "fingerprint": fingerprint}
         for control in self._controls:
             control.ask(asked)
@@ -141,14 +143,12 @@ class Cluster:
                 self._said.setdefault(number, {}).update(message)
             found = {rank: said[what] for rank, said in self._said.items() if what in said}
             if self.lost is not None and self._replies.empty():
-                raise LoadError(str(self.lost), self.lost.advice)
+                raise LoadError(self.lost.failure.kind, self.lost.failure.data)
         return [found[rank.number] for rank in self.ranks]
 
     def _failed(self, number: int, failed: Message) -> LoadError:
-        name = self.ranks[number].name
-        where = "" if number == 0 else f"On {name}: "
-        advice = failed["advice"] or "look whether the machines reach each other, and try again"
-        return LoadError(f"{where}{failed['problem']}", advice)
+        machine = None if number == 0 else self.ranks[number].name
+        return LoadError(FailureKind.SHARD_FAILED, {"machine": machine, **failed})
 
     # ------------------------------------------------------------------ the engine's side
 
@@ -209,22 +209,18 @@ class Cluster:
         """All processes may live and wait for each other for ever."""
         reason = self._ring.problem([rank.ring for rank in self.ranks], self._exchanging, now)
         if reason:
-            self._end(
-                f"The machines no longer reach each other over MLX's ring ({reason})",
-                "look at the cable or the network between them, and load the model again",
-            )
+            self._end(FailureKind.RING_BROKEN, {"error": reason})
 
-    def _lose(self, name: str, reason: str) -> None:
+    def _lose(self, name: str, reason: Data) -> None:
         """On any thread; only the first one counts: the others follow from it."""
-        who = "The part on this machine" if name == THIS_MACHINE else name
-        problem = f"{who} does not answer any more ({reason})"
-        self._end(problem, "start its worker again, and load the model again")
+        machine = None if name == THIS_MACHINE else name
+        self._end(FailureKind.MACHINE_LOST, {"machine": machine, **reason})
 
-    def _end(self, problem: str, advice: str) -> None:
+    def _end(self, kind: FailureKind, data: Data) -> None:
         with self._losing:
             if self.lost is not None or self._closed.is_set():
                 return
-            self.lost = ShardsLost(problem, advice)
+            self.lost = ShardsLost(kind, data)
         self.on_lost()
 
 

@@ -12,6 +12,7 @@ from app.engine.model.loader import LoadError, LoadStopped
 from app.hosts.versions import versions
 from app.hosts.wire import CHECK_SECONDS, Connection, Message, WireError, connect
 from app.protocol.hosts import Host
+from app.protocol.reasons import FailureKind
 
 ASK_SECONDS = 30.0
 """For which a worker may be silent when it is asked something."""
@@ -30,10 +31,7 @@ def start_check(stopped: Callable[[], bool]) -> Check:
         if stopped():
             raise LoadStopped
         if time.monotonic() > end:
-            raise LoadError(
-                f"The machines were not ready after {START_SECONDS:.0f} seconds",
-                "look at the terminals of their workers, and try again",
-            )
+            raise LoadError(FailureKind.MACHINES_NOT_READY, {"seconds": START_SECONDS})
 
     return check
 
@@ -54,11 +52,9 @@ class HostControl:
     def _compare_versions(self, theirs: dict[str, str]) -> None:
         for package, version in versions().items():
             if theirs.get(package) != version:
-                other = theirs.get(package, "none")
-                raise LoadError(
-                    f"{self.host.name} has {package} {other}, and this machine {version}",
-                    "install the same versions on both",
-                )
+                data = {"machine": self.host.name, "package": package, "own": version}
+                data["other"] = theirs.get(package, "none")
+                raise LoadError(FailureKind.VERSIONS_DIFFER, data)
 
     def _connect(self) -> Connection:
         """On another thread: looking an address up cannot be interrupted."""
@@ -88,22 +84,20 @@ class HostControl:
             return connected
         if not isinstance(connected, WireError):
             raise connected
-        raise LoadError(
-            f"{self.host.name} does not answer as a specchat worker ({connected})",
-            "run `specchat worker` there, and use the line that it prints",
-        ) from connected
+        data = {"machine": self.host.name, "error": str(connected)}
+        raise LoadError(FailureKind.NO_WORKER, data) from connected
 
     def ask(self, message: Message) -> Message:
         try:
             self._connection.send(message)
             reply = self._connection.receive(ASK_SECONDS, self._check)
         except WireError as error:
-            raise LoadError(
-                f"{self.host.name} does not answer any more ({error})", "start its worker again"
-            ) from error
-        if problem := reply.get("problem"):
-            advice = reply.get("advice") or "look at its worker's terminal"
-            raise LoadError(f"{self.host.name} cannot help: {problem}", advice)
+            data = {"machine": self.host.name, "error": str(error)}
+            raise LoadError(FailureKind.WORKER_GONE, data) from error
+        if "problem" in reply:
+            data = {"machine": self.host.name, "problem": str(reply["problem"])}
+            data["advice"] = str(reply.get("advice", ""))
+            raise LoadError(FailureKind.WORKER_REFUSES, data)
         return reply
 
     @property

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import psutil
 
+from app.chat import wording
 from app.engine.model.loader import LoadError
 from app.hosts.control import HostControl
 from app.hosts.machine import FREE_SHARE, machine_name
@@ -36,13 +37,13 @@ def _look_at(host: Host) -> Machine:
     try:
         control = HostControl(host)
     except LoadError as error:
-        return Machine(host.name, problem=str(error))
+        return Machine(host.name, problem=wording.problem(error.failure))
     try:
         about = control.about
         latency, rate = _measure(control)
         return Machine(host.name, about["machine"], about["total"], about["free"], latency, rate)
     except LoadError as error:
-        return Machine(host.name, problem=str(error))
+        return Machine(host.name, problem=wording.problem(error.failure))
     finally:
         control.close()
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from app.hosts.shard import JOIN_SECONDS, LOST_SECONDS
 from app.hosts.wire import Connection, Message, WireError
+from app.protocol.reasons import Data
 
 
 class RankMemory(NamedTuple):
@@ -66,7 +67,7 @@ class Rank:
         name: str,
         connection: Connection,
         replies: queue.SimpleQueue[tuple[int, Message]],
-        on_lost: Callable[[str, str], None],
+        on_lost: Callable[[str, Data], None],
     ) -> None:
         self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
         self.ring = RingState()
@@ -83,7 +84,7 @@ class Rank:
         try:
             self.sent_bytes += self._connection.send(message)
         except WireError as error:
-            self._on_lost(self.name, str(error))
+            self._on_lost(self.name, {"error": str(error)})
 
     def _receive(self) -> None:
         try:
@@ -91,7 +92,8 @@ class Rank:
                 self._take(self._connection.receive(self._silent_seconds))
         except WireError as error:
             unreached = self.joining and not self._joined
-            self._on_lost(self.name, "it did not reach the others" if unreached else str(error))
+            text = "it did not reach the others" if unreached else str(error)
+            self._on_lost(self.name, {"error": text})
 
     @property
     def _silent_seconds(self) -> float:
@@ -111,7 +113,7 @@ class Rank:
         if self._loaded and (failed := message.get("failed")) is not None:
             self._ended_with_ring = self.ring.closed
             if not self._ended_with_ring:
-                self._on_lost(self.name, f"it failed, {failed['problem']}")
+                self._on_lost(self.name, failed)
 
     def close(self) -> None:
         self._connection.close()

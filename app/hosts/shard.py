@@ -134,12 +134,11 @@ def _work(
 def _report(
     connection: Connection, error: Exception, samples: dict[str, Callable[[], Any]]
 ) -> None:
-    from app.engine.backend.memory import describe_error
+    from app.engine.backend.memory import cause_of
 
-    problem = {"problem": describe_error(error), "advice": getattr(error, "advice", "")}
     try:
         ring = {"ring": samples["ring"]()} if "ring" in samples else {}
-        connection.send({"failed": problem, **ring})
+        connection.send({"failed": dict(cause_of(error)), **ring})
         time.sleep(ALIVE_SECONDS)  # until it has been read
     except WireError:
         return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from app.chat.wording import ignored_values
 from app.models.fit import MIN_TOKENS, Fit, Machine, format_tokens
 from app.models.model_details import ModelDetails
-from app.protocol.generation_config import describe_sampling, ignored_values
+from app.protocol.generation_config import describe_sampling
 from app.protocol.memory import format_bytes
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
@@ -32,9 +33,10 @@ def sampling_lines(model: ModelDetails) -> list[str]:
     """How an installed model's answers are sampled, and which of its values are ignored."""
     if model.sampling is None:
         return []
-    problem = ignored_values(model.sampling)
-    described = f"Sampling by default: {describe_sampling(model.sampling)}."
-    return [described, problem] if problem else [described]
+    lines = [f"Sampling by default: {describe_sampling(model.sampling)}."]
+    if model.sampling.ignored:
+        lines.append(ignored_values(model.sampling.ignored))
+    return lines
 
 
 def breakdown_rows(estimate: Fit) -> list[tuple[str, str, str]]:

@@ -10,6 +10,7 @@ from app.protocol.cost_model import Costs
 from app.protocol.memory import MemoryStats, PressureLevel
 from app.protocol.options import GREEDY, ModelSampling
 from app.protocol.prompt import RetrievedPart, Segment, Span, SpanReason, SpanText
+from app.protocol.reasons import Failure, FailureKind, Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 
 
@@ -32,9 +33,9 @@ class Loaded:
 
     target: ModelInfo
     draft: ModelInfo | None
-    dense_only: str | None
+    dense_only: Reason | None
     seconds: float
-    speed_hint: str | None = None
+    speed_hint: Reason | None = None
     recall_is_expensive: bool = False
 
 
@@ -80,20 +81,20 @@ class Retrieved:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The prompt was built, and sparse or dense decided. `reason` is a sentence for the user; so is
-    `guard`, if sparse reading was predicted to lose the answer. `ttft` is the predicted time to
-    first token, `ttft_alternative` that of the other way of reading; None if unknown."""
+    """The prompt was built, and sparse or dense decided, for these `reasons`; `guard` is the one
+    for which sparse reading was predicted to lose the answer, or None. `ttft` is the predicted time
+    to first token, `ttft_alternative` that of the other way of reading; None if unknown."""
 
     turn: int
     reading: Reading
-    reason: str
+    reasons: tuple[Reason, ...]
     keep_ratio: float
     prompt_tokens: int
     eligible_tokens: int
     reused_tokens: int
     prompt_ids: tuple[int, ...]
     segments: tuple[Segment, ...]
-    guard: str | None = None
+    guard: Reason | None = None
     ttft: float | None = None
     ttft_alternative: float | None = None
 
@@ -135,11 +136,11 @@ class Selected:
 @dataclass(frozen=True, slots=True)
 class SnapshotRestored:
     """A conversation's cache was restored from disk, `tokens` of it. If its snapshot was unusable,
-    `reason` is a sentence that says why, and `tokens` is 0."""
+    `reason` says why, and `tokens` is 0."""
 
     turn: int
     tokens: int
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,10 @@ class BackgroundProgress:
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
     """A conversation's cache could not be saved, so it is read again after the next start; nothing
-    else is lost. `reason` is a sentence."""
+    else is lost."""
 
     conversation: str
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,46 +174,44 @@ class SnapshotProgress:
 @dataclass(frozen=True, slots=True)
 class EngineWarning:
     """Something that the user should know and that ends no turn, such as a failure that only costs
-    time. `message` says what, and what follows."""
+    time."""
 
-    message: str
+    reason: Reason
     conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FellBackToDense:
-    """The sparse path failed, so the turn reads densely instead. `reason` is one sentence."""
+    """The sparse path failed, so the turn reads densely instead."""
 
     turn: int
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingAlone:
     """A machine that held a part of the target is gone, and the target is being loaded on this
-    machine alone. `HostsLost` or `PairLost` follows, or `Loaded` if another pair was requested.
-    `problem` is a sentence without its full stop."""
+    machine alone. `HostsLost` or `PairLost` follows, or `Loaded` if another pair was requested."""
 
-    problem: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
 class HostsLost:
-    """A machine that held a part of the target is gone, so the target was loaded on this machine
-    alone, where it has read nothing yet; the running turn goes on there. `message` is one
-    sentence."""
+    """A machine that held a part of the `target` is gone, so it was loaded on this machine alone,
+    where it has read nothing yet; the running turn goes on there."""
 
     turn: int | None
-    message: str
+    failure: Failure
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
 class PairLost:
     """A machine that held a part of the target is gone, and the target does not load on this
-    machine alone: no pair is loaded any more. The texts are as in `Failed`."""
+    machine alone: no pair is loaded any more."""
 
-    problem: str
-    advice: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,33 +241,29 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A command failed. `turn` is None if it was not a turn.
-
-    `problem` says what (capitalised, without a full stop), `advice` what to do about it (lower
-    case, without a full stop); `message` is both. A `predicted` failure was not tried: with
-    `skip_memory_check` it is. `excess_tokens` is by how much the prompt is too long, if that is the
-    problem. With `gpu_lost` nothing succeeds in this process any more: see `GpuLost`."""
+    """A command failed. `turn` is None if it was not a turn."""
 
     turn: int | None
-    problem: str
-    advice: str
-    predicted: bool = False
-    excess_tokens: int = 0
-    gpu_lost: bool = False
+    failure: Failure
 
     @property
-    def message(self) -> str:
-        return f"{self.problem}: {self.advice}."
+    def predicted(self) -> bool:
+        """Whether a turn was not tried: with `skip_memory_check` it is."""
+        return self.turn is not None and self.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
+
+    @property
+    def excess_tokens(self) -> int:
+        """By how many tokens the prompt is too long, if that is the problem."""
+        return int(self.failure.data.get("excess_tokens", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLost:
     """The system has stopped this process's work on the GPU, for good: no pair is loaded any more,
     and the engine fails every later command that needs one. Sent once, after the `Failed` of what
-    was running, if anything was. The texts are as there."""
+    was running, if anything was."""
 
-    problem: str
-    advice: str
+    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,29 +274,29 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class PressureChanged:
-    """Memory pressure changed. `message` says why, with numbers, and what is done."""
+    """Memory pressure changed, because of what is scarce."""
 
     level: PressureLevel
     previous: PressureLevel
     stats: MemoryStats
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFreed:
-    """Memory was freed for something else; `message` says what was dropped, and why."""
+    """Memory was freed for something else."""
 
     freed_bytes: int
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """A model was unloaded until it is needed again. `message` says why."""
+    """A model was unloaded until it is needed again."""
 
     model: str
     freed_bytes: int
-    message: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,17 +63,6 @@ def describe_sampling(sampling: ModelSampling) -> str:
     return ", ".join(parts)
 
 
-def ignored_values(sampling: ModelSampling) -> str:
-    """One sentence about values that cannot be used; empty if there are none."""
-    if not sampling.ignored:
-        return ""
-    names = " and ".join(
-        f"{name} (it must be from {BOUNDS[name][0]:g} to {BOUNDS[name][1]:,.7g})"
-        for name in sampling.ignored
-    )
-    return f"The model's {FILE_NAME} has an unusable {names}, which is ignored."
-
-
 def _is_valid(name: str, value: object) -> bool:
     number = isinstance(value, int if name in _WHOLE else int | float)
     low, high = BOUNDS[name]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.protocol.options import Mode
+from app.protocol.reasons import Reason
 
 SURE = 0.9
 """Confidence from which on no answer counts as unsure: docs/quality.md has how many right and wrong
@@ -59,13 +60,14 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The statistics of a turn. TTFT counts from sending the message to the first token; `phases`
-    are its parts. `peak_bytes` is MLX's own peak during the turn."""
+    """The statistics of a turn. `reasons` say why it was read as it was, in this order. TTFT counts
+    from sending the message to the first token; `phases` are its parts. `peak_bytes` is MLX's own
+    peak during the turn."""
 
     reading: Reading
     mode: Mode
     keep_ratio: float
-    reason: str
+    reasons: tuple[Reason, ...]
     prompt_tokens: int
     eligible_tokens: int
     read_tokens: int
@@ -77,7 +79,7 @@ class Statistics:
     phases: tuple[PhaseTime, ...]
     decode_seconds: float
     peak_bytes: int
-    fallback: str | None = None
+    fallback: Reason | None = None
     forced_loss: float | None = None
     """Of a forced answer: mean negative log likelihood, nats a token."""
     proposed_tokens: int = 0

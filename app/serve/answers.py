@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.chat import wording
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
 from app.protocol.events import (
@@ -276,7 +277,7 @@ class Answer:
                 "reading": str(stats.reading),
                 "mode": str(stats.mode),
                 "keep": stats.keep_ratio,
-                "reason": stats.reason,
+                "reason": wording.reasons(stats.reasons),
                 "read_tokens": stats.read_tokens,
                 "recalled_tokens": stats.recalled_tokens,
                 "time_to_first_token": round(stats.ttft, 3),
@@ -287,5 +288,5 @@ class Answer:
             "reading": str(self.planned.reading),
             "mode": str(self.ask.mode),
             "keep": self.planned.keep_ratio,
-            "reason": self.planned.reason,
+            "reason": wording.reasons(self.planned.reasons),
         }

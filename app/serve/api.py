@@ -20,8 +20,8 @@ from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import Engine
 from app.protocol.events import Failed
 from app.protocol.prompt import Document, Message, Role
+from app.protocol.reasons import too_long
 from app.protocol.server import OnAnswered
-from app.protocol.wording import too_long
 from app.serve.access import Access
 from app.serve.answers import Answer, Piece, Waiting
 from app.serve.anthropic_format import AnthropicFormat
@@ -140,14 +140,13 @@ class Server:
         size = sum(_max_tokens(message) for message in needed)
         if not self.context or size <= self.context // 2:  # even with what a template adds it fits
             return
-        model, context, about = self.model, self.context, ""
-        if size > LONGEST_TOKEN * context:  # counting them takes long, and much memory
-            total, about = size // USUAL_TOKEN, "about "
+        context, estimated = self.context, size > LONGEST_TOKEN * self.context
+        if estimated:  # counting them takes long, and much memory
+            total = size // USUAL_TOKEN
         else:
             total = await asyncio.to_thread(self.count, needed)
         if total >= context:
-            words = too_long(total, model, context, about)
-            raise AnswerFailed(Failed(0, *words, excess_tokens=total - context + 1))
+            raise AnswerFailed(Failed(0, too_long(total, self.model, context, estimated)))
 
     async def _stream(
         self,

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
+from app.chat import wording
 from app.protocol.engine import AskedTurn, Engine, MakeAsk
 from app.protocol.events import Event, Failed, Finished, GpuLost, HostsLost, PairLost
+from app.protocol.reasons import Failure, FailureKind
 from app.util.sanitize import sanitize_line
 
-STOPPED = "The server is being stopped", "ask again once it runs"
+STOPPED = Failure(FailureKind.SERVER_STOPPED)
 
 log = logging.getLogger("specchat.serve")
 
@@ -88,9 +90,9 @@ class RequestQueue:
 
         def on_event(event: Event) -> None:
             if isinstance(event, HostsLost):
-                log.warning("%s", sanitize_line(event.message))
+                log.warning("%s", sanitize_line(wording.notice(event)))
             elif isinstance(event, PairLost):
-                log.error("%s: %s.", sanitize_line(event.problem), sanitize_line(event.advice))
+                log.error("%s", sanitize_line(wording.failure(event.failure).sentence))
             elif isinstance(event, GpuLost):
                 self.gpu_lost = event
                 loop.call_soon_threadsafe(on_gpu_lost)
@@ -102,7 +104,7 @@ class RequestQueue:
         self._stopped = True
         self._stop_listening()
         for request in tuple(self._open):
-            request.events.put_nowait(Failed(None, *STOPPED))
+            request.events.put_nowait(Failed(None, STOPPED))
             self.leave(request)
 
     @property
@@ -121,7 +123,7 @@ class RequestQueue:
             raise QueueFull
         request = Request(self)
         if self._stopped:
-            request.events.put_nowait(Failed(None, *STOPPED))
+            request.events.put_nowait(Failed(None, STOPPED))
         else:
             self._open.add(request)
             request.turn = self._engine.ask(make_ask, request.deliver, background=True)

@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypeVar
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
+from app.protocol.reasons import failure_from_plain
 from app.protocol.stats import Reading
 from app.sessions.errors import StoreError
 from app.sessions.records import (
@@ -174,7 +175,7 @@ def _message(number: int, plain: dict[str, Any]) -> Message:
         created_at=_time(plain["created_at"]),
         text=_checked(str, plain["text"]),
         token_ids=None if ids is None else tuple(_number(each, 2**32) for each in _list(ids)),
-        failure=None if plain["failure"] is None else _checked(str, plain["failure"]),
+        failure=None if plain["failure"] is None else failure_from_plain(_json(plain["failure"])),
         attachments=tuple(_attachment(each) for each in plain["attachments"]),
         stats=None if stats is None else _stats(stats),
         thinking=_checked(str, plain["thinking"]),
@@ -201,6 +202,7 @@ def _stats(plain: dict[str, Any]) -> AnswerStats | None:
     for pair in plain["phases"]:
         name, seconds = pair
         _checked(str, name), _checked(float, float(seconds))
+    _json([plain["reasons"], plain["fallback"], plain["guard"]])
     made = stats_from_dict(plain)
     return _record(AnswerStats, {field.name: getattr(made, field.name) for field in fields(made)})
 
@@ -243,6 +245,12 @@ def _checked(kind: Any, value: Any) -> Any:
         value.encode()  # a ValueError for half a character
     if isinstance(value, float) and not isfinite(value):
         raise ValueError("no finite number")
+    return value
+
+
+def _json(value: Any) -> Any:
+    """The value, if it can be stored as JSON. Raises ValueError."""
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     return value
 
 

@@ -10,16 +10,19 @@ from datetime import datetime
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
+from app.protocol.reasons import Failure
 from app.sessions.errors import DamagedError, StoreError
 from app.sessions.records import AnswerStats, Attachment, Message, ReadMap, State
 from app.sessions.serialization import (
     STATS_COLUMNS,
+    pack_failure,
     pack_ids,
     pack_map,
     pack_pins,
     pack_retrieval,
     pack_stats,
     pack_time,
+    unpack_failure,
     unpack_ids,
     unpack_map,
     unpack_pins,
@@ -124,7 +127,7 @@ def add(
     now: datetime,
     attachments: Iterable[Attachment] = (),
     token_ids: tuple[int, ...] | None = None,
-    failure: str | None = None,
+    failure: Failure | None = None,
     thinking: str = "",
     truncated: bool = False,
     mode: Mode | None = None,
@@ -135,7 +138,7 @@ def add(
     check_text(text)
     check_text(thinking)
     ids = pack_ids(token_ids)
-    written = (text, thinking, ids, failure, truncated, mode, keep)
+    written = (text, thinking, ids, pack_failure(failure), truncated, mode, keep)
     id = connection.execute(
         "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
         " text, thinking, token_ids, failure, cut, mode, keep)"
@@ -234,11 +237,11 @@ def resume_reply(connection: sqlite3.Connection, id: int) -> None:
 
 
 def end_reply(
-    connection: sqlite3.Connection, id: int, state: State, failure: str | None, truncated: bool
+    connection: sqlite3.Connection, id: int, state: State, failure: Failure | None, truncated: bool
 ) -> None:
     ended = connection.execute(
         "UPDATE messages SET state = ?, failure = ?, cut = ? WHERE id = ? AND state = 'partial'",
-        (state, failure, truncated, id),
+        (state, pack_failure(failure), truncated, id),
     )
     if not ended.rowcount:
         raise _not_found()
@@ -317,7 +320,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
     stats = None
     if columns[0] is not None:
         # Damaged statistics must not hide the answer.
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             stats = unpack_stats(dict(zip(STATS_COLUMNS, columns, strict=True)))
     return Message(
         id=id,
@@ -329,7 +332,7 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         text=text,
         thinking=thinking,
         token_ids=unpack_ids(token_ids),
-        failure=failure,
+        failure=unpack_failure(failure),
         attachments=attachments,
         stats=stats,
         truncated=bool(cut),

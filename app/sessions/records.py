@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from app.protocol.options import EMBEDDED, Mode
 from app.protocol.prompt import RetrievalReason, Role, Span, SpanText
+from app.protocol.reasons import Failure, Reason
 from app.protocol.stats import Statistics
 
 
@@ -54,7 +55,7 @@ class AnswerStats(Statistics):
     target_revision: str | None = None
     draft: str | None = None
     draft_revision: str | None = None
-    guard: str | None = None
+    guard: Reason | None = None
 
     @property
     def quotes(self) -> bool:
@@ -84,7 +85,7 @@ def quantise(importance: Sequence[float]) -> bytes:
 class Message:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
     the very ids that were generated, `thinking` is its text between thinking tags, and `failure`
-    the sentence of one that failed. `truncated`: it reached the maximum length or, if it was
+    why it failed. `truncated`: it reached the maximum length or, if it was
     stopped, only repeated itself. `mode` and `keep` are how a reply was asked for: None if that is
     unknown, as for questions."""
 
@@ -96,7 +97,7 @@ class Message:
     created_at: datetime
     text: str
     token_ids: tuple[int, ...] | None = None
-    failure: str | None = None
+    failure: Failure | None = None
     attachments: tuple[Attachment, ...] = ()
     stats: AnswerStats | None = None
     thinking: str = ""

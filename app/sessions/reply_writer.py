@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from app.protocol.prompt import RetrievedPart
+from app.protocol.reasons import Failure
 from app.sessions import conversations, messages
 from app.sessions.attachments import Source
 from app.sessions.errors import StoreError
@@ -21,7 +22,7 @@ FLUSH_SECONDS = 0.5
 """From a token's arrival to its commit; at most twice this is guaranteed."""
 
 
-_End = tuple[State, AnswerStats | None, ReadMap | None, str | None, int | None, bool]
+_End = tuple[State, AnswerStats | None, ReadMap | None, Failure | None, int | None, bool]
 
 
 Attach = Callable[[Sequence[tuple[str, Source]]], tuple[Attachment, ...]]
@@ -90,16 +91,15 @@ class ReplyWriter:
         """The user stopped it."""
         self.end(State.STOPPED, stats, read_map).result()
 
-    def fail(self, sentence: str, stats: AnswerStats | None = None) -> None:
-        """It failed; `sentence` is the reason."""
-        self.end(State.FAILED, stats, failure=sentence).result()
+    def fail(self, failure: Failure, stats: AnswerStats | None = None) -> None:
+        self.end(State.FAILED, stats, failure=failure).result()
 
     def end(
         self,
         state: State,
         stats: AnswerStats | None = None,
         read_map: ReadMap | None = None,
-        failure: str | None = None,
+        failure: Failure | None = None,
         revert_to: int | None = None,
         truncated: bool = False,
     ) -> Future[None]:

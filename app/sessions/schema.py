@@ -62,7 +62,7 @@ CREATE TABLE runs (
   mode TEXT NOT NULL,
   reading TEXT NOT NULL,
   keep_ratio REAL NOT NULL,
-  reason TEXT NOT NULL,
+  reasons TEXT NOT NULL,
   prompt_tokens INTEGER NOT NULL,
   eligible_tokens INTEGER NOT NULL,
   read_tokens INTEGER NOT NULL,
@@ -124,7 +124,8 @@ END;
 
 CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;
 """
-"""`choices`, `attachments` and `pinned` are JSON. An answer's attachments are the files, or parts
+"""`choices`, `attachments` and `pinned` are JSON, and so are `failure`, `reasons`, `fallback` and
+`guard`: codes and data. An answer's attachments are the files, or parts
 of files, that were retrieved for it. `document_words`: see `document_index.py`."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.protocol.options import Mode
 from app.protocol.prompt import RetrievalReason, Span, SpanReason, SpanText
+from app.protocol.reasons import Failure, failure_from_plain, reason_from_plain
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.errors import StoreError
 from app.sessions.records import AnswerStats, Overrides, ReadMap, Retrieval
@@ -119,33 +120,57 @@ def unpack_overrides(packed: str) -> Overrides:
 def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
     """By the names of columns, phases as pairs."""
     values = {name: getattr(stats, name) for name in STATS_COLUMNS}
-    return values | {"phases": [(str(phase.phase), phase.seconds) for phase in stats.phases]}
+    return values | {
+        "phases": [(str(phase.phase), phase.seconds) for phase in stats.phases],
+        "reasons": [reason.to_plain() for reason in stats.reasons],
+        "fallback": None if stats.fallback is None else stats.fallback.to_plain(),
+        "guard": None if stats.guard is None else stats.guard.to_plain(),
+    }
 
 
 def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
-    """Phases that only a later version knows are ignored. Raises ValueError, TypeError or
-    KeyError."""
+    """Phases and reasons that only a later version knows are ignored. Raises ValueError, TypeError
+    or KeyError."""
     made = {name: values[name] for name in STATS_COLUMNS}
     made["reading"], made["mode"] = Reading(made["reading"]), Mode(made["mode"])
     made["unsure"] = bool(made["unsure"])
     known = [(name, seconds) for name, seconds in made["phases"] if name in _PHASES]
     made["phases"] = tuple(PhaseTime(Phase(name), float(seconds)) for name, seconds in known)
+    reasons = map(reason_from_plain, made["reasons"])
+    made["reasons"] = tuple(reason for reason in reasons if reason is not None)
+    for name in _REASONS:
+        made[name] = None if made[name] is None else reason_from_plain(made[name])
     return AnswerStats(**made)
 
 
 _PHASES = frozenset(Phase)
+_REASONS = ("fallback", "guard")
+"""Fields that hold one reason or none."""
 
 
 def pack_stats(stats: AnswerStats) -> dict[str, Any]:
     """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
     values = stats_to_dict(stats)
-    return values | {"seed": str(stats.seed), "phases": json.dumps(values["phases"])}
+    packed = {name: json.dumps(values[name]) for name in ("phases", "reasons")}
+    packed |= {name: json.dumps(values[name]) for name in _REASONS if values[name] is not None}
+    return values | packed | {"seed": str(stats.seed)}
 
 
 def unpack_stats(values: dict[str, Any]) -> AnswerStats:
-    return stats_from_dict(
-        values | {"seed": int(values["seed"]), "phases": json.loads(values["phases"])}
-    )
+    plain = {name: json.loads(values[name]) for name in ("phases", "reasons")}
+    plain |= {name: json.loads(values[name]) for name in _REASONS if values[name] is not None}
+    return stats_from_dict(values | plain | {"seed": int(values["seed"])})
+
+
+def pack_failure(failure: Failure | None) -> str | None:
+    return None if failure is None else json.dumps(failure.to_plain())
+
+
+def unpack_failure(packed: str | None) -> Failure | None:
+    """None for a damaged one, which must not hide the message."""
+    with suppress(ValueError, TypeError, KeyError):
+        return None if packed is None else failure_from_plain(json.loads(packed))
+    return None
 
 
 def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:

@@ -5,18 +5,6 @@ from __future__ import annotations
 from textual.content import Content
 
 
-def with_full_stop(text: str) -> str:
-    """`text` with a full stop, unless it already ends like a sentence."""
-    text = text.strip()
-    return text if not text or text[-1] in ".!?…" else text + "."
-
-
-def as_sentence(text: str) -> str:
-    """`text` with a full stop and a capital first letter."""
-    text = with_full_stop(text)
-    return text[:1].upper() + text[1:]
-
-
 def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
     """One line of at most `width` cells with `right` at its end. `left` is cut where both do not
     fit, with `gap` cells between them."""

@@ -49,10 +49,10 @@ def _model() -> tuple[float, dict[str, float]]:
 
 
 def asks_for_every_token(question: str) -> str | None:
-    """Why this question (text) needs everything read, as one sentence, or None."""
+    """The words for which this question (text) needs everything read, or None."""
     obvious = COUNTING_PHRASES.search(QUOTED.sub(" ", question))
     if obvious is not None:
-        return _reason(obvious[0])
+        return " ".join(obvious[0].split())
     bias, weights = _model()
     found = features(question)
     shares = {name: weights.get(name, 0.0) for name in found}
@@ -60,9 +60,4 @@ def asks_for_every_token(question: str) -> str | None:
         return None
     whole = {name: share for name, share in shares.items() if "-" not in name}
     strongest = max(whole, key=lambda name: whole[name] * len(name.strip("^$ ").split()))
-    return _reason(strongest.strip("^$ ").replace("#", "…"))
-
-
-def _reason(words: str) -> str:
-    shown = " ".join(words.split())
-    return f"The question’s words (“{shown}”) ask for every token, so everything is read."
+    return strongest.strip("^$ ").replace("#", "…")

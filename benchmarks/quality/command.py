@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app import paths
+from app.chat import wording
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import INTERRUPTED
@@ -90,7 +91,8 @@ def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) ->
     with EngineSession(upkeep=upkeep) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
-            raise UserError(loaded.dense_only.rstrip("."), "there is nothing to compare")
+            why = wording.reason(loaded.dense_only).rstrip(".")
+            raise UserError(why, "there is nothing to compare")
         runner = Runner(session, settings, log, tokens, loaded.target.context_length)
         with _Progress() as progress, cancel_on_sigint(runner.cancel):
             return runner.run(progress.show)

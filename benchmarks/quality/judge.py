@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.chat import wording
 from app.protocol.events import Finished, Selected
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.suites import Item
@@ -27,7 +28,7 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
         ttft=round(statistics.ttft, 6),
         reading=str(statistics.reading),
         ended=str(event.finish_reason),
-        fallback=statistics.fallback,
+        fallback=None if statistics.fallback is None else wording.reason(statistics.fallback),
         failed="The engine did not measure this text." if missing else None,
         loss=statistics.forced_loss,
         confidence=None if statistics.confidence is None else round(statistics.confidence, 4),

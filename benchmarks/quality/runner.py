@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from app.chat import wording
 from app.chat.engine_session import EngineError, EngineSession
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role
+from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason, Reading
 from benchmarks.quality.judge import judge, normalised_entropy, share_selected
 from benchmarks.quality.real_documents import Corpus
@@ -278,8 +280,8 @@ class Runner:
         for event in self._session.run(self._ask(item, config, messages)):
             if self._stopped:
                 self._session.cancel()  # again: the first may have come too early
-            if isinstance(event, Planned):
-                guard = event.guard or guard
+            if isinstance(event, Planned) and event.guard is not None:
+                guard = wording.reason(event.guard)
             if isinstance(event, ImportanceMap):
                 buckets = event.buckets
             if isinstance(event, Selected) and config.mode is Mode.SPARSE:
@@ -299,9 +301,11 @@ class Runner:
             passage=passage,
         )
         if isinstance(event, Failed):
-            if event.gpu_lost:  # every other item would fail, too; the next start continues here
-                raise EngineError(event.problem, event.advice)
-            return None if self._stopped else replace(empty, failed=event.message), None
+            # Every other item would fail, too; the next start continues here.
+            if event.failure.kind is FailureKind.GPU_LOST:
+                raise EngineError(event.failure)
+            sentence = wording.failure(event.failure).sentence
+            return None if self._stopped else replace(empty, failed=sentence), None
         assert isinstance(event, Finished), "a turn ends with one of the two"
         if event.finish_reason is FinishReason.MEMORY:
             return replace(empty, failed="Memory was nearly used up."), None

@@ -18,7 +18,7 @@ from app.protocol.stats import FinishReason
 from app.sessions.limits import FIRST_UNSAVED_ID
 from app.sessions.store import Store
 from app.sessions.temporary import TemporaryStore
-from tests.fakes import FakeEngine, Story
+from tests.fakes import MEMORY_EXHAUSTED, FakeEngine, Story
 
 MODELS = ModelPair("big", "revision 1")
 DOCUMENT = Document("contract.txt", "The tenant pays.")
@@ -105,7 +105,7 @@ def test_in_vain_the_old_branch_stays_and_goes_on(chat: StoredConversation, fail
     _, second, _ = three(chat)
     asked = chat.ask_again(Mode.FULL, 0.5, second)
     if fails:
-        asked.apply(Failed(asked.turn.number, "No memory", "wait"))
+        asked.apply(Failed(asked.turn.number, MEMORY_EXHAUSTED))
         asked.wait()
     else:
         play(asked, "half", FinishReason.CANCELLED)
@@ -143,7 +143,7 @@ def test_editing_what_was_asked_again_in_vain_forks_at_the_same_place(
 
 def test_a_failed_question_is_no_version_of_the_next_one(chat: StoredConversation) -> None:
     asked = chat.ask(Question("Too long?"))
-    asked.apply(Failed(asked.turn.number, "No memory", "wait"))
+    asked.apply(Failed(asked.turn.number, MEMORY_EXHAUSTED))
     after = play(chat.ask(Question("Short?")), "a")
     assert chat.version_of(after, TurnPart.QUESTION) == (1, 1)
     assert seen(chat.ask(Question("More?"))) == ["Short?", "a", "More?"]

@@ -20,7 +20,7 @@ from app.protocol.stats import FinishReason, Statistics
 from app.sessions.records import State
 from app.sessions.store import Store
 from app.sessions.temporary import TemporaryStore
-from tests.fakes import FakeEngine, Story
+from tests.fakes import MEMORY_EXHAUSTED, FakeEngine, Story
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, stop_repeats=True)
@@ -131,7 +131,7 @@ def test_what_fails_leaves_the_answer_as_it_was(store: Store) -> None:
     (turn,) = chat.conversation.turns
     before = turn.statistics
     asked = chat.resume(turn)
-    failed = Failed(turn.number, "There is not enough memory", "close other programs")
+    failed = Failed(turn.number, MEMORY_EXHAUSTED)
     asked.apply(failed)
     asked.wait()
     assert (turn.state, turn.ended, turn.text) == (

@@ -8,6 +8,7 @@ from app.chat.conversation import Conversation, Question, QuestionError, Turn, T
 from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode
 from app.protocol.stats import FinishReason
+from tests.fakes import MEMORY_EXHAUSTED
 
 
 def _over(turn: Turn, text: str = "", ended: FinishReason = FinishReason.STOP) -> Turn:
@@ -29,7 +30,7 @@ def test_questions_and_answers_go_before_the_next_question() -> None:
 def test_a_failed_turn_is_left_out_and_a_stopped_one_stays() -> None:
     conversation = Conversation()
     turn, _ = conversation.start_turn(Question("too long?"))
-    turn.apply(Failed(turn.number, "The prompt is too long", "attach less"))
+    turn.apply(Failed(turn.number, MEMORY_EXHAUSTED))
     _over(conversation.start_turn(Question("two?"))[0], "half an ans", FinishReason.CANCELLED)
     assert _texts(conversation) == ["two?", "half an ans"]
 
@@ -50,7 +51,7 @@ def test_an_answer_given_again_takes_the_old_ones_place() -> None:
 
 def test_a_second_try_that_fails_or_is_stopped_leaves_the_old_answer() -> None:
     conversation, again = _answered_and_asked_again()
-    again.apply(Failed(again.number, "No memory", "close programs"))
+    again.apply(Failed(again.number, MEMORY_EXHAUSTED))
     assert _texts(conversation) == ["one?", "good"]
     conversation, again = _answered_and_asked_again()
     _over(again, "half", FinishReason.CANCELLED)
@@ -69,7 +70,7 @@ def test_a_third_try_still_replaces_the_first() -> None:
 def test_half_an_answer_is_better_than_a_failure() -> None:
     conversation = Conversation()
     first, _ = conversation.start_turn(Question("one?"))
-    first.apply(Failed(first.number, "No memory", "close programs"))
+    first.apply(Failed(first.number, MEMORY_EXHAUSTED))
     again, _ = conversation.start_turn(Question("one?"), retry_of=first)
     _over(again, "half", FinishReason.CANCELLED)
     assert _texts(conversation) == ["one?", "half"]

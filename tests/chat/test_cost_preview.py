@@ -22,7 +22,7 @@ def answered(prompt: int, kept: int) -> Statistics:
         reading=Reading.SPARSE if kept < prompt else Reading.DENSE,
         mode=Mode.AUTO,
         keep_ratio=0.2,
-        reason="",
+        reasons=(),
         prompt_tokens=prompt,
         eligible_tokens=prompt - 100,
         read_tokens=kept,

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from app.chat.export import to_html, to_json, to_markdown
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
+from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
 from app.sessions import importing
 from app.sessions.errors import StoreError
@@ -40,6 +41,9 @@ def exported(store: Store, conversation: int, how: Callable[..., None] = to_json
     return out.getvalue()
 
 
+FAILED = Reason(ReasonCode.SPARSE_FAILED, {"error": "no draft"})
+
+
 def rich(store: Store) -> int:
     """A conversation with forks, two documents, one of them twice, and every kind of ending."""
     conversation = answered(store)
@@ -48,14 +52,14 @@ def rich(store: Store) -> int:
     again = store.begin_reply(question.id, Mode.SPARSE, 0.35)
     again.append("Sto", [5])
     again.stop()
-    store.begin_reply(question.id).fail("It broke: mend it.")
+    store.begin_reply(question.id).fail(Failure(FailureKind.NO_MODEL))
     store.set_branch(answer.id)
     more = [attach(store), attach(store, "ä" * 1_000_001, "second.txt")]
     follow_up = store.add_message(conversation, Role.USER, "And this?", more)
     reply = store.begin_reply(follow_up.id)
     reply.append("", ())
     reply.finish(
-        answer_stats(reading=Reading.DENSE, fallback="The draft could not score", read_tokens=1000),
+        answer_stats(reading=Reading.DENSE, fallback=FAILED, read_tokens=1000),
         ReadMap(),
     )
     store.pin(conversation)
@@ -103,6 +107,16 @@ def test_statistics_have_the_names_that_they_always_had_in_exports(store: Store)
     assert store.branch(imported.id)[-1].stats == answer_stats()
 
 
+def test_reasons_of_a_later_version_are_skipped(store: Store) -> None:
+    plain = json.loads(exported(store, answered(store)))
+    _set("messages.1.run.reasons.0.code", "as in a later version")(plain)
+    _set("messages.1.failure", {"kind": "as in a later version", "data": {}})(plain)
+    answer = store.branch(from_json(store, io.StringIO(json.dumps(plain))).id)[-1]
+    assert answer.stats == answer_stats(reasons=())
+    assert answer.failure is not None
+    assert answer.failure.kind is FailureKind.INTERNAL
+
+
 @pytest.mark.parametrize("path", ["run.mode", "run.reading", "read_map.spans.0.reason"])
 def test_a_conversation_is_imported_although_a_later_version_read_it_in_another_way(
     store: Store, path: str
@@ -146,7 +160,14 @@ SPOILT = [
     _set("messages.1.run.keep_ratio", math.inf),
     _set("messages.1.run.phases", [["x", math.nan]]),
     _set("messages.1.read_map.spans.1.score", math.nan),
-    _set("messages.1.run.reason", "\ud800"),
+    _set("messages.1.run.reasons", ["\ud800"]),
+    _set("messages.1.run.reasons.0.data", {"error": "\ud800"}),
+    _set("messages.1.run.reasons.0.data", {"keep": math.nan}),
+    _set("messages.1.run.reasons.0.code", 5),
+    _set("messages.1.run.fallback", "It broke."),
+    _set("messages.1.run.guard", {"code": "faster"}),
+    _set("messages.1.failure", "It broke."),
+    _set("messages.1.failure", {"kind": "no_model", "data": {"error": "\ud800"}}),
     _set("messages.1.run.phases", [["x"]]),
     _set("messages.1.run", {}),
     _set("messages.1.read_map.texts.0.message", 99),
@@ -251,7 +272,8 @@ def test_markdown_reads_like_the_conversation(store: Store) -> None:
     assert "- contract.txt (3,050 bytes)\n\nWho pays?\n" in text
     assert "\n## Quote · 20" in text, "the embedded pair answered"
     assert "\nThe tenant.\n\n*Read 25% (22% new) in 1.2 s · Less sure" in text
-    assert "\n*Read everything (97% new) in 1.2 s · The draft could not score · " in text
+    fell_back = "Sparse reading failed (no draft), so everything was read."
+    assert f"\n*Read everything (97% new) in 1.2 s · {fell_back} · " in text
 
 
 def test_markdown_keeps_the_lines_of_quoted_code(store: Store) -> None:

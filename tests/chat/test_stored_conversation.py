@@ -19,11 +19,12 @@ from app.protocol.commands import Ask
 from app.protocol.events import Failed, Finished, ImportanceMap, Selected, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase, Statistics
 from app.sessions.errors import StoreError
 from app.sessions.records import State
 from app.sessions.store import Store
-from tests.fakes import ANSWER, FakeEngine, Story
+from tests.fakes import ANSWER, FakeEngine, Story, fell_back
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, seed=3)
@@ -160,7 +161,7 @@ def test_after_a_fallback_the_map_says_everything_was_read(store: Store) -> None
     reply = store.branch(1)[-1]
     read_map = store.read_map(reply.id)
     assert reply.stats is not None
-    assert (reply.stats.reading, reply.stats.fallback) == ("dense", "The draft broke.")
+    assert (reply.stats.reading, reply.stats.fallback) == ("dense", fell_back("The draft broke."))
     assert read_map is not None
     assert read_map.spans == ()
 
@@ -173,13 +174,16 @@ def test_a_stopped_answer_keeps_what_was_written_and_goes_on_from_it(store: Stor
     assert seen(ask(store, "Go on?")) == ["Who?", "Half an ans"]
 
 
-def test_a_failed_turn_is_kept_with_its_sentence_and_left_out(store: Store) -> None:
+GONE = Failure(FailureKind.WORKER_GONE, {"machine": "studio: 2", "error": "no route"})
+
+
+def test_a_failed_turn_is_kept_with_its_cause_and_left_out(store: Store) -> None:
     play(
         ask(store, "Too long?", CONTRACT),
-        Story(fails_in=Phase.PREFILL, problem="No memory", advice="close programs"),
+        Story(fails_in=Phase.PREFILL, failure=GONE),
     )
     reply = store.branch(1)[-1]
-    assert (reply.state, reply.failure) == (State.FAILED, "No memory: close programs.")
+    assert (reply.state, reply.failure) == (State.FAILED, GONE)
     assert seen(ask(store, "Short?")) == []
 
 
@@ -297,7 +301,7 @@ def test_a_lost_document_stops_the_next_question_until_it_is_attached_again(
 
 def test_a_conversation_is_opened_as_turns_and_gone_on_with(store: Store) -> None:
     answered(store, "One?", CONTRACT)
-    play(ask(store, "Bad?"), Story(fails_in=Phase.PREFILL, problem="Full: up", advice="wait"))
+    play(ask(store, "Bad?"), Story(fails_in=Phase.PREFILL, failure=GONE))
     store.add_message(1, Role.USER, "Lost?")
     chat = opened(store)
     turns = chat.conversation.turns
@@ -307,7 +311,7 @@ def test_a_conversation_is_opened_as_turns_and_gone_on_with(store: Store) -> Non
         ("Lost?", "", TurnState.FAILED),
     ]
     assert turns[0].question.documents == (CONTRACT,)
-    assert turns[1].failure == Failed(turns[1].number, "Full: up", "wait")
+    assert turns[1].failure == Failed(turns[1].number, GONE)
     branch = store.branch(1)
     assert [chat.question_id(turn) for turn in turns] == [m.id for m in branch if m.role == "user"]
     turn = chat.ask(Question("Two?"))

@@ -16,6 +16,7 @@ from app.cli.main import run
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
+from app.protocol.reasons import FailureKind
 from app.sessions.records import Message, Overrides, State
 from app.sessions.store import Store
 from tests import tiny
@@ -203,7 +204,8 @@ def test_a_pair_that_does_not_load_is_on_the_record(room: Path, ask: Ask) -> Non
     question, answer = branch()
     assert question.text == "What?"
     assert answer.state is State.FAILED
-    assert "could not be loaded" in str(answer.failure)
+    assert answer.failure is not None
+    assert answer.failure.kind is FailureKind.MODEL_NOT_LOADED
 
 
 REFUSALS = {

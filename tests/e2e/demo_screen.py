@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from app.protocol.commands import Load
 from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Token
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, LoadStory, Story
@@ -35,8 +36,8 @@ def pace(event: Event) -> float:
 def engine(flags: list[str]) -> FakeEngine:
     story, load = Story(), LoadStory()
     if "--fail-load" in flags:
-        problem = "The folder models/none holds no model."
-        load = LoadStory(failure=Failed(None, problem, "Name another with --target."))
+        missing = Failure(FailureKind.WEIGHTS_DAMAGED, {"folder": "models/none"})
+        load = LoadStory(failure=Failed(None, missing))
     if "--fall-back" in flags:
         story = Story(falls_back="The draft ran out of memory after 50,000 tokens.")
     if "--fail" in flags:

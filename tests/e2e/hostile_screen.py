@@ -20,6 +20,7 @@ from app.ui.safe_input import SafeInput
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
@@ -91,9 +92,9 @@ async def streamed(shown: Shown, number: int, text: str) -> None:
 
 
 async def failed(shown: Shown, number: int, text: str) -> None:
-    shown.engine.story = Story(
-        fails_in=Phase.PREFILL, problem=f"{case(number)} {text}", advice=text
-    )
+    data = {"machine": case(number), "problem": text, "advice": text}
+    refused = Failure(FailureKind.WORKER_REFUSES, data)
+    shown.engine.story = Story(fails_in=Phase.PREFILL, failure=refused)
     await shown.ask("What?")
     await until_shown(shown.pilot, case(number))
     shown.app.chat.composer.box.clear()
@@ -165,7 +166,8 @@ async def show_models(folder: Path) -> None:
         name = f"{case(number)} {text}"
         story = LoadStory(target=name, draft=name, dense_only=name)
         if number % 2:
-            story = replace(story, failure=fakes.Failed(None, name, name))
+            refused = Failure(FailureKind.NO_SHARDING, {"model": name})
+            story = replace(story, failure=fakes.Failed(None, refused))
         app = SpecchatApp(FakeEngine(load_story=story), Load(name, name))
         async with app.run_test(headless=False, size=SIZE) as pilot:
             await until_shown(pilot, sanitize_line(case(number)))

@@ -15,6 +15,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from app.chat import wording
+
 
 def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -42,16 +44,16 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
         ask = Ask((message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
         ask = replace(ask, skip_memory_check=dare)
         event = driver.run(ask)
-        said = [getattr(e, "message", "") for e in driver.events]
+        said = [wording.in_words(e).get("message", "") for e in driver.events]
         used = re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())
         assert used is not None
         kinds = [type(e).__name__ for e in driver.events]
         line = {"event": kinds[-1], "kinds": kinds, "said": [s for s in said if s]}
         statistics = getattr(event, "statistics", None)
         if statistics is not None:
-            line |= {"reading": str(statistics.reading), "fallback": statistics.fallback}
+            line |= {"reading": str(statistics.reading), "fallback": bool(statistics.fallback)}
             line |= {"kept": statistics.read_tokens, "prompt": statistics.prompt_tokens}
-            line |= {"reason": statistics.reason, "peak": statistics.peak_bytes}
+            line |= {"reason": wording.reasons(statistics.reasons), "peak": statistics.peak_bytes}
             line |= {"seconds": {str(p.phase): p.seconds for p in statistics.phases}}
         sys.stdout.write(json.dumps(line | {"data": int(used[1]) * 1024}) + "\n")
         sys.stdout.flush()

@@ -11,6 +11,12 @@ import mlx.core as mx
 from app.engine.sharded.model import Operation, ShardsLost
 from app.engine.sharded.runner import ShardRunner, load_shard
 from app.protocol.commands import Load
+from app.protocol.reasons import FailureKind
+
+
+def gone() -> ShardsLost:
+    """The other machine is silent."""
+    return ShardsLost(FailureKind.MACHINE_LOST, {"machine": "other", "error": "gone"})
 
 
 class LocalShards:
@@ -36,7 +42,7 @@ class LocalShards:
         if self.fail_at is not None:
             self.fail_at -= 1
             if self.fail_at < 0:
-                self.lost = self.lost or ShardsLost("other does not answer any more")
+                self.lost = self.lost or gone()
         if self.lost is not None:
             raise self.lost
         return [self._do(operation)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.sharded.model import Operation, ShardsLost
+from app.engine.sharded.model import Operation
 from app.engine.turn.decode import Decoder
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
@@ -18,7 +18,7 @@ from app.protocol.events import (
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy
 from tests.engine.driver import Driver
-from tests.engine.local_shards import LocalShards
+from tests.engine.local_shards import LocalShards, gone
 
 HOSTS = Hosts((Host("other"),))
 
@@ -48,7 +48,7 @@ class Spread:
     def _connect(self, command: Load, stopped: Callable[[], bool]) -> LocalShards:
         self.shards.append(Rank(command))
         if self.lost_while_loading:
-            self.shards[-1].lost = ShardsLost("other does not answer any more (gone)")
+            self.shards[-1].lost = gone()
         return self.shards[-1]
 
     def load(self) -> Loaded:
@@ -58,7 +58,7 @@ class Spread:
 
     def lose_now(self) -> None:
         """Between two questions."""
-        self.shards[-1].lost = ShardsLost("other does not answer any more (gone)")
+        self.shards[-1].lost = gone()
         self.shards[-1].on_lost()
 
     def lose_at(self, operation: int) -> None:

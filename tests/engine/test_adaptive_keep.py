@@ -13,6 +13,7 @@ from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
 from app.protocol.cost_model import Costs
 from app.protocol.events import Finished, Loaded, Planned, Selected
 from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Tuning
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Statistics
 from tests import tiny
 from tests.engine.driver import Driver, question
@@ -40,9 +41,9 @@ def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
     selected = loaded.of(Selected)[-1]
     assert 0 < found.keep_ratio < 1
     assert selected.keep_ratio == found.keep_ratio == selected.auto_keep
-    assert found.reason == (
-        f"Sparse reading was requested. What matters takes keep {found.keep_ratio:.0%}."
-    )
+    requested, chosen = found.reasons
+    assert requested.code is ReasonCode.SPARSE_REQUESTED
+    assert chosen == Reason(ReasonCode.KEEP_CHOSEN, {"keep": found.keep_ratio})
     assert loaded.of(Planned)[-1].keep_ratio == AUTO_KEEP
 
 
@@ -82,15 +83,16 @@ def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
     assert alone.read_tokens <= first.read_tokens + len(fresh)
 
 
-@pytest.mark.parametrize(("most", "why"), [(0.02, "memory"), (0.02, "the time you set")])
+@pytest.mark.parametrize(("most", "seconds"), [(0.02, 0.0), (0.02, 10.0)])
 def test_what_there_is_no_room_for_is_left_out(
-    most: float, why: str, loaded: Driver, monkeypatch: pytest.MonkeyPatch
+    most: float, seconds: float, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TurnEstimate, "most_keep", lambda *_: most)
-    found = statistics(loaded.run(replace(ASK, within_seconds=10.0 * (why != "memory"))))
+    found = statistics(loaded.run(replace(ASK, within_seconds=seconds)))
     wanted = loaded.of(Selected)[-1].auto_keep
     assert found.keep_ratio == most
-    assert f"What matters takes keep {wanted:.0%}; {why} has room for 2%." in found.reason
+    data = {"wanted": wanted, "keep": 0.02, "timed": seconds > 0}
+    assert Reason(ReasonCode.KEEP_LIMITED, data) in found.reasons
 
 
 def test_the_time_that_is_allowed_limits_keep(
@@ -135,7 +137,7 @@ def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
 ) -> None:
     driver.load(tiny.save(tmp_path / "target", name, 0), tiny.save(tmp_path / "draft", "qwen3", 1))
     found = statistics(driver.run(question()))
-    assert ("cannot insert what it skipped" in found.reason) == says
+    assert (Reason(ReasonCode.CANNOT_INSERT) in found.reasons) == says
     assert found.confidence is not None
     assert 0 < found.confidence < 1
 
@@ -145,9 +147,10 @@ def test_it_reads_no_more_while_it_writes_where_memory_has_no_room(
 ) -> None:
     monkeypatch.setattr(TurnEstimate, "can_read_on", lambda self, count: False)
     ask = replace(question(), keep_ratio=0.1)
-    assert "no free memory to read more of it" in statistics(loaded.run(ask)).reason
+    no_memory = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
+    assert no_memory in statistics(loaded.run(ask)).reasons
     anyway = statistics(loaded.run(replace(ask, skip_memory_check=True)))
-    assert "no free memory" not in anyway.reason
+    assert no_memory not in anyway.reasons
 
 
 def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: Driver) -> None:

@@ -38,7 +38,7 @@ def test_non_finite_scores_fall_back_to_dense_with_a_reason(
     monkeypatch.setattr(attention_scores, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
     finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBackToDense)
-    assert "not finite" in fell_back.reason
+    assert "not finite" in fell_back.reason.data["error"]
     assert not loaded.of(Selected), "nothing is chosen by them"
     assert finished.statistics is not None
     assert finished.statistics.reading is Reading.DENSE

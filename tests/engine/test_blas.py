@@ -80,12 +80,12 @@ def test_never_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_openblas_gets_a_hint() -> None:
     missing = output(
         "from app.engine.backend import blas; blas.LIBRARY = 'libnone.so.0'; load_openblas()\n"
-        "import mlx.core as mx; mx.set_default_device(mx.cpu); print(blas.speedup_hint(True))"
+        "import mlx.core as mx; mx.set_default_device(mx.cpu); print(blas.missing_package(True))"
     )
     assert (blas.PACKAGE in missing) == (sys.platform == "linux")
 
 
 @needs_openblas
 def test_nothing_is_advised_where_it_is_in_use() -> None:
-    code = "load_openblas(); from app.engine.backend import blas; print(blas.speedup_hint(True))"
+    code = "load_openblas(); from app.engine.backend import blas; print(blas.missing_package(True))"
     assert output(code) == "None"

@@ -26,6 +26,7 @@ from app.protocol.events import EngineWarning, FellBackToDense, Finished
 from app.protocol.options import BackgroundPolicy as HealWhen
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
+from app.protocol.reasons import ReasonCode
 from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import Driver
@@ -235,8 +236,8 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
     later = loaded.answer(follow_up(ask, first, 2, "c"))
     (warning,) = loaded.of(EngineWarning)
     assert warning.conversation == "c"
-    assert warning.message.startswith(f"The {which}'s cache was damaged (layer 0 holds ")
-    assert warning.message.endswith("), so it was dropped, and its tokens are read again.")
+    assert warning.reason.code is ReasonCode.CACHE_DAMAGED
+    assert warning.reason.data[which].startswith("layer 0 holds ")
     fresh = loaded.answer(follow_up(ask, first, 3, "fresh"))
     np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
     if which == "target":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -36,6 +35,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
+from app.protocol.reasons import ReasonCode
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import difference
@@ -318,9 +318,9 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     assert unsaved
     for event in unsaved:
         assert isinstance(event, SnapshotFailed)
-        assert re.fullmatch(
-            r"[A-Z][^\n]*: check that '.*' is writable and has free space\.", event.reason
-        )
+        assert event.reason.code is ReasonCode.SNAPSHOT_FAILED
+        assert event.reason.data["folder"] == str(snapshots)
+        assert event.reason.data["error"]
     assert not (snapshot_folder(snapshots, "c") / MANIFEST).is_file()
 
 

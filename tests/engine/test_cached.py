@@ -20,6 +20,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Message
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, Reading
 from tests.engine.driver import Driver
 from tests.engine.test_cache_pool import ask, reply, second
@@ -51,9 +52,7 @@ def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: D
     assert statistics.reading is Reading.DENSE
     assert statistics.read_fraction == 1.0
     assert statistics.fallback is None
-    assert statistics.reason == (
-        "Everything is already read and cached: keep 10% would save nothing."
-    )
+    assert statistics.reasons == (Reason(ReasonCode.SAVES_NOTHING, {"keep": 0.1}),)
     prefilled = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL]
     assert prefilled[-1].total < 60, "the question, and nothing of the document"
 
@@ -91,7 +90,7 @@ def test_auto_uses_what_is_cached(loaded: Driver) -> None:
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.AUTO)
     loaded.answer(later)
     (planned,) = loaded.of(Planned)
-    assert planned.reason == "Everything is already read and cached."
+    assert planned.reasons == (Reason(ReasonCode.ALL_CACHED),)
     assert not loaded.of(Selected)
 
 
@@ -102,7 +101,7 @@ def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Dr
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.SPARSE)
     statistics = loaded.answer(later).statistics
     assert statistics is not None
-    assert "would save nothing" in statistics.reason
+    assert statistics.reasons[0].code is ReasonCode.SAVES_NOTHING
     assert not loaded.of(Selected)
 
 
@@ -120,6 +119,5 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     assert finished.statistics is not None
     assert finished.statistics.reused_tokens > 1_000
     (event,) = loaded.of(FellBackToDense)
-    assert event.reason == (
-        "What would have been selected is unknown (its attention cannot be observed)."
-    )
+    data = {"error": "its attention cannot be observed"}
+    assert event.reason == Reason(ReasonCode.SELECTION_UNKNOWN, data)

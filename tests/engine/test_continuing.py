@@ -16,6 +16,7 @@ from app.engine.model.token_stream import TokenStream
 from app.engine.turn.decode import Decoder
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
+    Failed,
     Finished,
     PhaseProgress,
     Planned,
@@ -26,6 +27,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, SegmentKind
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextPiece, TextProcess
 from tests import tiny
@@ -77,7 +79,7 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     assert rest.text == at_once.text == first.text + text
     assert rest.statistics is not None
     assert 0 < rest.statistics.generated_tokens == len(rest.generated_ids) - FIRST
-    assert rest.statistics.reason == "The answer is continued where it stopped."
+    assert rest.statistics.reasons == (Reason(ReasonCode.CONTINUED),)
     assert (rest.statistics.reading is Reading.SPARSE) == (mode is Mode.SPARSE)
 
 
@@ -120,7 +122,7 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
     assert loaded.answer(elsewhere).generated_ids == full.generated_ids
     assert expected[:FIRST] == full.generated_ids[:FIRST]
     (planned,) = loaded.of(Planned)
-    assert planned.reason == "Full reading was requested."
+    assert planned.reasons == (Reason(ReasonCode.FULL_REQUESTED),)
 
 
 def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: Driver) -> None:
@@ -176,7 +178,9 @@ def test_an_answer_that_fills_the_context_is_not_continued(
     first = driver.answer(question)
     assert first.finish_reason is FinishReason.LENGTH
     event = driver.run(continued(question, first))
-    assert "takes at most 500" in getattr(event, "message", "")
+    assert isinstance(event, Failed)
+    assert event.failure.kind is FailureKind.PROMPT_TOO_LONG
+    assert event.failure.data["context"] == 500
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["question", "plain text"])
@@ -198,8 +202,9 @@ def test_what_is_far_too_long_is_not_tokenised_to_its_end(
     if plain:  # as the server sends it: its end as the question
         message = Message(Role.USER, text[-100:], (Document("", text[:-100]),), plain=True)
     event = driver.run(replace(question, messages=(message,)))
-    assert "are about " in getattr(event, "message", "")
-    assert "takes at most 500" in getattr(event, "message", "")
+    assert isinstance(event, Failed)
+    assert event.failure.kind is FailureKind.PROMPT_TOO_LONG
+    assert event.failure.data["estimated"]
     assert sum(encoded) < len(text) / 2
 
 

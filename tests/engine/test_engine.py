@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import sys
 import threading
 import time
@@ -41,6 +40,7 @@ from app.protocol.events import (
 )
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Message, Role
+from app.protocol.reasons import FailureKind, ReasonCode
 from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextProcess
 from tests import tiny
@@ -142,7 +142,7 @@ def test_auto_reads_short_prompts_in_full(loaded: Driver) -> None:
     finished = loaded.answer(question(mode=Mode.AUTO, text="The code of gate 7 is 57."))
     assert finished.statistics
     assert finished.statistics.reading is Reading.DENSE
-    assert "Fewer than 1,024 tokens" in finished.statistics.reason
+    assert finished.statistics.reasons[0].code is ReasonCode.FEW_TO_SKIP
 
 
 def test_auto_reads_the_first_long_prompt_sparsely(
@@ -155,7 +155,7 @@ def test_auto_reads_the_first_long_prompt_sparsely(
     finished = loaded.answer(question(mode=Mode.AUTO, text=LONG_TEXT))
     assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
-    assert " is expected in " in finished.statistics.reason
+    assert finished.statistics.reasons[0].code is ReasonCode.FASTER
 
 
 def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) -> None:
@@ -475,7 +475,8 @@ def test_a_failing_draft_falls_back_and_says_so(
     monkeypatch.setattr(prompt_reader, "score", broken)
     finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBackToDense)
-    assert "cannot be observed" in fell_back.reason
+    assert fell_back.reason.code is ReasonCode.SPARSE_FAILED
+    assert fell_back.reason.data == {"error": "its attention cannot be observed"}
     assert finished.generated_ids == full.generated_ids
     assert finished.statistics
     assert finished.statistics.fallback == fell_back.reason
@@ -504,7 +505,8 @@ def test_a_draft_with_hidden_attention_falls_back(driver: Driver, folders: dict[
     driver.load(folders["target"], folders["gemma2"])
     finished = driver.answer(question())
     assert finished.statistics
-    assert "cannot be observed" in (finished.statistics.fallback or "")
+    assert finished.statistics.fallback is not None
+    assert "cannot be observed" in finished.statistics.fallback.data["error"]
 
 
 @pytest.mark.parametrize(
@@ -528,7 +530,7 @@ def test_a_model_with_learned_positions_reads_densely(
     finished = driver.answer(replace(ask, messages=(Message(Role.USER, "hello " * 20),)))
     assert finished.statistics
     assert finished.statistics.reading is Reading.DENSE
-    assert finished.statistics.reason == event.dense_only
+    assert finished.statistics.reasons == (event.dense_only,)
 
 
 def test_a_prompt_longer_than_the_context_is_refused(
@@ -537,11 +539,9 @@ def test_a_prompt_longer_than_the_context_is_refused(
     driver.load(folders["short"], folders["draft"])
     failed = driver.run(replace(question(), messages=(Message(Role.USER, "Why? " * 120),)))
     assert isinstance(failed, Failed)
-    assert "500" in failed.message
-    assert failed.message.endswith(".")
-    length = re.search(r"are ([\d,]+) tokens long", failed.problem)
-    assert length
-    assert failed.excess_tokens == int(length[1].replace(",", "")) - 500 + 1, "what has to go"
+    length, context = failed.failure.data["tokens"], failed.failure.data["context"]
+    assert context == 500
+    assert failed.excess_tokens == length - 500 + 1, "what has to go"
     assert not failed.predicted, "to insist would not help"
 
 
@@ -553,7 +553,7 @@ def test_too_little_memory_is_refused_before_reading(
     monkeypatch.setattr(memory, "ceiling", lambda: 1)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
-    assert "needs about" in failed.problem
+    assert failed.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
     monkeypatch.undo()
     loaded.answer(question())
 
@@ -567,7 +567,7 @@ def test_running_out_of_memory_is_a_sentence(
     monkeypatch.setattr(prefix_cache, "prefill", exhausted)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
-    assert failed.problem == "The machine ran out of memory"
+    assert failed.failure.kind is FailureKind.OUT_OF_MEMORY
     assert not loaded.of(FellBackToDense), "reading more would not help"
 
 
@@ -576,7 +576,7 @@ def test_asking_without_a_model_and_loading_nonsense_are_sentences(
 ) -> None:
     failed = driver.run(question())
     assert isinstance(failed, Failed)
-    assert "No model" in failed.problem
+    assert failed.failure.kind is FailureKind.NO_MODEL
     event = driver.load(tmp_path)
     assert isinstance(event, Failed)
     assert event.turn is None
@@ -601,24 +601,21 @@ def test_an_unforeseen_error_does_not_end_the_thread(
     monkeypatch.setattr(turn.Turn, "_make_plan", fail)
     failed = loaded.run(question())
     assert isinstance(failed, Failed)
-    assert f"{type(error).__name__} in fail, {error}" in failed.problem
+    assert failed.failure.data == {"error": f"{type(error).__name__} in fail, {error}"}
     monkeypatch.undo()
     loaded.answer(question())
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "kind"),
     [
-        (
-            SystemExit(1),
-            "mlx-lm's code for this architecture needs a package that is not installed",
-        ),
-        (PanicException("a, b"), "a, b"),
+        (SystemExit(1), FailureKind.PACKAGE_MISSING),
+        (PanicException("a, b"), FailureKind.MODEL_NOT_LOADED),
     ],
 )
 def test_a_model_whose_module_ends_the_program_does_not_load(
     error: BaseException,
-    reason: str,
+    kind: FailureKind,
     driver: Driver,
     folders: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -629,7 +626,8 @@ def test_a_model_whose_module_ends_the_program_does_not_load(
     monkeypatch.setattr("app.engine.model.loader.load_model", fail)
     failed = driver.load(folders["target"])
     assert isinstance(failed, Failed)
-    assert failed.problem.endswith(f" could not be loaded ({reason})")
+    assert failed.failure.kind is kind
+    assert failed.failure.data["folder"] == str(folders["target"])
     monkeypatch.undo()
     assert isinstance(driver.load(folders["target"]), Loaded)
 
@@ -640,7 +638,7 @@ def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) 
     driver = Driver()
     loading = driver.load(Path("anything"))
     assert isinstance(loading, Failed)
-    assert "MLX cannot be loaded" in loading.problem
+    assert loading.failure.kind is FailureKind.MLX_MISSING
     asking = driver.run(question())
     assert isinstance(asking, Failed)
     assert asking.turn == 1
@@ -679,7 +677,7 @@ def test_a_pair_asked_for_later_stops_the_one_before(tmp_path: Path) -> None:
     both.set()
     failed, loaded = driver.until(Failed), driver.until(Loaded)
     assert isinstance(failed, Failed)
-    assert failed.problem == "Loading was stopped"
+    assert failed.failure.kind is FailureKind.LOADING_STOPPED
     assert isinstance(loaded, Loaded)
     assert loaded.target.name == "second"
     driver.engine.send(Close())

@@ -13,6 +13,7 @@ import pytest
 from app.engine.backend import mlx_patches
 from app.engine.model import findings, loader
 from app.engine.model.loader import LoadedModel, LoadError, load_one
+from app.protocol.reasons import FailureKind
 from tests import tiny
 
 mlx_patches.install()
@@ -72,7 +73,9 @@ def test_a_draft_that_becomes_a_target_is_probed(
     [
         lambda stored: "",
         lambda stored: "[]",
-        lambda stored: json.dumps(stored | {"reading": 5}),
+        lambda stored: json.dumps(stored | {"probed": 5}),
+        lambda stored: json.dumps(stored | {"dense_only": 5}),
+        lambda stored: json.dumps(stored | {"dense_only": {"code": "unknown", "data": {}}}),
         lambda stored: json.dumps(stored | {"speed": {"step": 0.0, "per_token": 1.0}}),
         lambda stored: json.dumps(stored | {"cache_size": {"bytes_per_token": -1.0}}),
         lambda stored: json.dumps(stored | {"cache_size": {"unknown": 1.0}}),
@@ -101,7 +104,7 @@ def test_changed_weights_are_checked_again(tmp_path: Path, folders: dict[str, Pa
     name = next(name for name in arrays if "embed" in name)
     arrays[name][7, 0] = float("nan")
     mx.save_safetensors(str(weights), arrays, {"format": "mlx"})
-    with pytest.raises(LoadError, match="not numbers"):
+    with pytest.raises(LoadError, match=FailureKind.WEIGHTS_DAMAGED):
         load(folder, records)
 
 

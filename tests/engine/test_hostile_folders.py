@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from app.chat import wording
 from app.chat.model_pairs import resolve_pair
-from app.engine.backend.memory import NotEnoughMemory
-from app.engine.model.chat_template import PromptError
-from app.engine.model.loader import LoadError
 from app.engine.pair_loader import load_pair
 from app.errors import UserError
 from app.protocol.prompt import Message, Role
+from app.protocol.reasons import EngineFailure
 from tests import tiny
 from tests.engine.hostile import HOSTILE, MARK, modules
 
@@ -36,8 +35,10 @@ def refusal(target: Path) -> str | None:
     try:
         load = resolve_pair(str(target))
         load_pair(load).prompts.build(HELLO)
-    except (UserError, LoadError, PromptError, NotEnoughMemory) as error:
+    except UserError as error:
         return str(error)
+    except EngineFailure as error:
+        return wording.failure(error.failure).sentence
     return None
 
 

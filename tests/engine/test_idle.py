@@ -36,6 +36,7 @@ from app.protocol.events import (
     SnapshotProgress,
 )
 from app.protocol.options import BackgroundPolicy
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import LIMIT, Driver
@@ -123,7 +124,7 @@ def test_cancelling_it_frees_its_memory() -> None:
     assert active - mx.get_active_memory() >= 0.9 * forked
     (event,) = idle.of(MemoryFreed)
     assert event.freed_bytes == forked
-    assert event.message.startswith("Background reading was stopped to free memory (")
+    assert event.reason.code is ReasonCode.BACKGROUND_FREED
 
 
 def test_a_long_step_of_it_is_left_for_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,11 +225,8 @@ def test_a_failure_in_the_background_is_reported_once_and_costs_nothing_else(
     assert broken.call_count == 1
     (warning,) = idle.of(EngineWarning)
     assert warning.conversation == "b"
-    assert warning.message == (
-        "Background reading stopped (shapes do not match). It starts again after the next answer."
-    )
+    assert warning.reason == Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "shapes do not match"})
     assert "ValueError" in caplog.text
-    assert "test_idle" not in warning.message
     assert all(len(cache.target) for cache in idle.pool._caches.values())
     assert not idle.pool.has_waiting_work
     idle.use("b")
@@ -243,7 +241,8 @@ def test_running_out_of_memory_in_the_background_is_reported_as_such(
     error = RuntimeError("[METAL] Command buffer execution failed: Insufficient Memory (00000008)")
     monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=error))
     assert idle.pool.step()
-    assert "(memory ran out)" in idle.of(EngineWarning)[0].message
+    data = idle.of(EngineWarning)[0].reason.data
+    assert data["failure"]["kind"] == FailureKind.OUT_OF_MEMORY
 
 
 def test_any_failure_of_the_idle_pass_keeps_every_cache(
@@ -256,7 +255,7 @@ def test_any_failure_of_the_idle_pass_keeps_every_cache(
         patched.setattr(CachePool, "step", mock.Mock(side_effect=ValueError("broken")))
         warning = loaded.until(EngineWarning)
     assert isinstance(warning, EngineWarning)
-    assert warning.message == ("Work between two answers failed (broken). Nothing is lost.")
+    assert warning.reason == Reason(ReasonCode.IDLE_WORK_FAILED, {"error": "broken"})
     again = loaded.answer(ask)
     assert first.statistics
     assert again.statistics
@@ -270,7 +269,8 @@ def test_a_damaged_cache_is_neither_saved_nor_extended(tmp_path: Path) -> None:
     while idle.pool.step():
         pass
     (warning,) = idle.of(EngineWarning)
-    assert "The target's cache was damaged" in warning.message
+    assert warning.reason.code is ReasonCode.CACHE_DAMAGED
+    assert list(warning.reason.data) == ["target"]
     assert not idle.of(SnapshotProgress)
     assert not [*tmp_path.glob(f"*/{MANIFEST}")]
     idle = Idle(ALWAYS)

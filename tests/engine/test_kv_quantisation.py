@@ -40,6 +40,7 @@ from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Failed, Loaded, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Message, Role
+from app.protocol.reasons import FailureKind
 from app.protocol.stats import Reading
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
@@ -242,8 +243,9 @@ def test_heads_that_are_too_narrow_are_refused_before_weights_are_read(tmp_path:
     weights: Any = mx.load(str(folder / "model.safetensors"))
     damaged = {name: array * mx.nan for name, array in weights.items()}
     mx.save_safetensors(str(folder / "model.safetensors"), damaged, metadata={"format": "mlx"})
-    with pytest.raises(LoadError, match="16 wide"):
+    with pytest.raises(LoadError) as raised:
         load_one(str(folder), "m", None, kv_bits=8)
+    assert "16 wide" in raised.value.failure.data["error"]
 
 
 @pytest.fixture
@@ -296,10 +298,10 @@ def test_another_precision_makes_a_snapshot_worthless(pair: tuple[Path, Path]) -
 
 
 def test_a_refusal_is_one_sentence(folders: dict[str, Path], driver: Driver) -> None:
-    with pytest.raises(LoadError, match="16 wide"):
+    with pytest.raises(LoadError, match=FailureKind.CACHE_NOT_QUANTISABLE):
         load_pair(Load(str(folders["target"]), str(folders["draft"]), kv_bits=8))
     driver.engine.send(Load(str(folders["sliding"]), str(folders["draft"]), kv_bits=4))
     failed = driver.until(Loaded, Failed)
     assert isinstance(failed, Failed)
-    assert failed.problem.startswith("The cache of sliding cannot be quantised to 4 bits")
-    assert failed.advice == "turn KV quantisation off"
+    assert failed.failure.kind is FailureKind.CACHE_NOT_QUANTISABLE
+    assert (failed.failure.data["model"], failed.failure.data["bits"]) == ("sliding", 4)

@@ -58,7 +58,7 @@ def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
     assert "read it sparsely, at keep" in full["said"][-1]
     assert "can be read in full" in full["said"][-1]
     assert sparse["event"] == "Finished"
-    assert (sparse["reading"], sparse["fallback"]) == ("sparse", None)
+    assert (sparse["reading"], sparse["fallback"]) == ("sparse", False)
     assert sparse["kept"] < 0.2 * sparse["prompt"]
     assert sparse["peak"] > 80 * MB, "a tenth of almost 1 GB"
     assert auto["reading"] == "sparse"
@@ -96,9 +96,9 @@ def test_two_models_that_do_not_fit_together_take_turns(
 
     for turn in (first, second):
         assert turn["event"] == "Finished"
-        assert (turn["reading"], turn["fallback"]) == ("sparse", None)
+        assert (turn["reading"], turn["fallback"]) == ("sparse", False)
         order = [kind for kind in turn["kinds"] if kind in ("Unloaded", "Reloaded", "Selected")]
         assert order[-3:] == ["Selected", "Unloaded", "Reloaded"], "the draft made way"
         assert turn["peak"] < 1.5 * weights, "never both"
-    assert "take turns" in first["said"][0]
+    assert "loaded alternately" in first["said"][0]
     assert second["kinds"].index("Reloaded") < second["kinds"].index("Selected")

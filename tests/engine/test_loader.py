@@ -19,6 +19,7 @@ from app.engine.model.loader import LoadError
 from app.engine.model.sparse_probe import probe
 from app.engine.pair_loader import load_pair
 from app.protocol.commands import Load
+from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
 from tests.engine import oracle, rounding
 from tests.tiny import ORACLE, build
@@ -60,7 +61,9 @@ def test_the_probe_refuses_lost_positions_and_no_rounding(
     with rounding.as_on_a_gpu(rounding.DTYPES[precision]):
         assert probe(model, 4096, tf32=True) is None
         with rounding.positions_lost():
-            assert "read in full" in (probe(model, 4096, tf32=True) or "")
+            refusal = probe(model, 4096, tf32=True)
+            assert refusal is not None
+            assert refusal.code is ReasonCode.GAPS_CHANGE_ANSWERS
 
 
 @pytest.mark.parametrize("precision", rounding.DTYPES)
@@ -70,7 +73,7 @@ def test_the_probe_refuses_what_depends_on_the_offset(
 ) -> None:
     """Learned positions."""
     model = build(name, dtype=rounding.DTYPES[precision])
-    assert "read in full" in (probe(model, context, precision == "TF32") or "")
+    assert probe(model, context, precision == "TF32") is not None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,10 @@ def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         sparse_probe, "make_positioned_cache", lambda model: to_positioned([Other()])
     )
-    assert "Other" in (probe(build("llama"), 4096) or "")
+    refusal = probe(build("llama"), 4096)
+    assert refusal is not None
+    assert refusal.code is ReasonCode.UNSUPPORTED_CACHE
+    assert "Other" in refusal.data["error"]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", "qwen3_next"])
@@ -136,7 +142,7 @@ def test_loading_can_be_stopped_between_pieces(
         asked.append(True)
         return len(asked) == 3
 
-    with pytest.raises(LoadError, match="Loading was stopped"):
+    with pytest.raises(LoadError, match=FailureKind.LOADING_STOPPED):
         load_pair(Load(str(folder)), stopped=stopped)
     assert len(asked) == 3
 
@@ -144,7 +150,7 @@ def test_loading_can_be_stopped_between_pieces(
 def test_a_damaged_model_is_a_sentence(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(LoadError, match="could not be loaded"):
+    with pytest.raises(LoadError, match=FailureKind.MODEL_NOT_LOADED):
         load_pair(Load(str(folder)))
 
 
@@ -152,4 +158,4 @@ def test_a_context_past_all_positions_is_read_in_full(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "m", max_position_embeddings=1 << 60)
     refusal = load_pair(Load(str(folder), str(folder))).dense_only
     assert refusal is not None
-    assert "reading with gaps failed" in refusal
+    assert refusal.code is ReasonCode.GAPS_FAIL

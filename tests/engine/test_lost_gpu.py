@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from app.engine.backend.memory import describe_error, is_gpu_lost, is_oom
+from app.engine.backend.memory import cause_of, is_gpu_lost, is_oom
 from app.engine.cache import prefix_cache, snapshot_parts
 from app.engine.cache.snapshot_manifest import MANIFEST
 from app.engine.memory.background_prefill import BackgroundPrefill
@@ -30,6 +30,7 @@ from app.protocol.events import (
     SnapshotProgress,
 )
 from app.protocol.options import BackgroundPolicy
+from app.protocol.reasons import FailureKind
 from tests.engine.driver import Driver
 from tests.engine.test_cache_check import first_question
 from tests.engine.test_idle import ALWAYS, Idle
@@ -71,31 +72,27 @@ REASONS = {
     "too long": "Impacting Interactivity",
     "a hang": "Caused GPU Hang Error",
 }
-SENTENCE = (
-    "The system stopped specchat's work on the GPU ({}), which only a new process can use again:"
-    " ask again once specchat has started again."
-)
 
 
 @pytest.mark.parametrize("name", LOST)
 def test_every_wording_of_a_lost_gpu_is_known(name: str) -> None:
     text = LOST[name]
-    outer = LoadError("The model could not be read")
+    outer = LoadError(FailureKind.MODEL_UNREADABLE)
     outer.__cause__ = RuntimeError(text)
     for error in (RuntimeError(text), outer):
         assert is_gpu_lost(error)
         assert not is_oom(error)
-        assert describe_error(error) == "the system stopped its work on the GPU"
+        assert cause_of(error)["failure"]["kind"] == FailureKind.GPU_LOST
         failed = to_failed(3, error)
-        assert (failed.turn, failed.gpu_lost) == (3, True)
+        assert (failed.turn, failed.failure.kind) == (3, FailureKind.GPU_LOST)
         if name in REASONS:
-            assert failed.message == SENTENCE.format(REASONS[name])
+            assert failed.failure.data == {"system": REASONS[name]}
 
 
 @pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
 def test_running_out_of_memory_is_not_taken_for_a_lost_gpu(error: BaseException) -> None:
     assert not is_gpu_lost(error)
-    assert not to_failed(1, error).gpu_lost
+    assert to_failed(1, error).failure.kind is FailureKind.OUT_OF_MEMORY
 
 
 POINTS = {
@@ -116,7 +113,7 @@ def test_after_a_lost_gpu_nothing_more_is_tried(
     monkeypatch.setattr(*POINTS[point], used)
     failed = loaded.run(replace(first_question(2), conversation="c"))
     assert isinstance(failed, Failed)
-    assert failed.gpu_lost
+    assert failed.failure.kind is FailureKind.GPU_LOST
     assert loaded.until(GpuLost)
     used.assert_called_once()
     assert not loaded.of(FellBackToDense)
@@ -140,8 +137,8 @@ def test_a_gpu_that_is_lost_while_loading_is_said(
     monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(IGNORED)))
     failed = driver.load(folders["target"])
     assert isinstance(failed, Failed)
-    assert failed.gpu_lost
-    assert driver.until(GpuLost, Failed) == GpuLost(failed.problem, failed.advice)
+    assert failed.failure.kind is FailureKind.GPU_LOST
+    assert driver.until(GpuLost, Failed) == GpuLost(failed.failure)
 
 
 def test_a_gpu_that_is_lost_between_two_turns_is_reported_without_a_failed_turn(

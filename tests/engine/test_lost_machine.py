@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.backend import memory
 from app.engine.model.loader import LoadStopped
-from app.engine.sharded.model import Operation, ShardsLost
+from app.engine.sharded.model import Operation
 from app.engine.turn.failures import to_failed
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
@@ -32,10 +32,11 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
-from tests.engine.spread import Spread, lose_after
+from tests.engine.spread import Spread, gone, lose_after
 
 TOKENS = 40
 LIMIT = 20.0
@@ -89,8 +90,9 @@ def test_where_it_does_not_fit_no_pair_is_loaded_and_that_is_said(
         event for event in driver.events if isinstance(event, LoadingAlone | PairLost | Failed)
     ]
     assert [type(event) for event in order] == [LoadingAlone, PairLost, Failed]
-    assert order[1] == PairLost(failed.problem, failed.advice)
-    assert "load the model again" in failed.advice
+    assert order[1] == PairLost(failed.failure)
+    assert failed.failure.kind is FailureKind.NOT_LOADED_ALONE
+    assert failed.failure.data["failure"]["kind"] == FailureKind.NOT_ENOUGH_MEMORY
     spread.load()
     assert isinstance(driver.run(asked()), Finished), "the same pair loads again"
 
@@ -107,7 +109,7 @@ def test_between_two_questions_that_is_no_answer_to_a_load(
 
 
 def test_whatever_fails_there_is_said(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise RuntimeError("[metal::malloc] no")
 
     with monkeypatch.context() as patch:
@@ -115,7 +117,8 @@ def test_whatever_fails_there_is_said(spread: Spread, monkeypatch: pytest.Monkey
         spread.lose_now()
         lost = spread.driver.until(PairLost)
     assert isinstance(lost, PairLost)
-    assert "does not load on this machine alone (" in lost.advice
+    assert lost.failure.data["lost"]["kind"] == FailureKind.MACHINE_LOST
+    assert lost.failure.data["error"] == "[metal::malloc] no"
 
 
 # ------------------------------------------------------------------ a complete answer
@@ -273,7 +276,7 @@ def test_where_another_pair_is_requested_it_is_not_loaded_here_first(
 
     def lose_and_load(event: Event) -> None:
         if isinstance(event, Token) and spread.shards[-1].lost is None:
-            spread.shards[-1].lost = ShardsLost("gone")
+            spread.shards[-1].lost = gone()
             spread.shards[-1].on_lost()
             driver.cancel()
             engine.send(Load(str(folder)))
@@ -347,14 +350,14 @@ def test_an_error_that_cannot_be_described_is_still_said(spread: Spread) -> None
     spread.shards[-1].run = fail  # type: ignore[method-assign]
     failed = spread.driver.run(replace(asked(), mode=Mode.FULL))
     assert isinstance(failed, Failed)
-    assert "inside specchat (Silent)" in failed.problem
+    assert failed.failure == Failure(FailureKind.INTERNAL, {"error": "Silent"})
     assert isinstance(spread.load(), Loaded)
 
 
 def test_causes_in_a_circle_are_described() -> None:
     first, second = RuntimeError("a"), RuntimeError("b")
     first.__cause__, second.__cause__ = second, first
-    assert "inside specchat" in to_failed(1, first).problem
+    assert to_failed(1, first).failure.kind is FailureKind.INTERNAL
 
 
 def test_saving_that_a_lost_machine_stops_leaves_the_older_snapshot(

@@ -32,6 +32,7 @@ from app.protocol.events import (
     SnapshotFailed,
 )
 from app.protocol.options import BackgroundPolicy
+from app.protocol.reasons import Failure, FailureKind, ReasonCode
 from app.protocol.stats import Phase
 from tests import tiny
 from tests.engine.driver import Driver
@@ -81,7 +82,7 @@ OTHERS: dict[str, BaseException] = {
         "cudaMallocAsync(&data, size, stream) failed: an illegal memory access was encountered"
     ),
     "cuBLAS, something else": RuntimeError("cublasLtMatmul(a, b) failed with code: 13."),
-    "what was predicted and not tried": NotEnoughMemory("Reading 9 tokens", 9e9, 1e9),
+    "what was predicted and not tried": NotEnoughMemory({"reading": 9}, 9e9, 1e9),
     "shapes": ValueError("[matmul] Last dimension of first input with shape (1,2) must match"),
 }
 
@@ -89,7 +90,7 @@ OTHERS: dict[str, BaseException] = {
 @pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
 def test_every_wording_of_running_out_of_memory_is_known(error: BaseException) -> None:
     assert is_oom(error)
-    outer = LoadError("The model could not be read")
+    outer = LoadError(FailureKind.MODEL_UNREADABLE)
     outer.__cause__ = error
     assert is_oom(outer), "also as a cause"
 
@@ -131,10 +132,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         monkeypatch.setattr(prefix_cache, "prefill", prefill)
     failed = loaded.run(replace(first_question(3), conversation="third"))
     assert isinstance(failed, Failed)
-    assert failed.message == (
-        "The machine ran out of memory: close other programs, lower keep, or choose a smaller"
-        " model."
-    )
+    assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": False})
     assert not failed.predicted
     assert not loaded.of(FellBackToDense)
     dense = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL and e.done]
@@ -154,8 +152,9 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
     """It would be read in full as long as it is loaded, which needs more."""
     folder = str(tiny.save(tmp_path / "m"))
     monkeypatch.setattr(sparse_probe, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
-    with pytest.raises(RuntimeError, match="Insufficient Memory"):
+    with pytest.raises(RuntimeError) as raised:
         pair_loader.load_pair(Load(folder, folder))
+    assert is_oom(raised.value)
 
 
 @pytest.mark.parametrize("step", ["_check_no_nans", "_measure", "load_model", "find_quantisation"])
@@ -168,9 +167,7 @@ def test_running_out_of_memory_while_loading_is_said(
     driver.engine.send(Load(str(folder), kv_bits=bits))
     failed = driver.until(Failed)
     assert isinstance(failed, Failed)
-    assert failed.message == (
-        "The machine ran out of memory: close other programs, or choose a smaller model."
-    )
+    assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": True})
 
 
 def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising(
@@ -216,6 +213,5 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     event = driver.until(SnapshotFailed)
     driver.close()
     assert isinstance(event, SnapshotFailed)
-    assert event.reason == (
-        "Saving the cache failed: memory ran out. A later start reads the tokens again."
-    )
+    assert event.reason.code is ReasonCode.SNAPSHOT_FAILED
+    assert event.reason.data["failure"]["kind"] == FailureKind.OUT_OF_MEMORY

@@ -19,6 +19,7 @@ from app.protocol.cost_model import FREE, MIN_SKIPPABLE, AttentionWork, Costs
 from app.protocol.events import CostsUpdated, PhaseProgress, Planned
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.prompt import Message, Role
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, Reading
 from tests.engine.driver import LONG_TEXT, Driver, question
 from tests.engine.scripted import ScriptedProbe
@@ -40,27 +41,24 @@ def test_auto_takes_the_faster_way_whatever_the_length() -> None:
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
     small = plan(AUTO, 150, 0, 100, None, PredictedTtft(4.1, 10.0))
     assert small.reading is Reading.DENSE
-    assert small.reason == "Fewer than 1,024 tokens could be skipped, so everything is read."
+    assert small.reasons == (Reason(ReasonCode.FEW_TO_SKIP, {"tokens": 1_024}),)
 
 
 @pytest.mark.parametrize(
-    ("expected", "reason"),
+    ("expected", "code"),
     [
-        (
-            PredictedTtft(9.0, 10.0),
-            "Sparse is expected in 9.0 s, full in 10 s: too little is saved",
-        ),
-        (PredictedTtft(0.1, 0.9), "Full reading is expected in 0.9 s: too quick"),
-        (PredictedTtft(12.0, 10.0), "Sparse is expected in 12 s, full in 10 s."),
+        (PredictedTtft(9.0, 10.0), ReasonCode.LITTLE_SAVED),
+        (PredictedTtft(0.1, 0.9), ReasonCode.QUICK_IN_FULL),
+        (PredictedTtft(12.0, 10.0), ReasonCode.FASTER),
     ],
 )
 def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
-    expected: PredictedTtft, reason: str
+    expected: PredictedTtft, code: ReasonCode
 ) -> None:
     decision = plan(AUTO, 20_000, 0, 19_000, None, expected)
     assert decision.reading is Reading.DENSE
-    assert decision.reason.startswith(reason)
-    assert decision.reason.endswith((" to skip anything.", "10 s."))
+    seconds = {"sparse": expected.sparse, "full": expected.full}
+    assert decision.reasons == (Reason(code, seconds),)
 
 
 def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
@@ -68,22 +66,20 @@ def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
     decision = plan(sparse, 40, 0, 0, None, cached=900)
     assert decision.reading is Reading.DENSE
     assert decision.show_selection
-    assert decision.reason == (
-        "Everything is already read and cached: keep 10% would save nothing."
-    )
+    assert decision.reasons == (Reason(ReasonCode.SAVES_NOTHING, {"keep": 0.1}),)
     automatic = plan(AUTO, 40, 0, 0, None, cached=900)
-    assert automatic.reason == "Everything is already read and cached."
+    assert automatic.reasons == (Reason(ReasonCode.ALL_CACHED),)
     assert not automatic.show_selection
     nothing = plan(sparse, 40, 0, 0, None)
-    assert nothing.reason == "There is no document or history to skip."
+    assert nothing.reasons == (Reason(ReasonCode.NOTHING_TO_SKIP),)
     more = plan(sparse, 200, 0, 100, None, cached=900)
     assert more.reading is Reading.SPARSE
-    assert "900 tokens were cached already" in more.reason
+    assert more.reasons[1] == Reason(ReasonCode.CACHED_STAYS, {"tokens": 900})
 
 
 def test_what_is_expected_of_both_is_the_reason() -> None:
-    reason = plan(AUTO, 20_000, 0, 19_000, None, PredictedTtft(3.14, 12.4)).reason
-    assert reason == "Sparse is expected in 3.1 s, full in 12 s."
+    decision = plan(AUTO, 20_000, 0, 19_000, None, PredictedTtft(3.14, 12.4))
+    assert decision.reasons == (Reason(ReasonCode.FASTER, {"sparse": 3.14, "full": 12.4}),)
 
 
 def test_without_a_prediction_auto_is_sparse_as_soon_as_enough_could_be_skipped() -> None:
@@ -119,7 +115,7 @@ def test_the_first_question_is_planned_with_an_estimate_and_turns_correct_it(
     planned = loaded.of(Planned)[0]
     assert planned.ttft is not None
     assert planned.ttft_alternative is not None
-    assert " expected in " in planned.reason
+    assert planned.reasons[0].data.keys() == {"sparse", "full"}
     assert known(loaded).target != first.target
     loaded.answer(question())
     etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]

@@ -31,6 +31,7 @@ from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import BackgroundProgress, EngineWarning, SnapshotFailed, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
+from app.protocol.reasons import ReasonCode
 from tests.engine.driver import TEXT, Driver
 from tests.engine.oracle import BACKENDS, difference
 from tests.engine.test_cache_pool import ask, reply, second
@@ -91,27 +92,31 @@ def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver
     assert again.reused_tokens > 0.85 * found.read_tokens, "the first one still has its own"
 
 
+def elsewhere(statistics: Any) -> list[str]:
+    """The documents that were read in another conversation after other text."""
+    found = [each for each in statistics.reasons if each.code is ReasonCode.READ_ELSEWHERE]
+    return [name for reason in found for name in reason.data["names"]]
+
+
 def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     loaded: Driver,
 ) -> None:
     whole = figures(loaded, ask(1, FIRST, name="a", mode=Mode.FULL))
-    assert "another conversation" not in whole.reason
+    assert elsewhere(whole) == []
     documents = (Document("b.txt", TEXT[3000:]), Document("gates.txt", TEXT[:3000]))
     message = Message(Role.USER, FIRST, documents)
     other = replace(ask(2, FIRST, name="b", mode=Mode.FULL), messages=(message,))
     found = figures(loaded, other)
     assert found.reused_tokens < 0.1 * whole.read_tokens
-    assert found.reason.endswith(
-        " gates.txt was read in another conversation, but after other text, so it is read again."
-    )
+    assert elsewhere(found) == ["gates.txt"]
     system = Message(Role.SYSTEM, "Be brief.")
     briefly = ask(3, FIRST, name="c", mode=Mode.FULL)
     briefly = replace(briefly, messages=(system, *briefly.messages))
     found = figures(loaded, briefly)
     assert found.reused_tokens < 0.1 * whole.read_tokens
-    assert "gates.txt was read in another conversation" in found.reason
+    assert elsewhere(found) == ["gates.txt"]
     again = figures(loaded, briefly)
-    assert "another conversation" not in again.reason, "it has been read after this text now"
+    assert elsewhere(again) == [], "it has been read after this text now"
 
 
 def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
@@ -124,15 +129,14 @@ def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
     documents = [Document(*each) for each in zip(names, texts, strict=True)]
     question = ask(1, FIRST, name="a", mode=Mode.FULL)
 
-    def about(turn: int, name: str, *chosen: Document) -> str:
+    def about(turn: int, name: str, *chosen: Document) -> list[str]:
         message = Message(Role.USER, FIRST, chosen)
         asked = replace(question, conversation=name, messages=(message,))
-        reason: str = figures(loaded, asked).reason
-        return reason
+        return elsewhere(figures(loaded, asked))
 
     about(1, "a", *documents[:2])
-    assert "another conversation" not in about(2, "b", documents[2])
-    assert " two.txt was read in another conversation" in about(3, "c", documents[1])
+    assert about(2, "b", documents[2]) == []
+    assert about(3, "c", documents[1]) == ["two.txt"]
 
 
 class Counted(np.ndarray):  # type: ignore[type-arg]
@@ -171,16 +175,16 @@ def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
     caches = OrderedDict((str(at), cache) for at, (cache, _, _) in enumerate(chats))
     sharing = prefix_sharing.PrefixSharing(caches)
     for cache, prompt, messages in chats:
-        assert sharing.read_elsewhere(cache, prompt, messages) == ""
+        assert sharing.read_elsewhere(cache, prompt, messages) is None
         cache.target.mark_cached(prompt.ids, np.arange(len(prompt.ids), dtype=np.int32))
         cache.target.ids = prompt.ids.view(Counted)
     other = chat(range(80, 90), 20)
     Counted.seen = 0
-    assert sharing.read_elsewhere(*other) == ""
+    assert sharing.read_elsewhere(*other) is None
     assert not Counted.seen
-    assert sharing.read_elsewhere(*chat(range(75, 85), 30)).startswith(
-        " 5 documents were read in another"
-    )
+    found = sharing.read_elsewhere(*chat(range(75, 85), 30))
+    assert found is not None
+    assert len(found.data["names"]) == 5
 
 
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
@@ -623,7 +627,8 @@ def test_where_memory_runs_out_while_rows_move_none_is_lost(
         shared.pool.cancel_background()
         assert all(len(cache.target) for cache in shared.pool._caches.values())
     assert [each for each in shared.events if isinstance(each, SnapshotFailed)]
-    assert not [each for each in shared.events if "damaged" in getattr(each, "message", "")]
+    warned = [each.reason.code for each in shared.events if isinstance(each, EngineWarning)]
+    assert ReasonCode.CACHE_DAMAGED not in warned
     for name in tuple(shared.pool._caches):
         shared.check(name, shared.pool.get_or_restore(name, shared.clock).target)
 

@@ -31,6 +31,7 @@ from app.protocol.events import (
 )
 from app.protocol.memory import PressureLevel
 from app.protocol.options import BackgroundPolicy, Sampling
+from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
 from tests.engine.driver import Driver, question
 from tests.engine.scripted import ScriptedProbe, reading
@@ -75,10 +76,11 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     watched.answer(replace(question(), conversation="b"))
     (change,) = watched.of(PressureChanged)
     assert (change.level, change.previous) == (PressureLevel.WARN, PressureLevel.NORMAL)
-    assert "8.1 GB of 9.3 GB" in change.message
+    assert change.reason.code is ReasonCode.MEMORY_SHARE
+    assert change.reason.data["share"] == pytest.approx(0.87)
     (room,) = watched.of(MemoryFreed)
     assert room.freed_bytes > 0
-    assert "other conversations" in room.message
+    assert room.reason == Reason(ReasonCode.CACHES_DROPPED, {"all": False, "saved": False})
     steps = [e.done for e in watched.of(PhaseProgress) if e.phase is Phase.PREFILL]
     assert max(b - a for a, b in pairwise(steps[1:])) == 32, "half of the driver's 64"
     watched.until(MemoryReport)
@@ -97,7 +99,7 @@ def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: Scr
     room = watched.until(MemoryFreed)
     assert isinstance(room, MemoryFreed)
     assert room.freed_bytes > 0
-    assert room.message.startswith("Background reading was stopped to free memory (")
+    assert room.reason.code is ReasonCode.BACKGROUND_FREED
     watched.on_event = lambda event: None
     again = watched.answer(replace(question(), conversation="a"))
     assert first.statistics
@@ -113,8 +115,8 @@ def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedPr
     probe.now = reading(0.2, SystemPressure.WARN)
     change = watched.until(PressureChanged)
     assert isinstance(change, PressureChanged), "also while nothing is asked"
-    why = "Memory is getting tight (other programs use most of it): idle caches are dropped"
-    assert change.message.startswith(why)
+    assert change.level is PressureLevel.WARN
+    assert change.reason.code is ReasonCode.OTHER_PROGRAMS
 
 
 def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
@@ -172,7 +174,8 @@ def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: Scri
     assert finished.statistics
     assert watched.of(PressureChanged)[-1].level is PressureLevel.CRITICAL
     watched.until(MemoryFreed)
-    assert "The cache of conversations was dropped" in watched.of(MemoryFreed)[-1].message
+    freed = watched.of(MemoryFreed)[-1].reason
+    assert (freed.code, freed.data["all"]) == (ReasonCode.CACHES_DROPPED, True)
     watched.on_event = lambda event: None
     probe.now = reading(0.3)
     assert watched.answer(question()).finish_reason is not FinishReason.MEMORY, (
@@ -186,8 +189,7 @@ def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(
     rise(watched, probe, Selected, reading(0.97))
     failed = watched.run(question())
     assert isinstance(failed, Failed)
-    assert "Memory was nearly used up" in failed.problem
-    assert "lower keep" in failed.advice
+    assert failed.failure.kind is FailureKind.MEMORY_EXHAUSTED
     again = watched.run(question())
     assert isinstance(again, Failed), "as long as it is"
     watched.on_event = lambda event: None

@@ -30,6 +30,7 @@ from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy
+from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
 from tests.engine import local_shards
 from tests.engine.driver import Driver, question
@@ -109,7 +110,7 @@ def test_a_draft_that_cannot_be_loaded_ends_the_ranks(
 def test_an_error_that_is_its_own_cause_is_described() -> None:
     from app.engine.backend.memory import is_oom
 
-    error = LoadError("x")
+    error = LoadError(FailureKind.MODEL_CANNOT_RUN)
     error.__cause__ = error
     assert not is_oom(error)
 
@@ -167,7 +168,8 @@ def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path)
     prefix.cache[1].trim(3)
     again = spread.answer(replace(question(), conversation="c"))
     (warning,) = spread.of(EngineWarning)
-    assert "cache was damaged (layer 1" in warning.message
+    assert warning.reason.code is ReasonCode.CACHE_DAMAGED
+    assert warning.reason.data["target"].startswith("layer 1")
     assert again.generated_ids == expected.generated_ids
 
 

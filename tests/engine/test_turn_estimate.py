@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from app.protocol.events import (
 )
 from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP, largest_that_fits
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
+from app.protocol.reasons import FailureKind, ReasonCode
 from app.protocol.stats import Phase, Reading
 from tests import tiny
 from tests.engine.driver import Driver, question
@@ -77,9 +77,8 @@ def auto(turn: int) -> Ask:
 
 def needed(failed: object) -> tuple[float, float]:
     assert isinstance(failed, Failed), failed
-    found = re.search(r"needs about (\d+) MB, and (\d+) MB is free", failed.problem)
-    assert found, failed.problem
-    return float(found[1]), float(found[2])
+    assert failed.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
+    return failed.failure.data["needed"], failed.failure.data["free"]
 
 
 def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE) -> None:
@@ -88,19 +87,19 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     most, there = needed(failed)
     assert most > there
     assert isinstance(failed, Failed)
-    keep = re.search(r"read it sparsely, at keep (\d+) % or less", failed.advice)
-    length = re.search(r"attach less, ([\d,]+) tokens can be read in full", failed.advice)
-    assert keep
-    assert length
+    options = failed.failure.data
+    keep, length = options["keep"], options["full_tokens"]
+    assert not options["sparse"]
     assert not loaded.of(PhaseProgress), "nothing was begun"
-    fits = question(Mode.SPARSE, int(keep[1]) / 100)
+    fits = question(Mode.SPARSE, keep / 100)
     assert isinstance(loaded.run(fits), Finished), "and it does"
     total = loaded.of(Planned)[-1].prompt_tokens
-    assert failed.excess_tokens == total - int(length[1].replace(",", ""))
-    above = question(Mode.SPARSE, int(keep[1]) / 100 + 0.1)
+    assert failed.excess_tokens == total - length
+    above = question(Mode.SPARSE, keep / 100 + 0.1)
     failed = loaded.run(above)
     assert isinstance(failed, Failed)
-    assert f"lower keep to {keep[1]} % or less" in failed.advice
+    assert failed.failure.data["sparse"]
+    assert failed.failure.data["keep"] == keep
 
 
 def test_in_auto_mode_it_reads_sparsely_instead(loaded: Driver, leave: LEAVE) -> None:
@@ -110,8 +109,9 @@ def test_in_auto_mode_it_reads_sparsely_instead(loaded: Driver, leave: LEAVE) ->
     finished = loaded.answer(auto(2))
     assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
-    assert "needs about" in finished.statistics.reason
-    assert "so what matters is read." in finished.statistics.reason
+    why = finished.statistics.reasons[0]
+    assert why.code is ReasonCode.ONLY_SPARSE_FITS
+    assert why.data["needed"] > why.data["free"]
     counting = auto(3).messages[0]
     asked = replace(auto(3), messages=(replace(counting, text="How many gates are there?"),))
     assert isinstance(loaded.run(asked), Failed), "that needs every token"
@@ -146,7 +146,7 @@ def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LE
         loaded.answer(replace(question(), conversation=name))
     leave(2 * MB)
     assert isinstance(loaded.run(replace(question(), conversation="c")), Finished)
-    assert "other conversations" in loaded.of(MemoryFreed)[0].message
+    assert not loaded.of(MemoryFreed)[0].reason.data["all"]
     assert not loaded.of(Unloaded)
 
 
@@ -181,7 +181,7 @@ def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
     (target / "model.safetensors").unlink()
     failed = driver.run(question())
     assert isinstance(failed, Failed)
-    assert "could not be loaded" in failed.problem
+    assert failed.failure.kind is FailureKind.MODEL_NOT_LOADED
 
 
 # ------------------------------------------------------------------------------------- the sums

@@ -39,6 +39,7 @@ from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.events import ModelInfo
 from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
+from app.protocol.reasons import ReasonCode
 from tests.engine.oracle import BACKENDS, difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 
@@ -271,7 +272,7 @@ def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
     logits = chat.read(second, (0, 3))
     assert chat.reader is not None
     assert chat.reader.reused_tokens <= DOCUMENT[0]
-    assert "afresh" in chat.reader.keep_reason
+    assert chat.reader.reasons[-1].code is ReasonCode.RE_READ
     assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
 
 
@@ -286,9 +287,8 @@ def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
     chat.auto_keep = True
     chat.read(second, (0, 3))
     assert chat.reader is not None
-    assert chat.reader.keep_reason.startswith(" What matters takes keep ")
-    assert chat.reader.keep_reason.endswith(" cached before.")
-    assert chat.reader.keep_reason.count("It is read afresh") == 1
+    codes = [reason.code for reason in chat.reader.reasons]
+    assert codes == [ReasonCode.KEEP_CHOSEN, ReasonCode.RE_READ]
 
 
 @pytest.mark.parametrize("name", ORACLE)

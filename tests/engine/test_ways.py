@@ -15,6 +15,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import FellBackToDense, Finished, Loaded, PhaseProgress, Planned, Selected
 from app.protocol.options import Mode, Scoring, Tuning
 from app.protocol.prompt import Document, Message, Role
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase as P
 from app.protocol.stats import Reading, Statistics
 from tests import tiny
@@ -85,8 +86,8 @@ def test_auto_mode_reads_everything_when_the_question_counts(driver: Driver) -> 
     statistics = _statistics(driver.answer(_asked("How many gates are there?", Mode.AUTO)))
     planned = driver.of(Planned)[-1]
     assert statistics.reading is planned.reading is Reading.DENSE
-    assert planned.guard == planned.reason == statistics.reason
-    assert "how many" in planned.reason
+    assert (planned.guard,) == planned.reasons == statistics.reasons
+    assert planned.guard == Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": "how many"})
 
 
 def test_the_guard_leaves_other_questions_and_other_modes_alone(driver: Driver) -> None:

@@ -104,8 +104,9 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
     full = Ask((Message(Role.USER, ""),), Mode.FULL)
     room = MemoryManager(models_of, lambda event: None)
     monkeypatch.setattr(room, "max_available", lambda *_: -1.0)
-    with pytest.raises(NotEnoughMemory, match=f"Reading {len(edited.ids) - 1 - MIDDLE[0]} tokens"):
+    with pytest.raises(NotEnoughMemory) as raised:
         TurnEstimate(models_of, full, edited, chat.conversation, room).check(Reading.DENSE)
+    assert raised.value.failure.data["reading"] == len(edited.ids) - 1 - MIDDLE[0]
     logits = chat.read(edited, needed)
     assert chat.reader is not None
     assert chat.reader.reused_tokens == MIDDLE[0], "back to the checkpoint before the document"

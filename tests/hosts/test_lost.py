@@ -20,6 +20,7 @@ from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
 from app.protocol.hosts import Hosts, Link
 from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.reasons import FailureKind
 from benchmarks.machines import through
 from benchmarks.relay import Relay
 from tests import tiny
@@ -126,8 +127,8 @@ def test_a_killed_worker_is_named_and_the_answer_goes_on(
     events = len(driver.events)
     assert run_and_lose(driver, 12, kill) < HANGS_SECONDS
     (lost,) = driver.of(HostsLost)
-    assert hosts.others[0].name in lost.message
-    assert "on this machine alone" in lost.message
+    assert lost.failure.kind is FailureKind.MACHINE_LOST
+    assert lost.failure.data["machine"] == hosts.others[0].name
     check_answer(driver, expected)
     assert events
     assert not shards(), "no process is left"
@@ -190,8 +191,8 @@ def test_where_it_does_not_fit_on_one_machine_what_was_written_stays(
     run_and_lose(driver, 2, lose, of=Token)
     failed = driver.events[-1]
     assert isinstance(failed, Failed)
-    assert "does not answer any more" in failed.problem
-    assert "does not load on this machine alone" in failed.advice
+    assert failed.failure.kind is FailureKind.NOT_LOADED_ALONE
+    assert failed.failure.data["lost"]["kind"] == FailureKind.MACHINE_LOST
     assert written(driver.events)
 
 
@@ -213,7 +214,7 @@ def test_a_ring_that_breaks_while_all_live_ends_the_waiting_soon(
         assert isinstance(driver.load(folder, hosts=hosts), Loaded)
         assert run_and_lose(driver, 12, lambda process: broken(relay)) < HANGS_SECONDS
         (lost,) = driver.of(HostsLost)
-        assert "no longer reach each other" in lost.message
+        assert lost.failure.kind is FailureKind.RING_BROKEN
         check_answer(driver, expected)
         driver.engine.send(Close())
         driver.until(Closed)

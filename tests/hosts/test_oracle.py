@@ -12,6 +12,7 @@ from app.engine.backend import mlx_patches
 from app.engine.model.loader import LoadError, load_one
 from app.engine.sharded.model import ShardedModel
 from app.engine.sharded.snapshots import ShardedSnapshots
+from app.protocol.reasons import FailureKind
 from tests import tiny
 from tests.engine.oracle import difference
 from tests.engine.test_random_conversations import Conversation
@@ -93,17 +94,17 @@ def test_whole_layers_on_each_machine_are_the_same(
 
 def test_a_split_that_is_not_the_models_is_refused(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "qwen2", "qwen2", 0)
-    with pytest.raises(LoadError, match="3 layers for 2 machines"), cluster(folder, split=(2, 2)):
+    with pytest.raises(LoadError, match=FailureKind.WRONG_SPLIT), cluster(folder, split=(2, 2)):
         pass
     folder = tiny.save(tmp_path / "llama", "llama", 0)
-    with pytest.raises(LoadError, match="no pipeline"), cluster(folder, split=(2, 1)):
+    with pytest.raises(LoadError, match=FailureKind.NO_PIPELINE), cluster(folder, split=(2, 1)):
         pass
 
 
 def test_what_cannot_be_divided_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "gemma3", "gemma3", 0)
-    with pytest.raises(LoadError, match="cannot be spread over machines"), cluster(folder):
+    with pytest.raises(LoadError, match=FailureKind.NO_SHARDING), cluster(folder):
         pass
     folder = tiny.save(tmp_path / "odd", "llama", 0, intermediate_size=63)
-    with pytest.raises(LoadError, match="cannot be divided by 2 machines"), cluster(folder):
+    with pytest.raises(LoadError, match=FailureKind.LAYERS_INDIVISIBLE), cluster(folder):
         pass

@@ -25,6 +25,7 @@ from app.hosts.cluster import Cluster, largest
 from app.hosts.shard_process import free_port
 from app.hosts.wire import Connection, Message, WireError
 from app.protocol.commands import Load
+from app.protocol.reasons import FailureKind
 from tests import tiny
 from tests.hosts import fakes
 from tests.hosts.fakes import DESCRIBED, FakeShard
@@ -102,7 +103,7 @@ def test_all_that_comes_before_loading_has_one_limit(
 ) -> None:
     monkeypatch.setattr(control, "START_SECONDS", 0.3)
     started_at = time.monotonic()
-    with pytest.raises(LoadError, match="The machines were not ready after 0 seconds"):
+    with pytest.raises(LoadError, match=FailureKind.MACHINES_NOT_READY):
         Cluster(load, never)
     assert time.monotonic() - started_at < 5
 
@@ -136,8 +137,10 @@ def test_whoever_was_reached_is_free_again(load: Load, monkeypatch: pytest.Monke
     monkeypatch.setattr(control.HostControl, "close", noted)
     first, second = load.hosts.others
     hosts = replace(load.hosts, others=(first, replace(second, key="other")))
-    with pytest.raises(LoadError, match="its key is another one"):
+    with pytest.raises(LoadError) as raised:
         Cluster(replace(load, hosts=hosts), never)
+    assert raised.value.failure.kind is FailureKind.NO_WORKER
+    assert "its key is another one" in raised.value.failure.data["error"]
     assert closed == [first.name]
 
 
@@ -187,8 +190,9 @@ def test_one_that_joins_the_others_may_be_silent_for_longer(
     fakes.wait_until(lambda: loaded.lost is not None)  # afterwards it may not
     loaded.close()
     monkeypatch.setattr(ranks, "JOIN_SECONDS", 0.1)
-    with pytest.raises(LoadError, match="it did not reach the others"):
+    with pytest.raises(LoadError, match=FailureKind.MACHINE_LOST) as raised:
         Cluster(load, never)
+    assert raised.value.failure.data["error"] == "it did not reach the others"
 
 
 def test_what_a_rank_says_before_it_ends_is_the_reason(
@@ -198,14 +202,15 @@ def test_what_a_rank_says_before_it_ends_is_the_reason(
         def work(self) -> None:
             super().work()
             self.until("operation")
-            self.connection.send({"failed": {"problem": "memory ran out", "advice": ""}})
+            self.connection.send({"failed": {"error": "no room"}})
             self.kill()
 
     fakes.use(monkeypatch, Failing)
     loaded = Cluster(load, never)
     loaded.send(cluster.Operation("mark", 1))
     fakes.wait_until(lambda: loaded.lost is not None)
-    assert "(it failed, memory ran out)" in str(loaded.lost)
+    assert loaded.lost is not None
+    assert loaded.lost.failure.data["error"] == "no room"
     loaded.close()
 
 

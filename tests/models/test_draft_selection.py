@@ -18,6 +18,7 @@ from app.models.errors import ModelError
 from app.models.fit import ModelSize, mac_with
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.protocol.options import Mode
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.records import AnswerStats
 from tests.models import files
@@ -143,7 +144,7 @@ STATS = AnswerStats(
     mode=Mode.SPARSE,
     reading=Reading.SPARSE,
     keep_ratio=0.2,
-    reason="",
+    reasons=(),
     prompt_tokens=1000,
     eligible_tokens=900,
     read_tokens=200,
@@ -175,7 +176,7 @@ def test_the_ratio_by_the_clock() -> None:
         {"reading": Reading.DENSE},
         {"reused_tokens": 5},
         {"recalled_tokens": 5},
-        {"fallback": "it failed"},
+        {"fallback": Reason(ReasonCode.SPARSE_FAILED, {"error": "no draft"})},
         {"phases": ()},
         {"read_tokens": 0},
     ],

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from app.chat.wording import ignored_values
 from app.protocol.generation_config import (
     describe_sampling,
-    ignored_values,
     parse_generation_config,
     read_generation_config,
 )
@@ -48,7 +48,7 @@ def test_what_the_makers_recommend(
     found = parse_generation_config(config)
     assert found == expected
     assert describe_sampling(found) == described
-    assert ignored_values(found) == ""
+    assert found.ignored == ()
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_value_out_of_bounds_is_ignored_and_named_in_one_sentence(name: str, v
     kept = {key: number for key, number in QWEN.items() if key != name}
     assert found.ignored == (name,)
     assert getattr(found, name) == getattr(parse_generation_config(kept), name)
-    assert name in ignored_values(found)
-    assert ignored_values(found).count(". ") == 0
+    assert name in ignored_values(found.ignored)
+    assert ignored_values(found.ignored).count(". ") == 0
 
 
 def test_a_whole_number_may_be_written_with_a_point() -> None:

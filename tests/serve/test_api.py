@@ -17,6 +17,7 @@ import pytest
 from app.protocol.commands import Close
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
+from app.protocol.reasons import too_long
 from app.protocol.stats import FinishReason
 from app.serve import connections, limits
 from tests.fakes import FakeEngine, Story
@@ -175,12 +176,13 @@ def test_bad_requests_get_one_sentence_in_the_form_of_the_route(name: str, addre
 
 
 def test_a_turn_that_fails_says_why(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(excess=500, problem="It has 900 tokens", advice="attach less")
+    engine.story = Story(failure=too_long(900, "tiny", 500))
     for stream in (False, True):
         reply = post(address, "/v1/chat/completions", chat(stream=stream))
         assert reply.status_code == 400
         message = reply.json()["error"]["message"]
-        assert message == "The prompt is too long. It has 900 tokens: attach less."
+        assert message.startswith("The prompt is too long. Question and conversation are 900 ")
+        assert "tiny takes at most 500: start a new conversation" in message
     engine.story = Story(answer=ANSWER)
     assert post(address, "/v1/chat/completions", chat()).status_code == 200
 

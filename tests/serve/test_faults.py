@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from app.engine.turn.failures import OUT_OF_MEMORY, to_failed
-from app.engine.turn.turn import MEMORY_EXHAUSTED
+from app.engine.turn.failures import to_failed
 from app.protocol.commands import Ask
+from app.protocol.reasons import Failure, FailureKind, too_long
 from app.protocol.stats import Phase
 from app.serve import api
-from app.serve.failures import OURS, TRY_LATER
-from tests.fakes import FakeEngine, Story
+from app.serve.failures import OURS
+from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.serve.running import chat, client, events, running, until
 
 CHAT = "/v1/chat/completions"
+ODD = Failure(FailureKind.TEMPLATE_FAILED, {"error": "odd prompt"})
 
 
 def served(story: Story) -> Any:
@@ -27,26 +28,22 @@ def served(story: Story) -> Any:
     return running(engine)
 
 
-def test_the_engines_sentences_are_the_ones_that_are_known_here() -> None:
-    assert OUT_OF_MEMORY in TRY_LATER
-    assert MEMORY_EXHAUSTED[0] in TRY_LATER
+def test_an_error_that_nobody_foresaw_is_ours() -> None:
     with pytest.raises(TypeError) as raised:
         raise TypeError
-    assert to_failed(1, raised.value).problem.startswith(OURS)
+    assert to_failed(1, raised.value).failure.kind in OURS
 
 
 @pytest.mark.parametrize(
-    ("story", "status", "code"),
+    ("failure", "status", "code"),
     [
-        (Story(excess=9, problem="Too long"), 400, "context_length_exceeded"),
-        (Story(predicted=True, problem="It does not fit"), 503, None),
-        (Story(excess=9, predicted=True), 400, "context_length_exceeded"),
-        (Story(predicted=True, problem=OUT_OF_MEMORY), 503, None),
-        (Story(predicted=True, problem="No model is loaded"), 503, None),
+        (too_long(59, "tiny", 50), 400, "context_length_exceeded"),
+        (does_not_fit(), 503, None),
+        (does_not_fit(excess=9), 400, "context_length_exceeded"),
     ],
 )
-def test_a_failure_says_whose_it_is(story: Story, status: int, code: str | None) -> None:
-    with served(story) as address, client(address) as http:
+def test_a_failure_says_whose_it_is(failure: Failure, status: int, code: str | None) -> None:
+    with served(Story(failure=failure)) as address, client(address) as http:
         for stream in (False, True):  # no stream has begun
             reply = http.post(CHAT, json=chat(stream=stream))
             found = reply.json()["error"]
@@ -60,34 +57,42 @@ def test_a_failure_after_the_stream_has_begun_is_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)
-    engine = FakeEngine(Story(fails_in=Phase.PREFILL, problem="The prompt is odd"))
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=ODD))
     engine.start_thread(lambda event: 0.02)
     with running(engine) as address, client(address) as http:
         with http.stream("POST", CHAT, json=chat(stream=True)) as reply:
             assert reply.status_code == 200
             found = events(reply.iter_lines())
-        assert "The prompt is odd" in json.loads(found[0])["error"]["message"]
+        assert "odd prompt" in json.loads(found[0])["error"]["message"]
         assert found[-1] == "[DONE]"
 
 
 @pytest.mark.parametrize(
-    ("problem", "status"),
-    [(OUT_OF_MEMORY, 503), (f"{OURS[0]} (KeyError in f, x)", 500), ("The prompt is odd", 400)],
+    ("failure", "status"),
+    [
+        (Failure(FailureKind.OUT_OF_MEMORY), 503),
+        (Failure(FailureKind.MEMORY_EXHAUSTED), 503),
+        (Failure(FailureKind.NO_MODEL), 503),
+        (Failure(FailureKind.INTERNAL, {"error": "KeyError in f, x"}), 500),
+        (Failure(FailureKind.MLX_MISSING, {"error": "x"}), 500),
+        (ODD, 400),
+    ],
 )
-def test_a_failure_while_it_reads_has_a_status_too(problem: str, status: int) -> None:
-    story = Story(fails_in=Phase.PREFILL, problem=problem)
+def test_a_failure_while_it_reads_has_a_status_too(failure: Failure, status: int) -> None:
+    story = Story(fails_in=Phase.PREFILL, failure=failure)
     with served(story) as address, client(address) as http:
         assert http.post(CHAT, json=chat()).status_code == status
 
 
 def test_a_server_that_loses_the_gpu_answers_503_and_ends() -> None:
     """What waits for the one that fails is answered in the same way."""
-    engine = FakeEngine(Story(fails_in=Phase.PREFILL, gpu_lost=True, problem="The GPU is lost"))
+    lost = Failure(FailureKind.GPU_LOST, {"system": "Hang"})
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=lost))
     engine.start_thread(lambda event: 0.01)
     with running(engine) as address, client(address) as http, ThreadPoolExecutor(3) as threads:
         replies = list(threads.map(lambda _: http.post(CHAT, json=chat()), range(3)))
         assert {reply.status_code for reply in replies} == {503}
-        assert any("The GPU is lost" in reply.text for reply in replies)
+        assert any("work on the GPU (Hang)" in reply.text for reply in replies)
         assert all("retry-after" in reply.headers for reply in replies)
         until(lambda: not answers(address))
 

@@ -13,6 +13,7 @@ from app.cli.serve import listening_socket, uvicorn_server
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.prompt import Message, Role
+from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason
 from app.serve.access import Access
 from app.serve.answers import Answer
@@ -71,7 +72,7 @@ async def test_stopping_fails_all_requests_and_cancels_what_runs() -> None:
     for request in (running, waiting, queue.enter(ask)):
         event = await seen(request)
         assert isinstance(event, Failed)
-        assert event.problem == "The server is being stopped"
+        assert event.failure.kind is FailureKind.SERVER_STOPPED
     assert engine.cancelled == [1, 2]
     assert len(engine.turns) == 2
 

@@ -13,8 +13,9 @@ from pydantic import TypeAdapter
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
 from app.serve import responses_format
-from tests.fakes import FakeEngine, Story
+from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
+from tests.serve.test_faults import ODD
 
 THOUGHT = "Let me see."
 PATH = "/v1/responses"
@@ -135,18 +136,18 @@ def test_an_answer_that_is_cut_off_is_incomplete(
 
 def test_a_failure_is_the_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.serve.answers.PATIENCE", 0.05)  # the stream begins before it
-    engine = FakeEngine(Story(fails_in=Phase.PREFILL, problem="The prompt is odd"))
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=ODD))
     engine.start_thread(lambda event: 0.02)
     with running(engine) as address:
         last = stream(address, input="Hello?")[-1]
     assert last["type"] == "response.failed"
     assert last["response"]["status"] == "failed"
     assert last["response"]["error"]["code"] == "invalid_prompt"
-    assert "The prompt is odd" in last["response"]["error"]["message"]
+    assert "odd prompt" in last["response"]["error"]["message"]
 
 
 def test_what_fails_before_a_stream_has_a_status(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(predicted=True, problem="It does not fit")
+    engine.story = Story(failure=does_not_fit())
     for streamed in (False, True):
         assert post(address, input="Hello?", stream=streamed).status_code == 503
 

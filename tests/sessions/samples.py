@@ -9,6 +9,7 @@ from typing import Any
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.records import AnswerStats, Attachment, Overrides, ReadMap
 from app.sessions.store import Store
@@ -22,7 +23,7 @@ def answer_stats(**changes: Any) -> AnswerStats:
         mode=Mode.AUTO,
         reading=Reading.SPARSE,
         keep_ratio=0.2,
-        reason="Sparse reading pays here",
+        reasons=(Reason(ReasonCode.FASTER, {"sparse": 1.5, "full": 20.0}),),
         prompt_tokens=1000,
         eligible_tokens=900,
         read_tokens=250,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from app.chat.export import to_json
 from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
+from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.importing import from_json
 from app.sessions.records import (
@@ -38,11 +39,15 @@ times = st.integers(0, 253402300799999).map(
 ranges = st.tuples(counts, counts)
 documents = st.sampled_from(["", "short", "ä\r\n\u2028" * 50, "\0\x1b"])
 spans = st.builds(Span, counts, counts, st.sampled_from(SpanReason), st.none() | figures)
+data = st.dictionaries(texts, texts | counts | figures | st.lists(texts, max_size=2), max_size=2)
+reasons = st.builds(Reason, st.sampled_from(ReasonCode), data)
+failures = st.builds(Failure, st.sampled_from(FailureKind), data)
 answer_stats = st.builds(
     AnswerStats,
     mode=st.sampled_from(Mode),
     reading=st.sampled_from(Reading),
-    **dict.fromkeys(("reason", "target"), texts),
+    target=texts,
+    reasons=st.lists(reasons, max_size=2).map(tuple),
     **dict.fromkeys(("keep_ratio", "ttft", "decode_seconds"), figures),
     phases=st.lists(st.builds(PhaseTime, st.sampled_from(Phase), figures), max_size=2).map(tuple),
     forced_loss=st.none(),
@@ -53,9 +58,8 @@ answer_stats = st.builds(
     recalled_tokens=counts,
     generated_tokens=counts,
     peak_bytes=counts,
-    **dict.fromkeys(
-        ("target_revision", "draft", "draft_revision", "fallback", "guard"), st.none() | texts
-    ),
+    **dict.fromkeys(("target_revision", "draft", "draft_revision"), st.none() | texts),
+    **dict.fromkeys(("fallback", "guard"), st.none() | reasons),
 )
 choices = st.builds(
     Overrides,
@@ -113,7 +117,7 @@ def trees(draw: st.DrawFn, store: Store) -> Tree:
             created_at=draw(times),
             text=draw(texts),
             token_ids=draw(st.none() | st.lists(st.integers(0, 2**32 - 1), max_size=3).map(tuple)),
-            failure=draw(st.none() | texts),
+            failure=draw(st.none() | failures),
             attachments=attachments(),
             stats=draw(st.none() | answer_stats),
             thinking=draw(texts),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
+from app.protocol.reasons import too_long
 from app.sessions.errors import StoreError
 from app.sessions.records import ReadMap, State, quantise
 from app.sessions.store import Store
@@ -273,12 +274,10 @@ def test_a_reply_that_is_being_written_is_seen_as_partial(store: Store) -> None:
 def test_a_reply_that_failed_keeps_why(store: Store) -> None:
     question = store.add_message(store.create().id, Role.USER, "x")
     reply = store.begin_reply(question.id)
-    reply.fail("The prompt is too long: attach less.")
+    failure = too_long(900, "tiny", 500)
+    reply.fail(failure)
     failed = store.message(reply.message)
-    assert (failed.state, failed.failure) == (
-        State.FAILED,
-        "The prompt is too long: attach less.",
-    )
+    assert (failed.state, failed.failure) == (State.FAILED, failure)
 
 
 def test_an_answer_that_nobody_writes_any_more_ends_with_the_store(tmp_path: Path) -> None:

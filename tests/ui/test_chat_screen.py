@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Markdown
 
+from app.chat import wording
 from app.protocol.commands import Load
 from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Selected, Token
 from app.protocol.prompt import Document, Role
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.ui.attach.chips import Chip
 from app.ui.chat.compose_box import ComposeBox
@@ -52,10 +54,10 @@ async def test_the_pair_is_loaded_after_the_first_drawing() -> None:
 
 
 async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
-    failure = Failed(None, "The folder holds no model.", "Name another with --target.")
+    failure = Failed(None, Failure(FailureKind.WEIGHTS_DAMAGED, {"folder": "models/none"}))
     engine = FakeEngine(load_story=LoadStory(failure=failure))
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, failure.problem, failure.advice)
+        await until_shown(pilot, *wording.failure(failure.failure).sentences)
         await type_in(pilot, "Hello?")
         await pilot.press("enter")
         await until_shown(pilot, "No model is loaded.", "Hello?")
@@ -63,15 +65,15 @@ async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
 
 
 async def test_a_dense_only_pair_says_so() -> None:
-    engine = FakeEngine(load_story=LoadStory(dense_only="gpt2 has no rotary positions."))
+    engine = FakeEngine(load_story=LoadStory(dense_only="gpt2 has no rotary positions"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "reads in full only", "gpt2 has no rotary positions.")
+        await until_shown(pilot, "no sparse reading", "not supported: gpt2 has no rotary")
 
 
 async def test_what_would_make_the_machine_faster_is_said() -> None:
-    engine = FakeEngine(load_story=LoadStory(faster="It is faster with a library: install it."))
+    engine = FakeEngine(load_story=LoadStory(faster="libfast"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready", "! It is faster with a library: install it.")
+        await until_shown(pilot, "ready", "run many times faster with libfast")
 
 
 # ------------------------------------------------------------------------------ pastes
@@ -197,7 +199,7 @@ async def test_the_panel_opens_and_folds() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ Read", "partly selected", "Why", "Sparse is predicted")
+        await until_shown(pilot, "▾ Read", "partly selected", "Why", "Sparse is expected")
         await pilot.press("enter")
         await until_shown(pilot, "▸ Read")
         panel = pilot.app.screen.query_one(PrefillPanel)
@@ -221,11 +223,11 @@ async def test_the_answer_is_there_once_and_whole() -> None:
 
 
 async def test_a_fall_back_is_said_with_its_reason() -> None:
-    engine = FakeEngine(Story(falls_back="The draft ran out of memory."))
+    engine = FakeEngine(Story(falls_back="no draft"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "Read everything", "The draft ran out of memory.")
+        await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
 async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
@@ -233,7 +235,7 @@ async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "✗ failed", engine.story.problem, engine.story.advice)
+        await until_shown(pilot, "✗ failed", *wording.failure(engine.story.failure).sentences)
         engine.story = Story(answer="Fine.")
         await ask(pilot, engine, "And now?")
         assert [message.text for message in engine.asks[1].messages] == ["And now?"]

@@ -10,23 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat import heatmap
+from app.chat import heatmap, wording
 from app.chat.conversation import TurnState
 from app.chat.turn_progress import TurnProgress
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Listener, Planned, Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
 from app.ui.prefill.panel_render import LABEL_WIDTH, Viewport, panel_lines, would_read
 from app.util import formatting
-from tests.fakes import FakeEngine, Story
+from tests.fakes import FakeEngine, Story, fell_back
 
 STATISTICS = Statistics(
     reading=Reading.SPARSE,
     mode=Mode.SPARSE,
     keep_ratio=0.2,
-    reason="You asked for sparse.",
+    reasons=(Reason(ReasonCode.SPARSE_REQUESTED, {"keep": 0.2}),),
     prompt_tokens=8_651,
     eligible_tokens=8_600,
     read_tokens=1_730,
@@ -79,11 +80,11 @@ def test_how_sure_the_model_was_is_among_the_details() -> None:
 
 @given(st.integers(30, 120))
 def test_a_reason_is_wrapped_beside_its_label(width: int) -> None:
-    reason = "Sparse is expected in 3.2 s, full in 41 s, which is more than ten times as long."
-    _, after = drawn(answered(reason=reason), width).split("Why")
+    little = Reason(ReasonCode.LITTLE_SAVED, {"sparse": 3.2, "full": 3.4})
+    _, after = drawn(answered(reasons=(little,)), width).split("Why")
     first, *others = after.splitlines()
     assert all(line.startswith(" " * (2 + LABEL_WIDTH)) for line in others)
-    assert " ".join(" ".join([first, *others]).split()) == reason
+    assert " ".join(" ".join([first, *others]).split()) == wording.reason(little)
 
 
 def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
@@ -281,7 +282,7 @@ def stored(state: TurnState, text: str, *phases: Phase, **changes: Any) -> str:
         ),
         (
             TurnState.DONE, "Yes.", (Phase.TOKENISE, Phase.SCORE, Phase.PREFILL),
-            {"reading": Reading.DENSE, "fallback": "It broke."},
+            {"reading": Reading.DENSE, "fallback": fell_back("no draft")},
             "✓ tokenise 0.5 s ✗ score ✓ prefill 0.5 s ✓ decode 2.0 s",
         ),
     ],

@@ -27,9 +27,9 @@ from app.util.counting_guard import asks_for_every_token
     ],
 )
 def test_what_needs_every_token_is_named(question: str) -> None:
-    reason = asks_for_every_token(question)
-    assert reason is not None
-    assert reason.endswith("so everything is read.")
+    words = asks_for_every_token(question)
+    assert words
+    assert words.casefold().split()[0] in question.casefold()
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,11 @@ def _choose_kernels(cpu_info: Path = Path("/proc/cpuinfo")) -> None:
             os.environ.setdefault("OPENBLAS_CORETYPE", kernels)
 
 
-def speedup_hint(on_cpu: bool) -> str | None:
-    """What would make models that run on this machine's CPU faster, in one sentence, or None."""
+def missing_package(on_cpu: bool) -> str | None:
+    """The package that would make models on this machine's CPU many times faster, or None."""
     if sys.platform != "linux" or not on_cpu or load_openblas() is not None:
         return None
-    return f"Models on this CPU run many times faster with {PACKAGE}: install it, and start again."
+    return PACKAGE
 
 
 def _loaded_library() -> str | None:

@@ -9,22 +9,25 @@ import mlx.core as mx
 import psutil
 
 from app.engine.backend.memory_probes import available, ceiling
-from app.protocol.memory import MemoryStats, format_bytes
+from app.protocol.memory import MemoryStats
 from app.protocol.memory_model import BUDGET_SHARE
+from app.protocol.reasons import Data, EngineFailure, Failure, FailureKind
 
 BUFFER_CACHE_SHARE = 1 / 16
 """Of the ceiling, what MLX\'s buffer cache may hold between two steps."""
 
 
-class NotEnoughMemory(RuntimeError):
-    """`what` (the beginning of a sentence) needs more bytes than are free. `advice` says what would
-    fit, and `excess_tokens` by how many tokens the prompt is too long for a full prefill."""
+class NotEnoughMemory(EngineFailure):
+    """A `task` needs more bytes than are free: `reading` or `scoring` so many tokens, or `loading`
+    a model of that name."""
 
-    def __init__(self, what: str, needed: float, free: float, advice: str = "") -> None:
-        available = format_bytes(max(free, 0))
-        super().__init__(f"{what} needs about {format_bytes(needed)}, and {available} is free")
-        self.advice = advice
-        self.excess_tokens = 0
+    def __init__(self, task: Data, needed: float, free: float) -> None:
+        data = {**task, "needed": float(needed), "free": float(max(free, 0))}
+        super().__init__(FailureKind.NOT_ENOUGH_MEMORY, data)
+
+    def add(self, data: Data) -> None:
+        """Add what would fit."""
+        self.failure = Failure(self.failure.kind, {**self.failure.data, **data})
 
 
 def memory_stats() -> MemoryStats:
@@ -78,10 +81,10 @@ def trim_buffer_cache() -> None:
         mx.clear_cache()
 
 
-def check_fits(what: str, needed: float) -> None:
+def check_fits(task: Data, needed: float) -> None:
     """Raise NotEnoughMemory unless `needed` more bytes are free."""
     if needed > (available_bytes := free()):
-        raise NotEnoughMemory(what, needed, available_bytes)
+        raise NotEnoughMemory(task, needed, available_bytes)
 
 
 MAX_CAUSES = 16
@@ -164,13 +167,22 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def describe_error(error: BaseException) -> str:
-    """An error's message as a clause of one line."""
+def cause_of(error: BaseException) -> Data:
+    """An error as data of a failure or a reason that follows from it: the `failure`, where its kind
+    is known, or else the `error`, a line of text."""
+    known = None
     if is_oom(error):
-        return "memory ran out"
-    if is_gpu_lost(error):
-        return "the system stopped its work on the GPU"
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__
+        known = Failure(FailureKind.OUT_OF_MEMORY)
+    elif is_gpu_lost(error):
+        known = Failure(FailureKind.GPU_LOST, {"system": gpu_lost_reason(error)})
+    elif isinstance(error, EngineFailure):
+        known = error.failure
+    return {"error": one_line(error)} if known is None else {"failure": known.to_plain()}
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks, cut after 200 characters."""
+    return " ".join(_text(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def reraise_device_failure(error: BaseException) -> None:

@@ -50,6 +50,7 @@ from app.engine.cache.snapshot_manifest import (
 )
 from app.engine.cache.snapshot_parts import contents_of, metadata_of, parts_of, read_part, restore
 from app.engine.progress import Cancelled
+from app.protocol.reasons import Reason, ReasonCode
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
 from app.util.private_file import make_private
@@ -166,21 +167,16 @@ class Snapshots:
             if isinstance(error, SnapshotError):
                 raise
             # Whatever a damaged file makes json, numpy or MLX raise.
-            raise SnapshotError(f"it is damaged ({memory.describe_error(error)})") from error
+            raise SnapshotError(f"it is damaged ({memory.one_line(error)})") from error
         with suppress(OSError):  # a read-only one is as good
             os.utime(folder / MANIFEST)
         return loaded
 
-    def save_error(self, error: Exception) -> str:
-        """One sentence for what `save` raised."""
-        if memory.is_oom(error):
-            return "Saving the cache failed: memory ran out. A later start reads the tokens again."
+    def save_error(self, error: Exception) -> Reason:
+        """Why `save` failed."""
         system = error.strerror if isinstance(error, OSError) else None
-        why = system or memory.describe_error(error)
-        return (
-            f"Saving the cache failed ({why}), so a later start reads the tokens again: check that"
-            f" '{self._folder}' is writable and has free space."
-        )
+        cause = {"error": system} if system else memory.cause_of(error)
+        return Reason(ReasonCode.SNAPSHOT_FAILED, {**cause, "folder": str(self._folder)})
 
     def has(self, conversation: str) -> bool:
         """Whether there is a whole snapshot of it, of whatever models."""

@@ -26,7 +26,7 @@ class BackgroundPrefill:
         self._target, self._conversation = target, conversation
         needed = self.required_bytes(target, conversation)
         if needed > (free := target.free_memory()):
-            raise memory.NotEnoughMemory(f"Reading {self.total:,} tokens", needed, free)
+            raise memory.NotEnoughMemory({"reading": self.total}, needed, free)
         self._fork = conversation.target.fork()
         self._started = False
         self._fork.rewind(self._fork.dense_prefix_len)

@@ -33,6 +33,7 @@ from app.protocol.events import (
     SnapshotRestored,
 )
 from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
 
 _log = logging.getLogger(__name__)
@@ -103,11 +104,11 @@ class CachePool:
         self._sharing.leave_to(self._caches[conversation])
         return self._caches[conversation]
 
-    def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> str:
+    def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> Reason | None:
         """Let the conversation in use go on from what another one has read of its prompt, in memory
-        or on disk. Returns a sentence on what cannot be shared, after a space. Raises Cancelled."""
+        or on disk. Returns what cannot be shared, if there is something. Raises Cancelled."""
         if ask.conversation is None or not self._policy.share_prefixes:
-            return ""
+            return None
         cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
         lenders: list[ConversationCache] = []
         if self._snapshots is not None:
@@ -250,7 +251,7 @@ class CachePool:
             with progress.timed(Phase.RESTORE):
                 loaded = self._snapshots.load(conversation, fresh, report, wanted)
         except SnapshotError as error:
-            reason = f"The saved cache cannot be used ({error}), so the tokens are read again."
+            reason = Reason(ReasonCode.SNAPSHOT_UNUSABLE, {"error": str(error)})
             self._emit(SnapshotRestored(progress.turn, 0, reason))
             return fresh()
         if loaded is None:
@@ -310,9 +311,8 @@ class CachePool:
             _log.warning("reading in the background failed", exc_info=error)
             self._background = None
             self._failed_background.add(conversation)
-            why = memory.describe_error(error)
-            message = f"Background reading stopped ({why}). It starts again after the next answer."
-            self._emit(EngineWarning(message, conversation))
+            reason = Reason(ReasonCode.BACKGROUND_STOPPED, memory.cause_of(error))
+            self._emit(EngineWarning(reason, conversation))
             return True
         if finished:
             self._background = None

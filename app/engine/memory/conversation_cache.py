@@ -19,6 +19,7 @@ from app.engine.scorers.selection import Selection, adaptive_keep, select
 from app.protocol.events import Selected
 from app.protocol.options import AUTO_KEEP, Tuning
 from app.protocol.prompt import Span, SpanText
+from app.protocol.reasons import Reason, ReasonCode
 
 OF_SELECTING = ("recall_share", "read_on", "keep_above")
 """Parts of a tuning that change no score."""
@@ -139,20 +140,17 @@ class ConversationCache:
         if self.draft is not None:
             self.draft.clear()
 
-    def drop_damaged(self) -> str | None:
+    def drop_damaged(self) -> Reason | None:
         """Clear a cache that does not hold the tokens recorded for it, so that they are read again.
-        Returns one sentence about it, or None."""
-        found = []
+        Returns how it was damaged, or None."""
+        found = {}
         for name, cache in (("target", self.target), ("draft", self.draft)):
             if cache is None:
                 continue
             if problem := find_mismatch(cache) or cache.find_mismatch_elsewhere():
                 cache.clear()
-                found.append(f"the {name}'s cache was damaged ({problem})")
-        if not found:
-            return None
-        what = " and ".join(found)
-        return f"{what[0].upper()}{what[1:]}, so it was dropped, and its tokens are read again."
+                found[name] = problem
+        return Reason(ReasonCode.CACHE_DAMAGED, found) if found else None
 
     @property
     def nbytes(self) -> int:

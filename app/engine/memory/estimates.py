@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from app.engine.model.loader import LoadedModel
 from app.protocol.memory_model import SMALLEST_STEP
+from app.protocol.reasons import Data
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """A phase needs `model` loaded, and more bytes: `preferred`, or at least `minimum`. `what`
-    begins a sentence."""
+    """A phase needs `model` loaded, and more bytes: `preferred`, or at least `minimum`. `task`
+    is as `NotEnoughMemory` takes it."""
 
-    what: str
+    task: Data
     model: LoadedModel
     preferred: float
     minimum: float
@@ -30,7 +31,7 @@ def prefill_need(
     windows evict nothing."""
     cache = target.cache_size.bytes(count, retain_all)
     preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
-    return MemoryNeed(f"Reading {count:,} tokens", target, preferred, minimum)
+    return MemoryNeed({"reading": count}, target, preferred, minimum)
 
 
 def _steps(model: LoadedModel) -> tuple[int, int]:
@@ -64,4 +65,4 @@ def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
     preferred, minimum = (
         cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
     )
-    return MemoryNeed(f"Scoring {count:,} tokens", draft, preferred, minimum)
+    return MemoryNeed({"scoring": count}, draft, preferred, minimum)

@@ -24,7 +24,8 @@ from app.engine.memory.pressure_levels import THRESHOLDS
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.progress import Cancelled, TurnClock
 from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
-from app.protocol.memory import PressureLevel, format_bytes
+from app.protocol.memory import PressureLevel
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
 
 
@@ -77,7 +78,7 @@ class MemoryManager:
             clock.check_cancel()
         least, free = need.minimum + need.weight_bytes, need.model.free_memory()
         if least > free and not force:
-            raise NotEnoughMemory(need.what, least, free)
+            raise NotEnoughMemory(need.task, least, free)
         if not need.model.is_loaded:
             self._reload(need.model, clock)
         self._scoring = need.model is self._pair.draft
@@ -99,7 +100,7 @@ class MemoryManager:
         """Where it is just being run, `after_scoring` does that."""
         draft = self._pair.draft
         if draft is not None and draft.is_loaded and not self._scoring:
-            self._unload(draft, "because memory is tight")
+            self._unload(draft, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE))
 
     def drop_idle(self, everything: bool = False) -> None:
         """Drop the caches of all conversations except the most recently used."""
@@ -111,18 +112,15 @@ class MemoryManager:
         if not (freed := before - self._caches.nbytes):
             return
         _free_buffers()
-        which = "conversations" if everything else "other conversations"
-        where = "saved and dropped" if saved else "dropped"
-        sentence = f"The cache of {which} was {where} to free memory ({format_bytes(freed)})."
-        self._emit(MemoryFreed(freed, sentence))
+        reason = Reason(ReasonCode.CACHES_DROPPED, {"all": everything, "saved": bool(saved)})
+        self._emit(MemoryFreed(freed, reason))
 
     def stop_background_prefill(self) -> None:
         """Stop background prefill; it starts again once memory is free."""
         if self._caches is None or not (freed := self._caches.cancel_background()):
             return
         _free_buffers()
-        sentence = f"Background reading was stopped to free memory ({format_bytes(freed)})."
-        self._emit(MemoryFreed(freed, sentence))
+        self._emit(MemoryFreed(freed, Reason(ReasonCode.BACKGROUND_FREED)))
 
     def drop_draft_cache(self, cache: ConversationCache) -> None:
         """A later question makes the draft read the prompt again."""
@@ -130,8 +128,7 @@ class MemoryManager:
             return
         cache.draft.clear()
         _free_buffers()
-        sentence = f"The draft's cache was dropped to free memory ({format_bytes(freed)})."
-        self._emit(MemoryFreed(freed, sentence))
+        self._emit(MemoryFreed(freed, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
 
     # ------------------------------------------------------------------------------ inside
 
@@ -144,23 +141,20 @@ class MemoryManager:
         yield need.preferred, self.drop_idle
         other = self._other_model(need.model)
         if other is not None and other.is_loaded:
-            yield (
-                need.minimum,
-                lambda: self._unload(other, f"so that {need.model.info.name} has room"),
-            )
+            reason = Reason(ReasonCode.UNLOADED_FOR_OTHER, {"other": need.model.info.name})
+            yield need.minimum, lambda: self._unload(other, reason)
         if need.model is self._pair.target:
             yield need.minimum, lambda: self.drop_draft_cache(cache)
 
     def _other_model(self, model: LoadedModel) -> LoadedModel | None:
         return self._pair.draft if model is self._pair.target else self._pair.target
 
-    def _unload(self, model: LoadedModel, why: str) -> None:
+    def _unload(self, model: LoadedModel, reason: Reason) -> None:
         before = mx.get_active_memory()
         model.unload()
         _free_buffers()
         freed = max(before - mx.get_active_memory(), 0)
-        sentence = f"{model.info.name} was unloaded ({format_bytes(freed)}), {why}."
-        self._emit(Unloaded(model.info.name, freed, sentence))
+        self._emit(Unloaded(model.info.name, freed, reason))
 
     def _reload(self, model: LoadedModel, clock: TurnClock) -> None:
         started_at = time.perf_counter()

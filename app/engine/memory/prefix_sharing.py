@@ -16,6 +16,7 @@ from app.engine.cache.shared_rows import FEWEST, RowsLost, Tokens, fetch, held_b
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.prompt import Prompt
 from app.protocol.prompt import Message
+from app.protocol.reasons import Reason, ReasonCode
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +55,9 @@ class PrefixSharing:
 
     def read_elsewhere(
         self, cache: ConversationCache, prompt: Prompt, messages: Sequence[Message]
-    ) -> str:
-        """A sentence, after a space, on documents of `messages` that others have read after other
-        text: what a model caches of a token depends on all that comes before it."""
+    ) -> Reason | None:
+        """Which documents of `messages` others have read after other text: what a model caches of a
+        token depends on all that comes before it."""
         known = cache.target.common_prefix_len(prompt.ids)
         others = self._others(cache)
         cache.documents.clear()
@@ -73,11 +74,7 @@ class PrefixSharing:
             most = document[: sizes[-1]]
             if any(_has_read(other, digests[-1], most) for other in others):
                 names.append(messages[segment.message].in_prompt[segment.document].name)
-        if not names:
-            return ""
-        what = f"{names[0]} was" if len(names) == 1 else f"{len(names)} documents were"
-        again = "it is" if len(names) == 1 else "they are"
-        return f" {what} read in another conversation, but after other text, so {again} read again."
+        return Reason(ReasonCode.READ_ELSEWHERE, {"names": names}) if names else None
 
     def complete(self, prefix: PrefixCache) -> None:
         """Make it hold all of its rows. Raises RowsLost, or what MLX raises; no row is lost

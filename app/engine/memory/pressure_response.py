@@ -11,10 +11,11 @@ from app.engine.backend import memory
 from app.engine.backend.memory_probes import MemorySample
 from app.engine.memory.manager import MemoryManager
 from app.engine.memory.monitor import MemoryMonitor
-from app.engine.memory.pressure_levels import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, LevelChange
+from app.engine.memory.pressure_levels import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS
 from app.engine.model.loader import ModelPair
 from app.protocol.events import Event, MemoryReport, PressureChanged
-from app.protocol.memory import PressureLevel, format_bytes
+from app.protocol.memory import PressureLevel
+from app.protocol.reasons import Reason, ReasonCode
 
 REPORT_INTERVAL = 1.0
 """Seconds between two reports of memory while something runs."""
@@ -43,7 +44,7 @@ class PressureResponse:
         for change in self._monitor.take_changes():
             self._emit(
                 PressureChanged(
-                    change.level, change.previous, memory.memory_stats(), describe(change)
+                    change.level, change.previous, memory.memory_stats(), scarcity(change.sample)
                 )
             )
             self._respond(change.level)
@@ -74,33 +75,11 @@ class PressureResponse:
             self._memory_manager.unload_draft()
 
 
-def describe(change: LevelChange) -> str:
-    """Why the level changed, with numbers, and what is done."""
-    reading, rung = change.sample, change.level
-    if rung is PressureLevel.NORMAL:
-        return "Memory pressure is back to normal."
-    if rung.severity < change.previous.severity:
-        return f"Memory is less tight ({_why(reading)})."
-    return f"{_PROBLEMS[rung]} ({_why(reading)}): {_RESPONSES[rung]}."
-
-
-_PROBLEMS = {
-    PressureLevel.WARN: "Memory is getting tight",
-    PressureLevel.TIGHT: "Memory is tight",
-    PressureLevel.CRITICAL: "Memory is nearly used up",
-}
-_RESPONSES = {
-    PressureLevel.WARN: "idle caches are dropped, and prompts are read in smaller steps",
-    PressureLevel.TIGHT: "the draft is unloaded until it is needed",
-    PressureLevel.CRITICAL: "the running answer is stopped",
-}
-
-
-def _why(reading: MemorySample) -> str:
+def scarcity(sample: MemorySample) -> Reason:
     """What is scarce: this program's share of memory is named only if it is why."""
-    if reading.share >= THRESHOLDS[PressureLevel.WARN] - HYSTERESIS:
-        used, most = format_bytes(reading.used), format_bytes(reading.ceiling)
-        return f"{used} of {most}, {reading.share:.0%}"
-    if reading.swap_rate >= SWAP_RATE_WARNING:
-        return f"{format_bytes(reading.swap_rate)} a second go to swap"
-    return "other programs use most of it"
+    if sample.share >= THRESHOLDS[PressureLevel.WARN] - HYSTERESIS:
+        data = {"used": sample.used, "ceiling": sample.ceiling, "share": sample.share}
+        return Reason(ReasonCode.MEMORY_SHARE, data)
+    if sample.swap_rate >= SWAP_RATE_WARNING:
+        return Reason(ReasonCode.SWAPPING, {"rate": sample.swap_rate})
+    return Reason(ReasonCode.OTHER_PROGRAMS)

@@ -15,9 +15,11 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
+from app.engine.backend.memory import one_line
 from app.engine.model.reasoning import Reasoning, template_of
 from app.protocol.options import TemplateValues
 from app.protocol.prompt import Message, Role, TemplateRule
+from app.protocol.reasons import EngineFailure, FailureKind
 from app.sandbox.process import TextError, TextProcess, TextRefused
 
 # Private use characters, so that a template cannot produce them and no case mapping changes them.
@@ -31,8 +33,8 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Words that clients and templates have for the effort of reasoning, the least first."""
 
 
-class PromptError(ValueError):
-    """The conversation cannot be rendered for this model; one sentence."""
+class PromptError(EngineFailure):
+    """The conversation cannot be rendered for this model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,8 @@ class ChatTemplate:
                     **self._variables(may_think, values),
                 )
         except Exception as error:  # transformers raises any type
-            problem = f"This model's chat template failed ({one_line(error)})"
-            raise PromptError(problem) from error
+            data = {"error": one_line(error)}
+            raise PromptError(FailureKind.TEMPLATE_FAILED, data) from error
         return rendered
 
     def _variables(self, may_think: bool, values: TemplateValues) -> dict[str, Any]:
@@ -158,9 +160,7 @@ class ChatTemplate:
         turns = [i for i in said if messages[i].role is not Role.SYSTEM]
         once = sorted(said) == list(range(len(messages))) and len(set(thought)) == len(thought)
         if not once or turns != sorted(turns):
-            raise PromptError(
-                "This model's chat template does not include every message once and in order"
-            )
+            raise PromptError(FailureKind.TEMPLATE_DROPS_MESSAGES)
         return places, rendered[at:]
 
 
@@ -289,7 +289,3 @@ def _distance_to(effort: str) -> Callable[[str], tuple[int, int]]:
     """A key that prefers the word next to `effort`, and the higher of two."""
     at = _EFFORTS.index(effort)
     return lambda word: (abs(_EFFORTS.index(word) - at), -_EFFORTS.index(word))
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -15,6 +15,7 @@ from app.engine.backend.device import Backend
 from app.engine.backend.machine_record import MachineRecord
 from app.engine.cache.prefill import make_stock_cache, prefill_step
 from app.engine.cache.sizes import CacheSize
+from app.protocol.reasons import Reason, reason_from_plain
 
 WARM_UP_TOKENS = (32, 128, 512)
 """Of the steps that are timed, until one takes WARM_UP_SECONDS."""
@@ -53,13 +54,14 @@ class Speed:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Its weights are numbers. `has_sinks`: its attention has sinks; `speed`: None for a shard,
-    whose machines must all run the same steps; `reading`: why it can only be read densely, empty if
-    it can be read sparsely, None if that was not tried."""
+    whose machines must all run the same steps; `dense_only`: why it can only be read densely, as
+    far as it was `probed`."""
 
     cache_size: CacheSize
     has_sinks: bool
     speed: Speed | None
-    reading: str | None = None
+    probed: bool = False
+    dense_only: Reason | None = None
 
 
 class FindingsRecord:
@@ -77,7 +79,9 @@ class FindingsRecord:
         self._record.forget()
 
     def write(self, findings: Findings) -> None:
-        self._record.write(asdict(findings))
+        why = findings.dense_only
+        plain = {"dense_only": None if why is None else why.to_plain()}
+        self._record.write(asdict(findings) | plain)
 
 
 def _parse(stored: Any) -> Findings:
@@ -88,7 +92,10 @@ def _parse(stored: Any) -> Findings:
         raise ValueError("not a plausible size")
     if not all(0 < each < 1e6 for each in asdict(speed).values()):
         raise ValueError("not a plausible speed")
-    reading, has_sinks = stored["reading"], stored["has_sinks"]
-    if not isinstance(reading, str | None) or not isinstance(has_sinks, bool):
+    probed, has_sinks, why = stored["probed"], stored["has_sinks"], stored["dense_only"]
+    if not isinstance(probed, bool) or not isinstance(has_sinks, bool):
         raise TypeError("not findings")
-    return Findings(size, has_sinks, speed, reading)
+    dense_only = None if why is None else reason_from_plain(why)
+    if why is not None and dense_only is None:
+        raise ValueError("not a known reason")
+    return Findings(size, has_sinks, speed, probed, dense_only)

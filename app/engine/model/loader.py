@@ -18,6 +18,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
+from app.engine.backend.memory import one_line
 from app.engine.cache.caches import Cache
 from app.engine.cache.kv_quantisation import (
     NotQuantisable,
@@ -32,32 +33,27 @@ from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention
 from app.engine.model.embeddings import EmbeddingSpace
 from app.engine.model.findings import Findings, FindingsRecord, Speed
 from app.engine.model.prompt import Prompts
-from app.engine.model.sparse_probe import compute_dtype, one_line, probe, weight_arrays
+from app.engine.model.sparse_probe import compute_dtype, probe, weight_arrays
 from app.engine.model.speculation import Gate
 from app.engine.sharded.model import ShardedPrefixCache, Shards
 from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.prompt import TemplateRule
+from app.protocol.reasons import EngineFailure, FailureKind, Reason
 from app.sandbox.process import TextProcess
 from app.util.regular_files import read_file
 
 
-class LoadError(RuntimeError):
-    """A model could not be loaded: one sentence without its end, and what to do."""
-
-    def __init__(
-        self, problem: str, advice: str = "choose another model, or download it again"
-    ) -> None:
-        super().__init__(problem)
-        self.advice = advice
+class LoadError(EngineFailure):
+    """A model could not be loaded."""
 
 
 class LoadStopped(LoadError):
     """Another pair was requested."""
 
     def __init__(self) -> None:
-        super().__init__("Loading was stopped")
+        super().__init__(FailureKind.LOADING_STOPPED)
 
 
 Stopped = Callable[[], bool]
@@ -106,7 +102,7 @@ class LoadedModel:
     """Where its layers are, if they are spread over several processes."""
     speed: Speed | None = None
     """Measured while it was loaded; None where other processes hold it."""
-    dense_only: str | None = None
+    dense_only: Reason | None = None
     """Why it can only be read densely, or None; as far as it was probed."""
 
     def __post_init__(self) -> None:
@@ -154,7 +150,7 @@ class ModelPair:
 
     target: LoadedModel
     draft: LoadedModel | None
-    dense_only: str | None
+    dense_only: Reason | None
     prompts: Prompts
     only_quotes: bool = False
     reported_rules: set[TemplateRule] = field(default_factory=set)
@@ -186,7 +182,7 @@ def load_one(
     the model can be read sparsely. What an earlier load found out is taken from the folder
     `remembered`."""
     size = StepSize(step, backend=backend)
-    with _load_errors(f"The model in {folder} could not be loaded"):
+    with _load_errors(FailureKind.MODEL_NOT_LOADED, folder):
         return _load_one(
             folder, name, size, kv_bits, stopped, text_process, shard, probes, remembered
         )
@@ -213,7 +209,7 @@ def _load_one(
         with _kv_errors(name, path, kv_bits):
             find_group_size(model, kv_bits)  # before any weight is read
     needed = sum(array.nbytes for array in weight_arrays(model))
-    memory.check_fits(f"Loading {name}", needed)
+    memory.check_fits({"loading": name}, needed)
     identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
     record = FindingsRecord(remembered, identity, step.backend)
     known = record.read()
@@ -228,9 +224,9 @@ def _load_one(
     info = model_info(name, model, config, path)
     caches = CacheMaker(model, quantisation)
     findings = known or _measure(path, model, caches, step.backend if shard is None else None)
-    if probes and findings.reading is None:
-        reading = probe(model, info.context_length, caches, step.backend.uses_tf32)
-        findings = replace(findings, reading=reading or "")
+    if probes and not findings.probed:
+        dense_only = probe(model, info.context_length, caches, step.backend.uses_tf32)
+        findings = replace(findings, probed=True, dense_only=dense_only)
     if findings != known:
         record.write(findings)
     text, element = config.get("text_config") or config, compute_dtype(model).size
@@ -252,7 +248,7 @@ def _load_one(
         int(text.get("vocab_size") or 0),
         attention_cost_ratio(text, info.parameters),
         speed=findings.speed,
-        dense_only=findings.reading or None,
+        dense_only=findings.dense_only,
     )
 
 
@@ -265,7 +261,7 @@ def load_tokenizer_of(
         if stopped():
             raise LoadStopped
 
-    with _load_errors(f"The tokenizer of the model in {path} could not be loaded"):
+    with _load_errors(FailureKind.TOKENIZER_NOT_LOADED, path):
         texts.finish(check)
         return load_tokenizer(path, {"trust_remote_code": False}, config.get("eos_token_id"))
 
@@ -275,10 +271,10 @@ def _kv_errors(name: str, path: Path, bits: int) -> Iterator[None]:
     try:
         yield
     except NotQuantisable as error:
-        problem = f"The cache of {name} cannot be quantised to {bits} bits: {error}"
-        raise LoadError(problem, "turn KV quantisation off") from error
+        data = {"model": name, "bits": bits, "error": str(error)}
+        raise LoadError(FailureKind.CACHE_NOT_QUANTISABLE, data) from error
     except (RuntimeError, ValueError) as error:
-        raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
+        raise _folder_error(FailureKind.MODEL_CANNOT_RUN, path, error) from error
 
 
 def weight_bytes(folder: Path) -> int:
@@ -294,13 +290,13 @@ def _load_weights(path: Path) -> Any:
 
 def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
     """The model, whose weights are read when they are used, and its config."""
-    with _load_errors(f"The model in {path} could not be loaded"):
+    with _load_errors(FailureKind.MODEL_NOT_LOADED, path):
         model, config = load_model(path, lazy=True)
         return model, config
 
 
 @contextmanager
-def _load_errors(problem: str) -> Iterator[None]:
+def _load_errors(kind: FailureKind, folder: str | Path) -> Iterator[None]:
     """Turns whatever a broken folder makes mlx-lm or transformers raise into a LoadError. That is
     not always an Exception: some of mlx-lm's modules call `sys.exit` where a package is missing,
     and tokenizers panic."""
@@ -309,10 +305,13 @@ def _load_errors(problem: str) -> Iterator[None]:
     except (LoadError, memory.NotEnoughMemory, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        needs = "mlx-lm's code for this architecture needs a package that is not installed"
-        raise LoadError(f"{problem} ({needs})", "choose another model") from error
+        raise LoadError(FailureKind.PACKAGE_MISSING, {"folder": str(folder)}) from error
     except BaseException as error:
-        raise LoadError(f"{problem} ({one_line(error)})") from error
+        raise _folder_error(kind, folder, error) from error
+
+
+def _folder_error(kind: FailureKind, folder: str | Path, error: BaseException) -> LoadError:
+    return LoadError(kind, {"folder": str(folder), "error": one_line(error)})
 
 
 def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> None:
@@ -334,7 +333,7 @@ def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> 
     except RuntimeError as error:
         if isinstance(error, LoadError):
             raise
-        raise LoadError(f"The model in {path} could not be read ({one_line(error)})") from error
+        raise _folder_error(FailureKind.MODEL_UNREADABLE, path, error) from error
     if stopped():
         raise LoadStopped
 
@@ -350,7 +349,7 @@ def _check_no_nans(path: Path, arrays: list[mx.array]) -> None:
 
 
 def _nan_error(path: Path) -> LoadError:
-    return LoadError(f"The weights of the model in {path} are damaged, some are not numbers")
+    return LoadError(FailureKind.WEIGHTS_DAMAGED, {"folder": str(path)})
 
 
 def fingerprint(path: Path) -> str:
@@ -377,7 +376,7 @@ def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) 
             mx.eval(logits)
         speed = None if timed is None else Speed.of(model, caches, timed)
     except (RuntimeError, ValueError) as error:
-        raise LoadError(f"The model in {path} cannot run here ({one_line(error)})") from error
+        raise _folder_error(FailureKind.MODEL_CANNOT_RUN, path, error) from error
     if mx.isnan(logits).any().item():
         raise _nan_error(path)
     has_sinks = any(sinks is not None for sinks in sinks_seen)

@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.engine.model.chat_template import ChatTemplate, PromptError, one_line
+from app.engine.backend.memory import one_line
+from app.engine.model.chat_template import ChatTemplate, PromptError
 from app.engine.model.reasoning import Reasoning
 from app.protocol.options import TemplateValues
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind, TemplateRule
+from app.protocol.reasons import FailureKind
 from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 
 ALWAYS_PINNED = 4
@@ -158,7 +160,7 @@ class PromptBuilder:
         of answers are this tokenizer's."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
-            raise PromptError("This model's tokenizer has no tokenizer.json to work with")
+            raise PromptError(FailureKind.TOKENIZER_UNUSABLE)
         self._tokenizer, self._wrote_answers = tokenizer, wrote_answers
         self._texts = texts or TextProcess()
         self._texts.load(backend.to_str())
@@ -190,7 +192,7 @@ class PromptBuilder:
         answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
         messages = messages if answer is None else messages[:-1]
         if not messages or messages[-1].role is not Role.USER:
-            raise PromptError("The last message must be the user's")
+            raise PromptError(FailureKind.NOT_THE_USERS)
         ids: list[NDArray[np.int32]] = []
         segments: list[Segment] = []
         offsets: dict[tuple[int, int], NDArray[np.int64]] = {}
@@ -224,7 +226,7 @@ class PromptBuilder:
             segments.append(Segment(SegmentKind.GENERATION, start, at))
         joined = np.concatenate(ids)
         if self._vocab_limit and joined.max(initial=0) >= self._vocab_limit:
-            raise PromptError("This model's tokenizer has tokens that the model does not know")
+            raise PromptError(FailureKind.TOKENS_UNKNOWN)
         return Prompt(
             joined,
             tuple(segments),
@@ -264,9 +266,10 @@ class PromptBuilder:
         try:
             encoded, uncovered = self._texts.encode([_text_piece(part) for part in new], check)
         except TextError as error:
-            raise PromptError(f"This model's tokenizer failed ({one_line(error)})") from error
+            data = {"error": one_line(error)}
+            raise PromptError(FailureKind.TOKENIZER_FAILED, data) from error
         if uncovered:
-            raise PromptError(f"This model's tokenizer drops {uncovered:,} letters of a text")
+            raise PromptError(FailureKind.TOKENIZER_DROPS_TEXT, {"letters": int(uncovered)})
         rest = iter(
             (np.frombuffer(ids, np.int32), _starts(offsets, part))
             for part, (ids, offsets) in zip(new, encoded, strict=True)
@@ -302,7 +305,8 @@ class PromptBuilder:
         if messages[-1].plain:
             ids = messages[-1].token_ids if self._wrote_answers else None
             if ids is not None and not self._are_known(ids):
-                raise PromptError(f"This model has tokens 0 to {self._vocab_size - 1:,} only")
+                highest = self._vocab_size - 1
+                raise PromptError(FailureKind.TOKENS_OUT_OF_RANGE, {"highest": highest})
             return [*_plain_parts(messages[-1], ids)], frozenset()
         rendered = self._template.render(messages, may_think, values)
         parts = [] if self._tokenizer.has_chat_template else [_BEGINNING]

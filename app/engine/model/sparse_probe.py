@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 from app.engine.backend import memory, mlx_patches
 from app.engine.cache.caches import UnsupportedCache, WindowedCache, positioned_layers
 from app.engine.cache.prefill import forward, make_positioned_cache, set_next_position
+from app.protocol.reasons import Reason, ReasonCode
 
 _RUNS = (4, 3, 3, 1, 1)
 """Tokens in a row; the last two runs have no gap between them."""
@@ -40,7 +41,7 @@ _ROUNDING_FACTOR = 2
 """The error with gaps may be this many times the error without them: deep models round more."""
 
 
-def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> str | None:
+def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> Reason | None:
     """Why `model` can only be read densely, or None. `caches` makes its empty caches, by default
     the model itself does. `tf32` says whether float32 matrices are multiplied in TF32.
 
@@ -60,7 +61,7 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> s
             own = probe_error(model, plain, caches)
             tolerance = max(tolerance, _ROUNDING_FACTOR * own)
     except UnsupportedCache as error:
-        return f"This model is read in full: {error}."
+        return Reason(ReasonCode.UNSUPPORTED_CACHE, {"error": str(error)})
     except (
         mlx_patches.PatchError,
         ValueError,
@@ -69,16 +70,16 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> s
         IndexError,
         OverflowError,
     ) as error:
-        return f"This model is read in full: reading with gaps failed ({one_line(error)})."
+        return Reason(ReasonCode.GAPS_FAIL, {"error": memory.one_line(error)})
     except RuntimeError as error:
         memory.reraise_device_failure(error)  # which says nothing about the model
-        return f"This model is read in full: reading several tokens failed ({one_line(error)})."
+        return Reason(ReasonCode.STEPS_FAIL, {"error": memory.one_line(error)})
     finally:
         gc.collect()
         mx.clear_cache()
     if gapped <= tolerance:
         return None
-    return f"This model is read in full: with gaps its answers change by {gapped:.0%}."
+    return Reason(ReasonCode.GAPS_CHANGE_ANSWERS, {"change": float(gapped)})
 
 
 def sparse_positions(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -142,7 +143,3 @@ def compute_dtype(model: Any) -> mx.Dtype:
 def weight_arrays(model: Any) -> list[mx.array]:
     flat: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]
     return [array for _, array in flat]
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200].rstrip(".") or type(error).__name__

@@ -27,6 +27,7 @@ from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import make_stock_cache
 from app.engine.cache.prefix_cache import PrefixCache, next_read
 from app.engine.cache.sizes import CacheSize
+from app.protocol.reasons import EngineFailure
 
 _numbers = itertools.count(1)
 """Of caches."""
@@ -42,12 +43,8 @@ class Operation:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-class ShardsLost(RuntimeError):
-    """A rank is gone, or has failed: a sentence without its end, and what to do."""
-
-    def __init__(self, problem: str, advice: str = "") -> None:
-        super().__init__(problem)
-        self.advice = advice
+class ShardsLost(EngineFailure):
+    """A rank is gone, or has failed."""
 
 
 class Shards(Protocol):

@@ -34,6 +34,7 @@ from app.engine.model.loader import LoadedModel, LoadError, load_one
 from app.engine.progress import Cancelled
 from app.engine.sharded.head_padding import Indivisible, pad_heads
 from app.engine.sharded.snapshots import contents_digest
+from app.protocol.reasons import FailureKind
 
 Reply = dict[str, Any]
 """Plain values and NumPy arrays."""
@@ -250,7 +251,7 @@ def load_shard(
         shard = partial(shard_layers, name=name, group=group)
     model = load_one(folder, name, step, kv_bits, shard=shard, probes=True)
     described: Reply = {
-        "dense_only": model.dense_only,
+        "dense_only": [] if model.dense_only is None else [model.dense_only.to_plain()],
         "cache_size": asdict(model.cache_size),
         "transient": asdict(model.transient) | {"heads": -(-model.transient.heads // group.size())},
         "weight_bytes": model.info.weight_bytes,
@@ -265,21 +266,17 @@ def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
     LoadError."""
     ranks, layers = group.size(), len(model.layers)
     if not hasattr(model, "shard"):
-        raise LoadError(
-            f"{name} cannot be spread over machines: mlx-lm has no sharding for its architecture",
-            "load it on one machine, or choose another model",
-        )
+        raise LoadError(FailureKind.NO_SHARDING, {"model": name})
     try:
         pad_heads(model, ranks)
         model.shard(group)
     except Exception as error:  # whatever sizes that do not divide make MLX raise
-        why = f" ({error})" if isinstance(error, Indivisible) else ""
-        raise LoadError(
-            f"The layers of {name} cannot be divided by {ranks} machines{why}",
-            "use another number of machines, or choose another model",
-        ) from error
+        data = {"model": name, "machines": ranks}
+        if isinstance(error, Indivisible):
+            data |= {"error": str(error)}
+        raise LoadError(FailureKind.LAYERS_INDIVISIBLE, data) from error
     if len(model.layers) != layers or any(layer is None for layer in model.layers):
-        raise LoadError(f"mlx-lm lost layers of {name} while it divided them")
+        raise LoadError(FailureKind.LAYERS_LOST, {"model": name})
 
 
 def take_layers(model: Any, name: str, group: mx.distributed.Group, split: Sequence[int]) -> None:
@@ -287,16 +284,11 @@ def take_layers(model: Any, name: str, group: mx.distributed.Group, split: Seque
     mlx-lm's pipeline. Raises LoadError."""
     layers = len(model.layers)
     if not hasattr(model.model, "pipeline"):
-        raise LoadError(
-            f"The layers of {name} cannot be split: mlx-lm has no pipeline for its architecture",
-            "leave --split out, or choose another model",
-        )
+        raise LoadError(FailureKind.NO_PIPELINE, {"model": name})
     if len(split) != group.size() or sum(split) != layers or min(split) < 1:
-        raise LoadError(
-            f"{name} has {layers} layers for {group.size()} machines",
-            f"give --split {group.size()} numbers whose sum is {layers}",
-        )
+        data = {"model": name, "layers": layers, "machines": group.size()}
+        raise LoadError(FailureKind.WRONG_SPLIT, data)
     model.model.pipeline(group, list(split))
     own = split[group.rank()]
     if len(model.layers) != own or any(layer is None for layer in model.layers):
-        raise LoadError(f"mlx-lm lost layers of {name} while it split them")
+        raise LoadError(FailureKind.LAYERS_LOST, {"model": name})

@@ -25,10 +25,6 @@ COINCIDENCE_BITS = 10.0
 that an answer has them as well."""
 AHEAD = 8
 """Tokens after a match whose chunks are read."""
-CANNOT_INSERT = (
-    " This model cannot insert what it skipped, so it reads no more of it while it writes."
-)
-NO_MEMORY = " There is no free memory to read more of it while it writes."
 READ_AGAIN = 32
 """Last tokens that are read again, of the answer, and if it is shorter of the prompt."""
 

@@ -3,27 +3,27 @@ times."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     DENSE_WITHIN_SECONDS,
     MIN_SKIPPABLE,
-    format_seconds,
     sparse_pays,
 )
 from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Reading
 from app.util.counting_guard import asks_for_every_token
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a turn will be read, and one sentence for the user that says why."""
+    """How a turn will be read, and why."""
 
     reading: Reading
-    reason: str
-    guard: str | None = None
+    reasons: tuple[Reason, ...]
+    guard: Reason | None = None
     """Why sparse reading would lose the answer, or None."""
     show_selection: bool = False
     """Everything is cached, so nothing is skipped: what would have been selected is shown."""
@@ -45,7 +45,7 @@ def plan(
     new: int,
     skipped: int,
     eligible: int,
-    dense_only: str | None,
+    dense_only: Reason | None,
     predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
 ) -> Plan:
@@ -56,33 +56,42 @@ def plan(
     """
     mode = ask.mode
     if mode is Mode.FULL:
-        return Plan(Reading.DENSE, "Full reading was requested.")
+        return _plan(Reading.DENSE, ReasonCode.FULL_REQUESTED)
     if dense_only is not None:
-        return Plan(Reading.DENSE, dense_only)
+        return Plan(Reading.DENSE, (dense_only,))
     if eligible == 0:
         return _nothing_to_skip(ask, cached)
     if mode is Mode.SPARSE:
-        at_keep = f" at keep {ask.keep_ratio:.0%}" if ask.keep_ratio != AUTO_KEEP else ""
-        reason = f"Sparse reading{at_keep} was requested."
+        requested = _plan(Reading.SPARSE, ReasonCode.SPARSE_REQUESTED, keep=_fixed_keep(ask))
         if cached > ask.expected_keep * (cached + eligible):
-            reason += f" {cached:,} tokens were cached already and stay."
-        return Plan(Reading.SPARSE, reason)
+            stays = Reason(ReasonCode.CACHED_STAYS, {"tokens": cached})
+            return replace(requested, reasons=(*requested.reasons, stays))
+        return requested
     # Of files that were chosen because not all fit, every token is not every token.
     chosen = any(message.retrieved for message in ask.messages)
-    guard = None if chosen else asks_for_every_token(ask.question)
-    if guard is not None:
-        return Plan(Reading.DENSE, guard, guard)
+    words = None if chosen else asks_for_every_token(ask.question)
+    if words is not None:
+        guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": words})
+        return Plan(Reading.DENSE, (guard,), guard)
     return _plan_auto(ask.tuning.dense_below, new, skipped, eligible, predicted)
+
+
+def _plan(reading: Reading, code: ReasonCode, **data: object) -> Plan:
+    return Plan(reading, (Reason(code, data),))
+
+
+def _fixed_keep(ask: Ask) -> float | None:
+    """None if it is left to the scores."""
+    return None if ask.keep_ratio == AUTO_KEEP else ask.keep_ratio
 
 
 def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
     if not cached:
-        return Plan(Reading.DENSE, "There is no document or history to skip.")
+        return _plan(Reading.DENSE, ReasonCode.NOTHING_TO_SKIP)
     if ask.mode is Mode.AUTO:
-        return Plan(Reading.DENSE, "Everything is already read and cached.")
-    what = "sparse reading" if ask.keep_ratio == AUTO_KEEP else f"keep {ask.keep_ratio:.0%}"
-    reason = f"Everything is already read and cached: {what} would save nothing."
-    return Plan(Reading.DENSE, reason, show_selection=True)
+        return _plan(Reading.DENSE, ReasonCode.ALL_CACHED)
+    plan = _plan(Reading.DENSE, ReasonCode.SAVES_NOTHING, keep=_fixed_keep(ask))
+    return replace(plan, show_selection=True)
 
 
 def _plan_auto(
@@ -90,23 +99,21 @@ def _plan_auto(
 ) -> Plan:
     if dense_below is not None:
         if skipped + new >= dense_below:
-            return Plan(Reading.SPARSE, f"Sparse from {dense_below:,} tokens on, as requested.")
-        return Plan(Reading.DENSE, f"Full below {dense_below:,} tokens, as requested.")
+            return _plan(Reading.SPARSE, ReasonCode.SPARSE_FROM, tokens=dense_below)
+        return _plan(Reading.DENSE, ReasonCode.FULL_BELOW, tokens=dense_below)
     if eligible < MIN_SKIPPABLE:
-        few = f"Fewer than {MIN_SKIPPABLE:,} tokens could be skipped, so everything is read."
-        return Plan(Reading.DENSE, few)
+        return _plan(Reading.DENSE, ReasonCode.FEW_TO_SKIP, tokens=MIN_SKIPPABLE)
     if predicted.sparse is not None and predicted.full is not None:
         return _faster(predicted.sparse, predicted.full)
-    return Plan(Reading.SPARSE, "Only what matters for the question is read.")
+    return _plan(Reading.SPARSE, ReasonCode.RELEVANT_ONLY)
 
 
 def _faster(sparse: float, full: float) -> Plan:
     """Of two ways that are both predicted."""
-    times = f"Sparse is expected in {format_seconds(sparse)}, full in {format_seconds(full)}"
+    seconds = {"sparse": float(sparse), "full": float(full)}
     if sparse_pays(sparse, full):
-        return Plan(Reading.SPARSE, f"{times}.")
+        return _plan(Reading.SPARSE, ReasonCode.FASTER, **seconds)
     if full <= DENSE_WITHIN_SECONDS:
-        times = f"Full reading is expected in {format_seconds(full)}: too quick to skip anything"
-    elif sparse < full:
-        times += ": too little is saved to skip anything"
-    return Plan(Reading.DENSE, f"{times}.")
+        return _plan(Reading.DENSE, ReasonCode.QUICK_IN_FULL, **seconds)
+    code = ReasonCode.LITTLE_SAVED if sparse < full else ReasonCode.FASTER
+    return _plan(Reading.DENSE, code, **seconds)

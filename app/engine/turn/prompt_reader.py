@@ -52,6 +52,7 @@ from app.protocol.events import ImportanceMap
 from app.protocol.memory_model import SMALLEST_STEP
 from app.protocol.options import AUTO_KEEP, Scoring, Tuning
 from app.protocol.prompt import SegmentKind
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
 
 ATTENTION_WEIGHT, LIKELIHOOD_WEIGHT = 0.5, 1.0
@@ -77,8 +78,8 @@ class PromptReader:
         self.keep = ask.expected_keep
         self.most_keep = 1.0
         """What memory and the time that is allowed have room for."""
-        self.keep_reason = ""
-        """Why that keep, if it was left to the scores: a sentence after another one."""
+        self.reasons: list[Reason] = []
+        """Why that keep, if it was left to the scores, and whether the prompt was re-read."""
         self._costs = costs
         self._pair, self._ask, self._conversation = pair, ask, conversation
         self._clock, self._memory_manager = clock, memory_manager
@@ -110,11 +111,11 @@ class PromptReader:
         selected = self._select(prompt, importance, tuning, cached).positions[:-1]
         missing = target.uncached(selected)
         if self._afresh_is_faster(prompt, missing, start):
-            many = f"{target.cached.sum():,} tokens"
+            many = int(target.cached.sum())
             start = target.rewind(prompt.first_eligible)
             cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
             selected = self._select(prompt, importance, tuning, cached).positions[:-1]
-            self.keep_reason += f" It is read afresh: faster than beside the {many} cached before."
+            self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": many}))
             missing = target.uncached(selected)
         elif len(missing) and missing[0] < start:
             if target.can_insert_at(int(missing[0])):
@@ -205,12 +206,11 @@ class PromptReader:
 
     def _choose_keep(self, wanted: float) -> None:
         self.keep = min(wanted, self.most_keep)
-        self.keep_reason = f" What matters takes keep {wanted:.0%}."
+        reason = Reason(ReasonCode.KEEP_CHOSEN, {"keep": wanted})
         if wanted > self.most_keep:
-            limit = "the time you set" if self._ask.within_seconds else "memory"
-            self.keep_reason = (
-                f"{self.keep_reason[:-1]}; {limit} has room for {self.most_keep:.0%}."
-            )
+            data = {"wanted": wanted, "keep": self.most_keep, "timed": self._ask.within_seconds > 0}
+            reason = Reason(ReasonCode.KEEP_LIMITED, data)
+        self.reasons = [reason]
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
         """The target reads these ascending positions. It can later rewind to the start of the

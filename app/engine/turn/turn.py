@@ -24,7 +24,7 @@ from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnCloc
 from app.engine.sharded.model import ShardsLost
 from app.engine.turn import planner
 from app.engine.turn.decode import Decoder, is_unsure
-from app.engine.turn.mid_answer_recall import CANNOT_INSERT, NO_MEMORY, MidAnswerRecall
+from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.engine.turn.planner import Plan
 from app.engine.turn.prompt_reader import PromptReader
 from app.engine.turn.quotation import quote
@@ -43,23 +43,12 @@ from app.protocol.events import (
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
+from app.protocol.reasons import EngineFailure, FailureKind, Reason, ReasonCode, too_long
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
-from app.protocol.wording import TEMPLATE_RULES, too_long
 
 
-class TurnError(RuntimeError):
-    """The turn cannot be answered: what is wrong, what to do, and by how many tokens the prompt is
-    too long, where that is it."""
-
-    def __init__(self, problem: str, advice: str, excess_tokens: int = 0) -> None:
-        super().__init__(problem)
-        self.advice, self.excess_tokens = advice, excess_tokens
-
-
-MEMORY_EXHAUSTED = (
-    "Memory was nearly used up, so reading was stopped",
-    "lower keep, close other programs, or choose a smaller model",
-)
+class TurnError(EngineFailure):
+    """The turn cannot be answered."""
 
 
 class Turn:
@@ -91,15 +80,15 @@ class Turn:
         )
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
-        self._reading_on = ""
-        """Why it cannot read on while it writes: a sentence after another one."""
+        self._cannot_read_on: Reason | None = None
+        """Why nothing can be recalled while the answer is written."""
         self._recalled_later = 0
         """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
         """Where prefill starts, if an answer is continued whose prompt is cached."""
-        self._fallback: str | None = None
-        self._unshared = ""
-        """What another conversation read but this one cannot use: a sentence after another one."""
+        self._fallback: Reason | None = None
+        self._unshared: Reason | None = None
+        """What another conversation read but this one cannot use."""
 
     def run(self) -> None:
         """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
@@ -116,7 +105,7 @@ class Turn:
             self._decoder.flush()
             raise
         if ended is FinishReason.MEMORY and not self._written_tokens:
-            raise TurnError(*MEMORY_EXHAUSTED)
+            raise TurnError(FailureKind.MEMORY_EXHAUSTED)
         self._emit(self._clock.whole(self._finished(ended)))
 
     def _finished(self, ended: FinishReason) -> Finished:
@@ -178,10 +167,7 @@ class Turn:
         """Raises TurnError for a token that would read or write beyond the logits."""
         size = self._pair.target.vocab_size
         if any(not 0 <= token < size for token, _ in self._ask.sampling.logit_bias):
-            raise TurnError(
-                "`logit_bias` names tokens that the model does not have",
-                f"use numbers from 0 to {max(size - 1, 0):,}",
-            )
+            raise TurnError(FailureKind.UNKNOWN_TOKENS_BIASED, {"highest": max(size - 1, 0)})
 
     def _build_prompt(self) -> Prompt:
         """The prompt. Where not all documents fit, those that fit the question are chosen first."""
@@ -197,7 +183,7 @@ class Turn:
         typed = [Document("", each.text) for each in ask.messages]
         typed += [part for each in ask.messages if each.plain for part in each.in_prompt]
         if retriever.is_far_too_long(typed):
-            raise self._too_long(retriever.estimate(typed), "about ")
+            raise self._too_long(retriever.estimate(typed), estimated=True)
         reports: dict[int, Callable[[int], None]] = {}
 
         def on_files(done: int, total: int) -> None:
@@ -211,7 +197,8 @@ class Turn:
         self._ask = replace(ask, messages=found.messages)
         for rule in sorted(found.prompt.rules - self._pair.reported_rules):
             self._pair.reported_rules.add(rule)
-            self._emit(EngineWarning(TEMPLATE_RULES[rule], ask.conversation))
+            reason = Reason(ReasonCode.TEMPLATE_RULE, {"rule": str(rule)})
+            self._emit(EngineWarning(reason, ask.conversation))
         if found.parts is not None:
             event = Retrieved(
                 self._clock.turn, found.parts, found.ranked, found.total_files, found.room
@@ -229,10 +216,11 @@ class Turn:
         if not budget or not sparse or quotation or target.cached.all():
             return None
         if not MidAnswerRecall.possible(target):
-            self._reading_on = CANNOT_INSERT if self._resume_from is None else ""
+            if self._resume_from is None:
+                self._cannot_read_on = Reason(ReasonCode.CANNOT_INSERT)
             return None
         if not self._ask.skip_memory_check and not self._estimate(prompt).can_read_on(budget):
-            self._reading_on = NO_MEMORY
+            self._cannot_read_on = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
             return None
         return MidAnswerRecall(
             self._pair.target,
@@ -290,10 +278,10 @@ class Turn:
             raise self._too_long(total)
         return min(requested, context - total)
 
-    def _too_long(self, tokens: int, about: str = "") -> TurnError:
+    def _too_long(self, tokens: int, estimated: bool = False) -> TurnError:
         info = self._pair.target.info
-        words = too_long(tokens, info.name, info.context_length, about)
-        return TurnError(*words, tokens - info.context_length + 1)
+        failure = too_long(tokens, info.name, info.context_length, estimated)
+        return TurnError(failure.kind, failure.data)
 
     def _make_plan(self, prompt: Prompt) -> Plan:
         total, target = len(prompt.ids), self._cache.target
@@ -312,11 +300,12 @@ class Turn:
                 self._reader.most_keep = foresight.most_keep(self._costs, self._clock.waited)
         else:
             reading = Reading.SPARSE if left_out else Reading.DENSE
-            plan = Plan(reading, "The answer is continued where it stopped.")
+            plan = Plan(reading, (Reason(ReasonCode.CONTINUED),))
             expected = planner.PredictedTtft()
         if plan.show_selection and not self._reader.can_preview_selection(prompt):
             plan = replace(plan, show_selection=False)
-        plan = replace(plan, reason=plan.reason + self._unshared)
+        if self._unshared is not None:
+            plan = replace(plan, reasons=(*plan.reasons, self._unshared))
         self._prompt, self._plan = prompt, plan
         scores = plan.reading is Reading.SPARSE or plan.show_selection
         taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
@@ -326,7 +315,7 @@ class Turn:
             Planned(
                 turn=self._clock.turn,
                 reading=plan.reading,
-                reason=plan.reason,
+                reasons=plan.reasons,
                 keep_ratio=self._ask.keep_ratio if plan.reading is Reading.SPARSE else 1.0,
                 prompt_tokens=total,
                 eligible_tokens=prompt.eligible_tokens,
@@ -367,7 +356,8 @@ class Turn:
                 or not foresight.fits(Reading.SPARSE)
             ):
                 raise
-            return Plan(Reading.SPARSE, f"{error}, so what matters is read.")
+            reason = Reason(ReasonCode.ONLY_SPARSE_FITS, error.failure.data)
+            return Plan(Reading.SPARSE, (reason,))
         return plan
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:
@@ -397,12 +387,12 @@ class Turn:
             if self._cache.draft is not None:
                 self._cache.draft.clear()
             mx.clear_cache()
-            self._fallback = f"What would have been selected is unknown ({error})."
+            self._fallback = Reason(ReasonCode.SELECTION_UNKNOWN, memory.cause_of(error))
             self._emit(FellBackToDense(self._clock.turn, self._fallback))
 
     def _fall_back(self, error: Exception) -> None:
-        self._reader.keep_reason = ""
-        self._fallback = f"Sparse reading failed ({error}), so everything was read."
+        self._reader.reasons = []
+        self._fallback = Reason(ReasonCode.SPARSE_FAILED, memory.cause_of(error))
         self._cache.reset_to_stock()
         mx.clear_cache()
         if self._prompt is not None:
@@ -440,6 +430,7 @@ class Turn:
         reading = Reading.DENSE if self._fallback else self._plan.reading
         first, last = self._decoder.first_token_at, self._decoder.last_token_at
         phases = self._clock.phases
+        cannot_read_on = () if self._cannot_read_on is None else (self._cannot_read_on,)
         ttft = first - self._clock.started_at if first else 0.0
         parts = [PhaseTime(p, phases[p]) for p in Phase if p in phases]
         if first:
@@ -451,7 +442,7 @@ class Turn:
             keep_ratio=self._reader.keep
             if reading is Reading.SPARSE or self._plan.show_selection
             else 1.0,
-            reason=self._plan.reason + self._reader.keep_reason + self._reading_on,
+            reasons=(*self._plan.reasons, *self._reader.reasons, *cannot_read_on),
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
             read_tokens=self._reader.read_tokens + self._recalled_later,

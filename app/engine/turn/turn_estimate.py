@@ -34,6 +34,7 @@ from app.protocol.cost_model import (
 from app.protocol.memory_model import largest_that_fits
 from app.protocol.options import Scoring, Tuning, expected_keep
 from app.protocol.prompt import SegmentKind
+from app.protocol.reasons import Data
 from app.protocol.stats import Phase, Reading
 
 LEAST_KEEP = 0.01
@@ -82,9 +83,7 @@ class TurnEstimate:
         else:
             error = self._shortfall(self._dense_need())
         if error is not None:
-            error.advice = self._advice(reading)
-            if length := self._longest_dense_prompt():
-                error.excess_tokens = max(0, len(self.prompt.ids) - length)
+            error.add(self._options(reading))
             raise error
 
     def fits(self, reading: Reading) -> bool:
@@ -238,7 +237,7 @@ class TurnEstimate:
         if need is None:
             return None
         free = self.memory_manager.max_available(need.model, self.cache)
-        return NotEnoughMemory(need.what, need.minimum, free) if need.minimum > free else None
+        return NotEnoughMemory(need.task, need.minimum, free) if need.minimum > free else None
 
     def _scoring_need(self) -> MemoryNeed | None:
         """None where no draft scores."""
@@ -263,17 +262,19 @@ class TurnEstimate:
             self.pair.target, count, cached + count, retain_all=True
         )
 
-    def _advice(self, reading: Reading) -> str:
-        """What would fit: a lower keep, a shorter prompt, or neither."""
-        options = []
-        sparse = reading is Reading.SPARSE
-        keep = self._largest_keep_percent(self.ask.expected_keep if sparse else 1.0)
-        if keep:
-            how = "lower keep to" if sparse else "read it sparsely, at keep"
-            options.append(f"{how} {keep} % or less")
+    def _options(self, reading: Reading) -> Data:
+        """What would fit: a lower `keep`, in percent, or `full_tokens` read in full, which the
+        prompt exceeds by `excess_tokens`. Without either there is nothing to choose."""
+        options: dict[str, int | bool] = {"sparse": reading is Reading.SPARSE}
+        below = self.ask.expected_keep if reading is Reading.SPARSE else 1.0
+        if keep := self._largest_keep_percent(below):
+            options["keep"] = keep
         if length := self._longest_dense_prompt():
-            options.append(f"attach less, {length:,} tokens can be read in full")
-        return ", or ".join([*options, "close other programs, or choose a smaller model"])
+            options |= {
+                "full_tokens": length,
+                "excess_tokens": max(0, len(self.prompt.ids) - length),
+            }
+        return options
 
     def _largest_keep_percent(self, below: float) -> int:
         """The largest keep, in percent, or 0."""

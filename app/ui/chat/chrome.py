@@ -10,13 +10,12 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.protocol.events import Failed, Loaded
+from app.protocol.events import Loaded
 from app.protocol.memory import MemoryStats, PressureLevel, format_bytes
 from app.ui.chat.context_meter import ContextMeter
 from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.panel_render import ACCENT, BAD, DIM
-from app.ui.text import as_sentence, with_full_stop
 from app.util.sanitize import sanitize_line
 
 BUILT_IN = "built-in draft"
@@ -93,7 +92,7 @@ class Header(Widget):
         target, draft = self._names
         name = sanitize_line(target)
         if self._dense_only:
-            return Content.assemble(name, (" · reads in full only", DIM))
+            return Content.assemble(name, (" · no sparse reading", DIM))
         return Content.assemble(name, (" + ", DIM), (sanitize_line(draft or BUILT_IN), DIM))
 
     def _memory_text(self, bar: bool) -> str:
@@ -217,8 +216,3 @@ class NewTextMarker(Static):
     def on_click(self, event: Click) -> None:
         event.stop()
         self.post_message(self.Clicked())
-
-
-def failure_text(failed: Failed) -> str:
-    """What went wrong and what to do, in two sentences."""
-    return f"{with_full_stop(failed.problem)} {as_sentence(failed.advice)}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from textual.message import Message
 
+from app.chat import wording
 from app.protocol.cost_model import Costs
 from app.protocol.events import (
     BackgroundProgress,
@@ -28,7 +29,6 @@ from app.protocol.events import (
     SnapshotProgress,
     Unloaded,
 )
-from app.ui.chat.chrome import failure_text
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.keep_preview import KeepPreview
@@ -70,16 +70,16 @@ class EngineEventHandler:
                 self._loader.on_load_result(event)
             case Failed(turn=None):
                 if not self._loader.on_load_result(event):
-                    self._context.notice.show(failure_text(event))
+                    self._context.notice.show(wording.failure(event.failure).text)
             case MemoryReport():
                 self._context.header.show_memory(event.stats, event.level)
             case EngineWarning():
-                self._context.notice.show(event.message)
+                self._context.notice.show(wording.notice(event))
             case PressureChanged():
                 self._context.header.show_memory(event.stats, event.level)
-                self._context.notice.show(event.message)
+                self._context.notice.show(wording.notice(event))
             case Unloaded() | MemoryFreed():
-                self._context.notice.suggest(event.message)
+                self._context.notice.suggest(wording.notice(event))
             case LoadingAlone() | HostsLost() | PairLost():
                 self._loader.on_machine_lost(event)
             case Reloaded():
@@ -88,7 +88,7 @@ class EngineEventHandler:
                 self._context.engine_closed = True
             case GpuLost():
                 self._context.engine_closed = True
-                self._context.screen.post_message(EngineLost(event.problem))
+                self._context.screen.post_message(EngineLost(wording.problem(event.failure)))
             case SnapshotFailed() | SnapshotProgress():
                 self._open_chats.on_snapshot_event(event)
             case CostsUpdated():
@@ -117,5 +117,5 @@ class EngineEventHandler:
         if isinstance(event, Selected):
             self._keep_preview.on_selected(event)
         elif isinstance(event, Failed):
-            self._context.notice.show(failure_text(event))
+            self._context.notice.show(wording.failure(event.failure).text)
         return None

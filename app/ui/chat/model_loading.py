@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from app.chat import wording
 from app.chat.model_pairs import check_pair, resolve_pair
+from app.chat.wording import Words
 from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Hosts
 from app.ui.background import in_background, start_task
 from app.ui.chat.attachments import Attachments
-from app.ui.chat.chrome import failure_text
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import CostEstimate
 from app.util import formatting
@@ -90,7 +91,7 @@ class PairLoader:
         try:
             self.load = await in_background(lambda: check_pair(load))
         except UserError as error:
-            self._fail(Failed(None, error.problem, f"{error.advice} (Ctrl+L)"))
+            self._fail(Words(error.problem, f"{error.advice} (Ctrl+L)"))
         else:
             self._send(self.load)
 
@@ -191,10 +192,12 @@ class PairLoader:
             return True
         if isinstance(event, Loaded):
             start_task(self._context.screen, lambda: self._loaded(event))
-        elif self._previous is not None and not self._revert_reason:
-            self._revert(f"{pair_names(self._requested)} was not loaded. {failure_text(event)}")
+            return True
+        failed = wording.failure(event.failure)
+        if self._previous is not None and not self._revert_reason:
+            self._revert(f"{pair_names(self._requested)} was not loaded. {failed.text}")
         else:
-            self._fail(event)
+            self._fail(failed)
         return True
 
     async def _loaded(self, loaded: Loaded) -> None:
@@ -229,10 +232,11 @@ class PairLoader:
         if not self._pending:  # otherwise another pair follows
             self._requested, self._started = self.load, self._clock()
             self._ready = isinstance(event, HostsLost)
-            self._lost = event.problem if isinstance(event, LoadingAlone) else ""
+            is_loading = isinstance(event, LoadingAlone)
+            self._lost = wording.problem(event.failure) if is_loading else ""
             self._context.notice.show("")  # it would hide the status
         if isinstance(event, HostsLost):
-            self._context.notice.show(event.message)
+            self._context.notice.show(wording.notice(event))
             self._show_pair()
         self._context.refresh()
         if self._ready:
@@ -242,8 +246,9 @@ class PairLoader:
         self._previous, self._lost = None, ""
         if not self._pending:
             self._ready = False
-            failed = Failed(None, lost.problem, f"{lost.advice} (Ctrl+L)")
-            self._context.notice.show(failure_text(failed))
+            problem, advice = wording.failure(lost.failure)
+            failed = Words(problem, f"{advice} (Ctrl+L)")
+            self._context.notice.show(failed.text)
             self._fail(failed)
 
     def _show_pair(self) -> None:
@@ -251,7 +256,7 @@ class PairLoader:
             machines = self.load.hosts.size if self.load.hosts is not None else 1
             self._context.header.show_pair(self._loaded_event, machines)
 
-    def _fail(self, failed: Failed) -> None:
+    def _fail(self, failed: Words) -> None:
         self.failed, self._previous, self._revert_reason = True, None, ""
         self._context.transcript.banner.show_failed(failed)
         self._context.refresh()

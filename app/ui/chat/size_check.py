@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.chat import wording
 from app.chat.conversation import Question, Turn, TurnPart
 from app.protocol.events import Failed
-from app.ui.chat.chrome import failure_text
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import CostEstimate
 from app.ui.chat.question_edit import QuestionEdit
@@ -61,6 +61,5 @@ class SizeCheck:
             await context.transcript.show_branch()
         if edits is not None:
             self._edit.resume(edits)
-        context.notice.show(
-            " ".join(filter(None, (failure_text(failure), RETRY_HINT * failure.predicted)))
-        )
+        hint = f" {RETRY_HINT}" if failure.predicted else ""
+        context.notice.show(wording.failure(failure.failure).text + hint)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from app.chat import heatmap
+from app.chat import heatmap, wording
 from app.chat.turn_progress import PhaseStatus, TurnProgress
-from app.protocol import wording
 from app.protocol.events import Selected
 from app.protocol.stats import Phase, Reading
-from app.ui.text import spread, with_full_stop
+from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -127,7 +126,7 @@ def _fallback(state: TurnProgress, view: Viewport, details: bool) -> list[Conten
     """Why it did not go as planned: its beginning in one line, with `details` all of it."""
     if state.fallback is None:
         return []
-    text = Content(f"! {sanitize_line(with_full_stop(state.fallback))}").stylize(ACCENT)
+    text = Content(f"! {sanitize_line(wording.reason(state.fallback))}").stylize(ACCENT)
     room = max(MIN_TEXT_WIDTH, view.width - len(INDENT))
     lines = text.wrap(room) if details else [text.truncate(room, ellipsis=True)]
     return [Content.assemble(INDENT, line) for line in lines]
@@ -256,7 +255,7 @@ def _known(state: TurnProgress) -> list[tuple[str, str]]:
             rows.append(wording.reused(state.reused_tokens))
         keep = f"sparse, keep {formatting.keep(state.keep)}"
         rows.append(("Mode", keep if state.reading is Reading.SPARSE else "in full"))
-        rows.append(("Why", with_full_stop(state.planned.reason)))
+        rows.append(("Why", wording.reasons(state.planned.reasons)))
     return rows
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
+from app.chat import wording
 from app.chat.conversation import Question, Turn, TurnState
 from app.chat.stored_turn import StoredTurn
 from app.protocol.commands import Load
@@ -195,7 +196,7 @@ class OpenChats:
     def on_snapshot_event(self, event: SnapshotFailed | SnapshotProgress) -> None:
         """A snapshot was saved, or could not be."""
         if isinstance(event, SnapshotFailed):
-            self._snapshot_error = event.reason
+            self._snapshot_error = wording.reason(event.reason)
         elif event.done == event.total:
             self._snapshot_error = ""
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from app.protocol.events import Failed, Loaded, ModelInfo
+from app.chat import wording
+from app.protocol.events import Loaded, ModelInfo
 from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.prefill.panel_render import ACCENT, BAD, DIM
-from app.ui.text import as_sentence, with_full_stop
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -55,15 +55,15 @@ class StatusBanner(HangingLines):
                 Content.styled("  draft  built in · finds what the question is about", DIM)
             )
         if loaded.dense_only is not None:
-            reason = sanitize_line(with_full_stop(loaded.dense_only))
-            lines.append(Content.assemble(("! ", ACCENT), f"reads in full only: {reason}"))
+            reason = sanitize_line(wording.reason(loaded.dense_only))
+            lines.append(Content.assemble(("! ", ACCENT), reason))
         if loaded.speed_hint is not None:
-            lines.append(Content.assemble(("! ", ACCENT), sanitize_line(loaded.speed_hint)))
+            hint = sanitize_line(wording.reason(loaded.speed_hint))
+            lines.append(Content.assemble(("! ", ACCENT), hint))
         self._set(lines)
 
-    def show_failed(self, failed: Failed) -> None:
-        problem = sanitize_line(with_full_stop(failed.problem))
-        advice = sanitize_line(as_sentence(failed.advice))
+    def show_failed(self, failed: wording.Words) -> None:
+        problem, advice = map(sanitize_line, failed.sentences)
         self._failed = True
         self._set(
             [

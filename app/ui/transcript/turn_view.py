@@ -10,15 +10,14 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from app.chat import wording
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
-from app.protocol import wording
 from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.files.line import FilesLine
 from app.ui.prefill.panel import PrefillPanel
-from app.ui.text import as_sentence, with_full_stop
 from app.ui.transcript.answer import Answer, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker, VersionIndex
@@ -227,16 +226,17 @@ RETRY_HINT = "\n  Ask again in the same way to try anyway."
 def _ending_text(turn: Turn) -> Content | None:
     """Why a turn ended, unless it is simply complete."""
     if turn.failure is not None and turn.state is not TurnState.FAILED:
-        message = f"{with_full_stop(turn.failure.problem)} {as_sentence(turn.failure.advice)}"
+        message = wording.failure(turn.failure.failure).text
         return Content.assemble(
             ("✗ ", "$error"), ("not continued: ", "bold"), (sanitize_line(message), "$ink-dim")
         )
     if turn.failure is not None:
+        problem, advice = wording.failure(turn.failure.failure).sentences
         return Content.assemble(
             ("✗ ", "$error"),
-            (sanitize_line(with_full_stop(turn.failure.problem)), "bold"),
+            (sanitize_line(problem), "bold"),
             "\n  ",
-            (sanitize_line(as_sentence(turn.failure.advice)), "$ink-dim"),
+            (sanitize_line(advice), "$ink-dim"),
             ("\n  Not part of the conversation. ^R asks again, reading in full.", "$ink-dim"),
             (RETRY_HINT if turn.failure.predicted else "", "$ink-dim"),
         )
@@ -257,5 +257,5 @@ def _ending_text(turn: Turn) -> Content | None:
     if unsure := wording.unsure_note(turn.statistics):
         return Content.styled(f"≈ {unsure} · ^R reads everything", "$ink-dim")
     if turn.guard is not None and turn.state is TurnState.DONE:
-        return Content.styled(sanitize_line(turn.guard), "$ink-dim")
+        return Content.styled(sanitize_line(wording.reason(turn.guard)), "$ink-dim")
     return None

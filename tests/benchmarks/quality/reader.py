@@ -12,6 +12,7 @@ from app.protocol.commands import Ask, Close, Command, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import Closed, Failed, Finished, Listener, Loaded, ModelInfo, Planned
 from app.protocol.options import Mode, Scoring
+from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Reading, Statistics
 
 SENTENCE = re.compile(r"[^.\n]*[.\n]\s*|[^.\n]+$")
@@ -21,10 +22,10 @@ WORD = re.compile(r"[\w-]+")
 @dataclass
 class Reader:
     """Meets the `Engine` protocol; turns end inside `send`. Scores by words of the question, or at
-    random. `on_ask` is called first in every turn and may return a sentence to fail with."""
+    random. `on_ask` is called first in every turn and may return an error to fail with."""
 
     context: int = 0
-    dense_only: str | None = None
+    dense_only: Reason | None = None
     on_ask: Callable[[Ask], str | None] = lambda ask: None
     scorer: Callable[[str, str], float] | None = None
     """Instead of words of the question; gets question and sentence."""
@@ -60,15 +61,16 @@ class Reader:
     def _answer(self, turn: AskedTurn, ask: Ask) -> None:
         problem = self.on_ask(ask)
         if problem is not None:
-            turn.listener(Failed(turn.number, problem, "do something about it"))
+            failure = Failure(FailureKind.INTERNAL, {"error": problem})
+            turn.listener(Failed(turn.number, failure))
             return
         document = ask.messages[0].documents[0].text
         question = ask.messages[-1].text
         flagged = ask.mode is Mode.AUTO and re.search("how many|most common", question, re.I)
-        guard = "It counts." if flagged else None
+        guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": "how many"}) if flagged else None
         dense = ask.mode is Mode.FULL or guard is not None
         reading = Reading.DENSE if dense else Reading.SPARSE
-        turn.listener(Planned(turn.number, reading, "", ask.keep_ratio, 0, 0, 0, (), (), guard))
+        turn.listener(Planned(turn.number, reading, (), ask.keep_ratio, 0, 0, 0, (), (), guard))
         sentences = SENTENCE.findall(document)
         selected = sentences if dense else self._select(ask, sentences, question)
         text = answer("".join(selected), question)
@@ -108,7 +110,7 @@ def statistics(ask: Ask, reading: Reading, selected: int, total: int) -> Statist
         reading=reading,
         mode=ask.mode,
         keep_ratio=ask.keep_ratio,
-        reason="",
+        reasons=(),
         prompt_tokens=total,
         eligible_tokens=total,
         read_tokens=selected,

@@ -20,6 +20,7 @@ from app.cli import main
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.options import Mode, Scoring
+from app.protocol.reasons import Reason, ReasonCode
 from benchmarks.__main__ import measure
 from benchmarks.quality import command as evaluate
 from tests.benchmarks.quality.reader import Reader
@@ -287,7 +288,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_measured(
 def test_a_pair_that_only_reads_densely_is_refused(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reader.dense_only = "This model is read in full: with gaps its answers change by 5%."
+    reader.dense_only = Reason(ReasonCode.GAPS_CHANGE_ANSWERS, {"change": 0.05})
     assert run(SHORT) == 2
     assert "there is nothing to compare." in capsys.readouterr().err
     assert reader.asks == []
@@ -345,7 +346,7 @@ def test_failed_turns_are_in_the_table_but_end_well(
     )
     assert run(SHORT) == 0
     out = capsys.readouterr().out
-    assert "machine is full: do something about it." in out
+    assert "machine is full" in out
     assert "\x1b" not in out
 
 

@@ -196,7 +196,7 @@ def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path
     cell = next(c for c in results.cells(outcome.records) if c.suite == "needle-single")
     assert (cell.n, cell.right, cell.failed, cell.regressions) == (4, 0, 4, 4)
     sentences = results.failures(outcome.records)
-    assert sentences == {"There is no memory: do something about it.": 4}
+    assert sentences == {"Something went wrong inside specchat (There is no memory): try again.": 4}
     outcome, asks = measure(file)
     assert len(asks) == 4
     assert results.failures(outcome.records) == {}

@@ -12,7 +12,7 @@ from app.protocol.events import Token
 from app.protocol.options import Mode
 from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
-from tests.fakes import FakeEngine, Story
+from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -152,10 +152,10 @@ async def test_what_cannot_be_continued_stays_and_says_why() -> None:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "F4 continues")
-        engine.story = Story(predicted=True)
+        engine.story = Story(failure=does_not_fit())
         await pilot.press("f4")
-        await until_shown(pilot, "✗ not continued: There is not enough memory", "The tenant")
-        await until_shown(pilot, "F4 continues", "▸ Read 2")
+        await until_shown(pilot, "✗ not continued: Reading 118,204 tokens", "The tenant")
+        await until_shown(pilot, "· F4", "▸ Read 2")
 
 
 async def test_it_is_continued_after_a_new_start(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from app.protocol.events import GpuLost
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import app_with, ask, kept_app, type_in, until, until_shown
 
 pytestmark = pytest.mark.asyncio
 
-PROBLEM, ADVICE = "The system stopped the GPU", "ask again"
-LOSES = Story(fails_in=Phase.PREFILL, gpu_lost=True, problem=PROBLEM, advice=ADVICE)
+LOST = Failure(FailureKind.GPU_LOST, {"system": "Impacting Interactivity"})
+PROBLEM = "The system stopped specchat's work on the GPU"
+LOSES = Story(fails_in=Phase.PREFILL, failure=LOST)
 
 
 async def test_the_next_process_shows_the_unanswered_question_and_offers_it(
@@ -48,8 +50,8 @@ async def test_a_conversation_that_is_not_saved_stays_on_the_screen() -> None:
     app._restart_status = 75
     async with app.run_test() as pilot:
         await ask(pilot, engine, "What jumps?")
-        engine.say(GpuLost(PROBLEM, ADVICE))
-        await until_shown(pilot, f"{PROBLEM}. Conversations are not saved here", "What jumps?")
+        engine.say(GpuLost(LOST))
+        await until_shown(pilot, PROBLEM, "Conversations are not saved here")
         assert app.return_code is None
         await type_in(pilot, "More?")
         await pilot.press("enter")

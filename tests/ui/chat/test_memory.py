@@ -19,9 +19,10 @@ from app.protocol.events import (
     Unloaded,
 )
 from app.protocol.memory import MemoryStats, PressureLevel
+from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason
 from app.ui.app import SpecchatApp
-from tests.fakes import GIB, FakeEngine, Story
+from tests.fakes import GIB, FakeEngine, Story, does_not_fit
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
@@ -38,7 +39,7 @@ from tests.ui.helpers import (
 pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
 FIGURES = MemoryStats(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
-TIGHT = "Memory is tight (21 GB of 24 GB, 88%): the draft is unloaded until it is needed."
+SCARCE = Reason(ReasonCode.MEMORY_SHARE, {"used": 21 * GIB, "ceiling": 24 * GIB, "share": 0.875})
 
 
 async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
@@ -46,7 +47,7 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
     async with app_with(engine).run_test(size=WIDE) as pilot:
         await until_shown(pilot, "ready", "mem ▓░░░░░ 5.5 GB of 24 GB")
         assert "! mem" not in screen_text(pilot)
-        engine.say(PressureChanged(PressureLevel.TIGHT, PressureLevel.NORMAL, FIGURES, TIGHT))
+        engine.say(PressureChanged(PressureLevel.TIGHT, PressureLevel.NORMAL, FIGURES, SCARCE))
         await until_shown(pilot, "! mem ▓▓▓▓▓░ 21 GB of 24 GB", "! Memory is tight (21 GB of 24 GB")
         engine.say(MemoryReport(FIGURES, PressureLevel.NORMAL))
         await until_gone(pilot, "! mem")
@@ -56,20 +57,20 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=WIDE) as pilot:
         await until_shown(pilot, "ready")
-        engine.say(MemoryFreed(GIB, "What was read of other conversations was dropped."))
-        await until_shown(pilot, "What was read of other conversations was dropped.")
-        engine.say(Unloaded("draft", GIB, "draft was unloaded, 0.4 GB.\x1b[2J"))
-        await until_shown(pilot, "draft was unloaded, 0.4 GB.")
+        engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
+        await until_shown(pilot, "The draft's cache was dropped to free memory (1 GB).")
+        engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
+        await until_shown(pilot, "was unloaded (1 GB), because memory is tight.")
         assert "\x1b" not in screen_text(pilot)
         engine.say(Reloaded("draft", GIB, 0.4))
-        await until_gone(pilot, "draft was unloaded")
+        await until_gone(pilot, "was unloaded")
 
 
 async def test_what_failed_in_the_background_is_said() -> None:
     engine = FakeEngine()
     async with app_with(engine).run_test(size=WIDE) as pilot:
         await until_shown(pilot, "ready")
-        engine.say(EngineWarning("Background reading stopped (\x1b[2Jbroken)."))
+        engine.say(EngineWarning(Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "\x1b[2Jbroken"})))
         await until_shown(pilot, "! Background reading stopped (", "broken).")
         assert "\x1b" not in screen_text(pilot)
 
@@ -90,22 +91,22 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
 async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
     kept: bool, tmp_path: Path
 ) -> None:
-    engine = FakeEngine(Story(predicted=True))
+    engine = FakeEngine(Story(failure=does_not_fit()))
     app = kept_app(tmp_path, engine) if kept else unkept_app(engine)
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "There is not enough memory", "Press Enter again to try anyway")
+        await until_shown(pilot, "Reading 118,204 tokens needs", "Press Enter again to try")
         assert not engine.asks[0].skip_memory_check
         await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
         await until(pilot, lambda: len(engine.asks) == 2)
         assert not engine.asks[1].skip_memory_check
-        await until_shown(pilot, "Press Enter again to try anyway")
+        await until_shown(pilot, "Press Enter again to try")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].skip_memory_check
         await until_shown(pilot, "generally available free programs")
-        engine.story = Story(predicted=True)
+        engine.story = Story(failure=does_not_fit())
         await pilot.press("ctrl+r")
         await until_shown(pilot, "Ask again in the same way")
         assert not engine.asks[3].skip_memory_check

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from app.protocol.reasons import Failure, FailureKind, too_long
 from app.protocol.stats import Phase
 from app.sessions.store import Store
 from app.ui.attach.chips import Chips
@@ -26,9 +27,7 @@ from tests.ui.helpers import (
 )
 
 OTHER = "Pack my box with five dozen liquor jugs.\n" * 2_000
-PROBLEM = "Question and conversation are 53,360 tokens long, and qwen3-8b-4bit takes at most 40,960"
-ADVICE = "start a new conversation, or choose a model with a longer context"
-TOO_LONG = Story(problem=PROBLEM, advice=ADVICE, excess=12_401)
+TOO_LONG = Story(failure=too_long(53_360, "qwen3-8b-4bit", 40_960))
 
 
 def entry(pilot: Pilot[None]) -> Composer:
@@ -149,9 +148,9 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
 
 async def test_an_answer_that_fails_later_stays_where_it_is() -> None:
     """Only what was not begun comes back."""
-    engine = FakeEngine(Story(fails_in=Phase.PREFILL, problem="It broke."))
+    engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=Failure(FailureKind.NO_MODEL)))
     async with app_with(engine).run_test(size=(80, 30)) as pilot:
         await until_shown(pilot, "ready")
         await ask(pilot, engine, "First?")
-        await until_shown(pilot, "✗ It broke.")
+        await until_shown(pilot, "✗ No model is loaded.")
         assert entry(pilot).box.text == ""

@@ -13,6 +13,7 @@ from app.models.library import Library
 from app.protocol.commands import CalibrateCosts, Load
 from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.events import Failed
+from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.ui.models.action_dialog import ActionDialog
@@ -137,7 +138,7 @@ async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> 
 
 async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
-    failure = Failed(None, "There is not enough memory", "choose a smaller model")
+    failure = Failed(None, Failure(FailureKind.OUT_OF_MEMORY, {"loading": True}))
     engine = FakeEngine(load_stories={"big-4bit": LoadStory(failure=failure)})
     async with app(engine).run_test(size=SMALL) as pilot:
         await open_models(pilot, "big-4bit")
@@ -145,8 +146,8 @@ async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: He
         await do(pilot, "Load now")
         await until_shown(
             pilot,
-            "big-4bit + small-4bit was not loaded. There is not enough memory. Choose",
-            "first-draft is loaded again.",
+            "big-4bit + small-4bit was not loaded. The machine ran out of memory. Close",
+            "first + first-draft is loaded",
         )
         assert [load.names for load in engine.sent(Load) if isinstance(load, Load)] == [
             ("first", "first-draft"),
@@ -239,10 +240,10 @@ async def test_a_first_pair_that_is_damaged_is_said_and_not_loaded(
 
 async def test_the_first_pair_may_fail_and_another_be_chosen(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
-    failure = Failed(None, "The folder holds no model", "choose another one")
+    failure = Failed(None, Failure(FailureKind.LOADING_STOPPED))
     engine = FakeEngine(load_stories={"first": LoadStory(failure=failure)})
     async with app(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, failure.problem)
+        await until_shown(pilot, "Loading was stopped")
         await pilot.press("ctrl+l")
         await until_shown(pilot, "big-4bit")
         await choose(pilot, "big")

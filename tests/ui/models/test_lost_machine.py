@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 
 from app.protocol.commands import Load
 from app.protocol.events import HostsLost, LoadingAlone, PairLost
+from app.protocol.reasons import Failure, FailureKind
 from tests.fakes import FakeEngine
 from tests.ui.helpers import until, until_shown
 from tests.ui.models.conftest import BIG, OTHER
@@ -17,8 +18,12 @@ from tests.ui.models.test_machines import LARGE, FakeMachines
 
 pytestmark = pytest.mark.asyncio
 
-LOST = "studio.local does not answer any more (gone)"
-ADVICE = "start the worker again and load the model again, or choose a smaller one"
+LOST = "studio.local no longer responds (gone)"
+MACHINE = Failure(FailureKind.MACHINE_LOST, {"machine": "studio.local", "error": "gone"})
+ALONE = Failure(
+    FailureKind.NOT_LOADED_ALONE,
+    {"lost": MACHINE.to_plain(), "model": "big-4bit", "error": "no room"},
+)
 
 
 async def spread(pilot: Pilot[None]) -> Any:
@@ -41,12 +46,12 @@ async def test_without_any_pair_it_says_what_to_do_and_the_same_one_loads_again(
     engine = FakeEngine()
     async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
         loader = await spread(pilot)
-        engine.say(LoadingAlone(LOST))
+        engine.say(LoadingAlone(MACHINE))
         await until_shown(pilot, f"{LOST}. Loading big-4bit on this machine…")
         assert loader.busy
-        engine.say(PairLost(LOST, ADVICE))
-        await until_shown(pilot, f"! {LOST}. Start the worker again", "(Ctrl+L)")
-        await until_shown(pilot, f"✗ {LOST}.")
+        engine.say(PairLost(ALONE))
+        await until_shown(pilot, f"! {LOST}, and big-4bit does not load", "(Ctrl+L)")
+        await until_shown(pilot, f"✗ {LOST}, and")
         assert loader.failed
         assert not loader.status_text
         await spread(pilot)
@@ -60,9 +65,9 @@ async def test_while_it_is_loaded_here_questions_wait(app: Make, here: Here) -> 
     engine = FakeEngine()
     async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
         loader = await spread(pilot)
-        engine.say(LoadingAlone(LOST))
+        engine.say(LoadingAlone(MACHINE))
         await until(pilot, lambda: pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
-        engine.say(HostsLost(None, f"{LOST}, so big-4bit continues on this machine alone."))
+        engine.say(HostsLost(None, MACHINE, "big-4bit"))
         await until_shown(pilot, "so big-4bit continues on this machine alone.")
         assert not loader.busy
         assert loader.load.hosts is None
@@ -77,8 +82,8 @@ async def test_another_pair_that_is_being_loaded_stays_the_one_that_is_shown(
         loader = await spread(pilot)
         engine.step_load = True
         await loader.load_pair(OTHER, None, lambda: pilot.app._library().cache)  # type: ignore[attr-defined]
-        engine.say(LoadingAlone(LOST))
-        engine.say(HostsLost(None, f"{LOST}, so big-4bit continues on this machine alone."))
+        engine.say(LoadingAlone(MACHINE))
+        engine.say(HostsLost(None, MACHINE, "big-4bit"))
         await until_shown(pilot, "continues on this machine alone.")
         assert loader.status_text.startswith("Loading other"), loader.status_text
         engine.finish()
@@ -93,7 +98,7 @@ async def test_going_back_goes_to_this_machine_alone(app: Make, here: Here) -> N
     async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
         loader = await spread(pilot)
         engine.step_load = True
-        engine.say(LoadingAlone(LOST))
+        engine.say(LoadingAlone(MACHINE))
         await until(pilot, lambda: loader.busy)
         await loader.load_pair(OTHER, None, lambda: pilot.app._library().cache)  # type: ignore[attr-defined]
         assert loader.changing, "another pair can be loaded instead"

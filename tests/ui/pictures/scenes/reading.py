@@ -85,11 +85,11 @@ async def trouble(stage: Stage) -> None:
         await stage.idle()
         await stage.shown("the text so far stays")
         await stage.take("stopped")
-        stage.engine.story = story(falls_back="The draft ran out of memory while scoring.")
+        stage.engine.story = story(falls_back="the draft's attention cannot be observed")
         await stage.ask("And who must offer it?")
         stage.engine.advance_to(lambda e: at(e, Phase.PREFILL, 0.5))
         stage.now += 4.0
-        await stage.shown("ran out of memory while")
+        await stage.shown("cannot be observed")
         await stage.take("falling-back")
         stage.engine.finish()
         await stage.idle()
@@ -100,7 +100,7 @@ async def trouble(stage: Stage) -> None:
         stage.now += 5.0
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("failed", "not enough memory")
+        await stage.shown("failed", "Memory was nearly used up")
         await stage.take("failed")
 
 

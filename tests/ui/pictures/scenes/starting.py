@@ -10,6 +10,7 @@ from app.models.fit import mac_with
 from app.models.recommendation import recommend
 from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Role
+from app.protocol.reasons import Failure, FailureKind
 from app.sessions import records
 from app.sessions.store import Store
 from app.ui.app import SpecchatApp
@@ -21,8 +22,10 @@ from tests.ui.pictures.stage import Stage
 CRASH = "specchat was killed, perhaps because memory ran out. Nothing you wrote is lost."
 MISSING = Failed(
     None,
-    "The target model's folder holds no weights: 'model.safetensors' is missing",
-    "download it again with `specchat models pull`",
+    Failure(
+        FailureKind.MODEL_UNREADABLE,
+        {"folder": "models/qwen3-8b-4bit", "error": "'model.safetensors' is missing"},
+    ),
 )
 
 
@@ -58,11 +61,11 @@ def welcoming(app: SpecchatApp) -> None:
 
 async def trouble(stage: Stage) -> None:
     async with stage.opened(FakeEngine(load_story=LoadStory(failure=MISSING))):
-        await stage.shown("holds no weights")
+        await stage.shown("is missing")
         await stage.take("no-model")
     reason = "its rotary positions cannot be set from outside"
     async with stage.opened(FakeEngine(load_story=LoadStory(dense_only=reason))):
-        await stage.shown("reads in full only:")
+        await stage.shown("Sparse reading is not supported:")
         await stage.take("full-only")
     with Store(stage.home / "data"):  # the first specchat
         async with stage.opened():

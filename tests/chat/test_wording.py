@@ -6,16 +6,31 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from app.chat.wording import (
+    FAILURES,
+    activity,
+    failure,
+    reading_details,
+    reading_line,
+    reason,
+    reasons,
+    unsure_note,
+)
 from app.protocol.options import Mode
+from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading, Statistics
-from app.protocol.wording import activity, reading_details, reading_line, unsure_note
 
+NAMES = st.sampled_from(
+    ["error", "failure", "kind", "data", "names", "keep", "needed", "free", "lost", "reading"]
+)
 STATISTICS = Statistics(
     reading=Reading.SPARSE,
     mode=Mode.AUTO,
     keep_ratio=0.12,
-    reason="Sparse is expected in 3.2 s, full in 41 s.",
+    reasons=(Reason(ReasonCode.FASTER, {"sparse": 3.2, "full": 41.0}),),
     prompt_tokens=25_000,
     eligible_tokens=24_900,
     read_tokens=1_000,
@@ -82,8 +97,9 @@ def test_what_is_not_known_has_no_line() -> None:
 
 
 def test_a_failure_of_sparse_reading_is_the_reason() -> None:
-    fallback = replace(STATISTICS, **FULL, fallback="The draft ran out of memory.")
-    assert dict(reading_details(fallback))["Why"] == "The draft ran out of memory."
+    failed = Reason(ReasonCode.SPARSE_FAILED, {"error": "no draft"})
+    why = dict(reading_details(replace(STATISTICS, **FULL, fallback=failed)))["Why"]
+    assert why == "Sparse reading failed (no draft), so everything was read."
 
 
 @pytest.mark.parametrize(
@@ -108,3 +124,72 @@ def test_what_is_done_now_is_said_in_plain_words() -> None:
     assert activity(Phase.PREFILL, Reading.SPARSE, 0.04) == "Reading 4% of the text"
     for phase in Phase:
         assert activity(phase, Reading.SPARSE)
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(data=st.dictionaries(NAMES, plain, max_size=4))
+def test_what_a_damaged_store_holds_is_said_as_far_as_it_goes(data: dict[str, Any]) -> None:
+    for kind in FailureKind:
+        assert isinstance(failure(Failure(kind, data)).text, str)
+    for code in ReasonCode:
+        assert reason(Reason(code, data))
+
+
+DATA: dict[str, Any] = {
+    "error": "no route",
+    "system": "Impacting Interactivity",
+    "lost": Failure(FailureKind.MACHINE_LOST, {"machine": "studio", "error": "gone"}).to_plain(),
+    "rule": "no system",
+    "names": ["top_k"],
+    "estimated": True,
+    "timed": False,
+    "all": True,
+    "saved": True,
+    **dict.fromkeys(("model", "machine", "folder", "package", "own", "other", "words"), "name"),
+    **dict.fromkeys(("problem", "advice"), "name"),
+    **dict.fromkeys(("keep", "wanted", "share", "change", "sparse", "full", "seconds"), 0.5),
+    **dict.fromkeys(("tokens", "context", "highest", "letters", "bits", "layers", "machines"), 5),
+    **dict.fromkeys(("cached", "reading", "needed", "free", "freed", "used", "ceiling"), 5),
+    "rate": 5,
+}
+
+
+def test_every_code_has_its_words() -> None:
+    """With all of its data none falls back to its name."""
+    assert failure(Failure(FailureKind.NO_WORKER, {})).problem == "No worker"
+    for kind in FailureKind:
+        words = failure(Failure(kind, DATA))
+        for text, known in zip(words, FAILURES[kind], strict=True):
+            assert text == known or text not in ("", kind.replace("_", " ").capitalize()), kind
+    for code in ReasonCode:
+        said = reason(Reason(code, DATA))
+        assert said != code.replace("_", " ").capitalize(), code
+        if code not in (ReasonCode.MEMORY_SHARE, ReasonCode.SWAPPING, ReasonCode.OTHER_PROGRAMS):
+            assert said.endswith((".", "!")), said
+
+
+def test_what_does_not_fit_is_said_with_what_would() -> None:
+    data = {"reading": 12_000, "needed": 8 << 30, "free": 5 << 30}
+    options = {"sparse": True, "keep": 12, "full_tokens": 4_000}
+    assert failure(Failure(FailureKind.NOT_ENOUGH_MEMORY, data | options)).sentence == (
+        "Reading 12,000 tokens needs about 8 GB, and 5 GB is free: lower keep to 12 % or less, or"
+        " attach less, 4,000 tokens can be read in full, or close other programs, or choose a"
+        " smaller model."
+    )
+    only_sparse = reason(Reason(ReasonCode.ONLY_SPARSE_FITS, data))
+    assert only_sparse.endswith("and 5 GB is free, so only a part of it is read.")
+
+
+def test_the_keep_is_said_with_what_limits_it() -> None:
+    chosen = Reason(ReasonCode.KEEP_CHOSEN, {"keep": 0.12})
+    limited = Reason(ReasonCode.KEEP_LIMITED, {"wanted": 0.12, "keep": 0.05, "timed": True})
+    assert reasons((chosen, limited)) == (
+        "Keep 12% chosen from the scores. The scores ask for keep 12%, but the time you set has"
+        " room for 5%."
+    )

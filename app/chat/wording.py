@@ -1,0 +1,686 @@
+"""The sentences for codes: why something failed, why a prompt was read as it was, and what else the
+engine reports. The screen, the commands, the server and exports all take them from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from string import Formatter
+from typing import Any, NamedTuple
+
+from app.protocol.cost_model import format_seconds
+from app.protocol.events import (
+    EngineWarning,
+    Event,
+    Failed,
+    FellBackToDense,
+    Finished,
+    GpuLost,
+    HostsLost,
+    LoadingAlone,
+    MemoryFreed,
+    PairLost,
+    Planned,
+    PressureChanged,
+    SnapshotFailed,
+    SnapshotRestored,
+    Unloaded,
+)
+from app.protocol.generation_config import BOUNDS, FILE_NAME
+from app.protocol.memory import PressureLevel, format_bytes
+from app.protocol.prompt import TemplateRule
+from app.protocol.reasons import (
+    Data,
+    Failure,
+    FailureKind,
+    Reason,
+    ReasonCode,
+    failure_from_plain,
+)
+from app.protocol.stats import Phase, Reading, Statistics
+from app.util import formatting
+
+MIN_REUSED_FRACTION = 0.005
+"""A smaller share of the prompt, such as the chat template, is not worth a word."""
+MIN_PHASE_SECONDS = 0.05
+"""Shorter phases are shown without their time."""
+PHASES = "Phases"
+"""The label of the phases, which the screen shows with marks instead."""
+
+ACTIVITIES = {
+    Phase.WAIT: "Waiting for other work to finish",
+    Phase.RESTORE: "Loading what was read before",
+    Phase.RETRIEVE: "Choosing files",
+    Phase.TOKENISE: "Preparing the text",
+    Phase.LOAD: "Loading the model",
+    Phase.SCORE: "Looking for what matters",
+    Phase.LOOKAHEAD: "Looking for what matters",
+    Phase.SELECT: "Choosing what to read",
+    Phase.DECODE: "Answering",
+}
+"""What happens in a phase; what PREFILL does depends on how the prompt is read."""
+COUNTED = {Phase.RETRIEVE: "files", Phase.SCORE: "tokens", Phase.PREFILL: "tokens"}
+"""What is counted while a phase runs."""
+
+
+def reading_line(statistics: Statistics) -> str:
+    """How much was read and how soon the first word came: `Read 4% in 3.2 s`, or `Read 4% (1% new)
+    in 0.8 s` where the rest was in the cache before."""
+    if statistics.ttft <= 0:
+        return "Stopped before the first word"
+    amount = read_amount(statistics)
+    if statistics.reused_tokens >= MIN_REUSED_FRACTION * statistics.prompt_tokens:
+        new = max(0, statistics.read_tokens - statistics.reused_tokens) / statistics.prompt_tokens
+        amount += f" ({formatting.percent(new)} new)" if new else " (nothing new)"
+    return f"Read {amount} in {formatting.seconds(statistics.ttft)}"
+
+
+def read_amount(statistics: Statistics) -> str:
+    """`4%` or `everything`: how much of the prompt the target knows, read now or before."""
+    fraction = formatting.percent(statistics.read_fraction)
+    return "everything" if statistics.read_everything else fraction
+
+
+def unsure_note(statistics: Statistics | None) -> str:
+    """What is said of an answer that the model was far less sure of than usual, else nothing."""
+    if statistics is None or not statistics.unsure:
+        return ""
+    return f"Less sure than usual, having read {read_amount(statistics)}"
+
+
+def activity(phase: Phase | None, reading: Reading | None, share: float | None = None) -> str:
+    """What a turn does now. `share` is the part of the prompt that is read, if it is known."""
+    if phase is None:
+        return "Getting ready"
+    if phase is not Phase.PREFILL:
+        return ACTIVITIES[phase]
+    if reading is Reading.DENSE:
+        return "Reading everything"
+    return "Reading" if share is None else f"Reading {formatting.percent(share)} of the text"
+
+
+def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str, str]]:
+    """Everything else that is known of a turn: a label and a text for each fact. `read_on` is how
+    many passages were read while the answer was written."""
+    sparse = statistics.reading is Reading.SPARSE
+    read = f"{statistics.read_tokens:,} of {statistics.prompt_tokens:,} tokens"
+    rows = [("Read", f"{read}, {'sparse' if sparse else 'in full'}")]
+    if statistics.reused_tokens:
+        rows.append(reused(statistics.reused_tokens))
+    if statistics.recalled_tokens:
+        rows.append(("Recalled", f"{statistics.recalled_tokens:,} tokens skipped in earlier turns"))
+    if read_on:
+        rows.append(("Read on", f"{formatting.plural(read_on, 'passage')} while it wrote"))
+    keep = f", keep {formatting.keep(statistics.keep_ratio)}" if sparse else ""
+    rows.append(("Mode", f"{statistics.mode}{keep}"))
+    if statistics.ttft > 0:
+        rows.append(("First word", f"after {formatting.seconds(statistics.ttft)}"))
+    rows.append((PHASES, _phase_times(statistics)))
+    rows += _answer_details(statistics)
+    rows.append(("Memory", f"peak {format_bytes(statistics.peak_bytes)}"))
+    why = reasons(statistics.reasons)
+    rows.append(("Why", why if statistics.fallback is None else reason(statistics.fallback)))
+    return [(label, text) for label, text in rows if text or label == PHASES]
+
+
+def reused(tokens: int) -> tuple[str, str]:
+    return "Reused", f"{formatting.plural(tokens, 'token')} that were cached before"
+
+
+def _answer_details(statistics: Statistics) -> list[tuple[str, str]]:
+    wrote = formatting.plural(statistics.generated_tokens, "token")
+    if statistics.decode_rate:
+        spent = formatting.seconds(statistics.decode_seconds)
+        wrote += f" in {spent}, {statistics.decode_rate:.0f} a second"
+    rows = [("Answer", wrote)]
+    if statistics.proposed_tokens:
+        rows.append(("Proposed", _proposals(statistics)))
+    if statistics.confidence is not None:
+        unsure = ", less than usual for these models" if statistics.unsure else ""
+        sure = formatting.percent(statistics.confidence)
+        rows.append(("Certainty", f"mean token probability {sure}{unsure}"))
+    return rows
+
+
+def _phase_times(statistics: Statistics) -> str:
+    """`tokenise, score 0.8 s, prefill 0.9 s`."""
+    return ", ".join(
+        f"{part.phase} {formatting.seconds(part.seconds)}"
+        if part.seconds >= MIN_PHASE_SECONDS
+        else part.phase
+        for part in statistics.phases
+    )
+
+
+def _proposals(statistics: Statistics) -> str:
+    """How many tokens were proposed, how many were right, and what that made faster."""
+    steps = statistics.verified_steps
+    text = (
+        f"{formatting.plural(statistics.proposed_tokens, 'token')}"
+        f" in {formatting.plural(steps, 'step')}:"
+        f" {formatting.percent(statistics.accepted_tokens / statistics.proposed_tokens)} right,"
+        f" {statistics.accepted_tokens / max(steps, 1):.1f} a step"
+    )
+    if statistics.is_sped_up:
+        text += f"; {statistics.decode_rate:.0f} a second instead of {statistics.plain_rate:.0f}"
+    return text
+
+
+# ---------------------------------------------------------------------------- failures
+
+
+class Words(NamedTuple):
+    """What went wrong (capitalised, without a full stop), and what to do about it (lower case,
+    without a full stop)."""
+
+    problem: str
+    advice: str
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.problem}: {self.advice}."
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """Each by itself."""
+        return _with_full_stop(self.problem), _with_full_stop(capitalised(self.advice))
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.sentences)
+
+
+def capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _with_full_stop(text: str) -> str:
+    """`text` with a full stop, unless it already ends like a sentence."""
+    return text if not text or text[-1] in ".!?…" else text + "."
+
+
+def failure(failed: Failure) -> Words:
+    """Words for a failure. Never raises: what a store or a file lacks is not said."""
+    problem, advice = FAILURES[failed.kind]
+    return Words(_say(problem, failed.kind, failed.data), _say(advice, failed.kind, failed.data))
+
+
+def problem(failed: Failure) -> str:
+    return failure(failed).problem
+
+
+def reason(why: Reason) -> str:
+    """A whole sentence. Never raises."""
+    return _say(REASONS[why.code], why.code, why.data)
+
+
+def reasons(all_of_them: Iterable[Reason]) -> str:
+    """One sentence after another."""
+    return " ".join(map(reason, all_of_them))
+
+
+class _Formatter(Formatter):
+    """As `str.format`, with formats for `bytes`, `seconds` and `percent`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        match format_spec:
+            case "bytes":
+                return format_bytes(value)
+            case "seconds":
+                return format_seconds(value)
+            case "percent":
+                return f"{value:.0%}"
+            case _:
+                return str(super().format_field(value, format_spec))
+
+
+_FORMATTER = _Formatter()
+_Wording = str | Callable[[Data], str]
+"""A text with the names of data in braces, or what makes one."""
+
+
+def _say(wording: _Wording, code: str, data: Data) -> str:
+    try:
+        return wording(data) if callable(wording) else _FORMATTER.vformat(wording, (), data)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError):
+        return code.replace("_", " ").capitalize()
+
+
+def cause(data: Data) -> str:
+    """What the engine's `cause_of` found, a clause."""
+    if (plain := data.get("failure")) is None:
+        return str(data["error"])
+    known = failure_from_plain(plain)
+    return _CLAUSES.get(known.kind) or problem(known)
+
+
+_CLAUSES = {
+    FailureKind.OUT_OF_MEMORY: "memory ran out",
+    FailureKind.GPU_LOST: "the system stopped its work on the GPU",
+}
+
+
+def _shortage(data: Data) -> str:
+    """`Reading 12,000 tokens needs about 8 GB, and 5 GB is free`."""
+    needed, free = format_bytes(data["needed"]), format_bytes(data["free"])
+    if "loading" in data:
+        what = f"Loading {data['loading']}"
+    elif "scoring" in data:
+        what = f"Scoring {data['scoring']:,} tokens"
+    else:
+        what = f"Reading {data['reading']:,} tokens"
+    return f"{what} needs about {needed}, and {free} is free"
+
+
+def _shortage_advice(data: Data) -> str:
+    if "sparse" not in data:
+        return _CLOSE if "loading" in data else _LOWER_KEEP
+    options = []
+    if "keep" in data:
+        how = "lower keep to" if data["sparse"] else "read it sparsely, at keep"
+        options.append(f"{how} {data['keep']} % or less")
+    if "full_tokens" in data:
+        options.append(f"attach less, {data['full_tokens']:,} tokens can be read in full")
+    return ", or ".join([*options, _CLOSE])
+
+
+def _too_long(data: Data) -> str:
+    about = "about " if data["estimated"] else ""
+    return (
+        f"Question and conversation are {about}{data['tokens']:,} tokens long, and"
+        f" {data['model']} takes at most {data['context']:,}"
+    )
+
+
+def _machine_lost(data: Data) -> str:
+    who = data["machine"] or "The shard on this machine"
+    return f"{who} no longer responds ({cause(data)})"
+
+
+def _shard_failed(data: Data) -> str:
+    where = "" if data["machine"] is None else f"On {data['machine']}: "
+    return where + cause(data)
+
+
+def _shard_advice(data: Data) -> str:
+    plain = data.get("failure")
+    if plain is None or (known := failure_from_plain(plain)).kind in _CLAUSES:
+        return "check that the machines reach each other, and try again"
+    return failure(known).advice
+
+
+def _not_alone(data: Data) -> str:
+    lost = problem(failure_from_plain(data["lost"]))
+    return f"{lost}, and {data['model']} does not load on this machine alone ({cause(data)})"
+
+
+_CLOSE = "close other programs, or choose a smaller model"
+_LOWER_KEEP = "close other programs, lower keep, or choose a smaller model"
+_CHOOSE_ANOTHER = "choose another model"
+_DOWNLOAD = "choose another model, or download it again"
+_INSIDE = "Something went wrong inside specchat"
+
+FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
+    FailureKind.INTERNAL: (
+        lambda data: f"{_INSIDE} ({data['error']})" if data.get("error") else _INSIDE,
+        "try again",
+    ),
+    FailureKind.OUT_OF_MEMORY: (
+        "The machine ran out of memory",
+        lambda data: _CLOSE if data.get("loading") else _LOWER_KEEP,
+    ),
+    FailureKind.GPU_LOST: (
+        "The system stopped specchat's work on the GPU ({system}), which only a new process can use"
+        " again",
+        "ask again once specchat has restarted",
+    ),
+    FailureKind.MLX_MISSING: (
+        "MLX cannot be loaded ({error})",
+        "run `specchat doctor` to see what is missing",
+    ),
+    FailureKind.SERVER_STOPPED: ("Server stopped", "ask again once it runs"),
+    FailureKind.NEVER_ANSWERED: ("specchat ended before it was answered", "ask it again"),
+    FailureKind.NO_MODEL: ("No model is loaded", "load a model first"),
+    FailureKind.NOT_ENOUGH_MEMORY: (_shortage, _shortage_advice),
+    FailureKind.MEMORY_EXHAUSTED: (
+        "Memory was nearly used up, so reading was stopped",
+        "lower keep, close other programs, or choose a smaller model",
+    ),
+    FailureKind.PROMPT_TOO_LONG: (
+        _too_long,
+        "start a new conversation, or choose a model with a longer context",
+    ),
+    FailureKind.UNKNOWN_TOKENS_BIASED: (
+        "`logit_bias` names tokens that the model does not have",
+        "use numbers from 0 to {highest:,}",
+    ),
+    FailureKind.TEMPLATE_FAILED: ("This model's chat template failed ({error})", _CHOOSE_ANOTHER),
+    FailureKind.TEMPLATE_DROPS_MESSAGES: (
+        "This model's chat template does not include every message once and in order",
+        _CHOOSE_ANOTHER,
+    ),
+    FailureKind.TOKENIZER_UNUSABLE: (
+        "This model's tokenizer has no tokenizer.json to work with",
+        _CHOOSE_ANOTHER,
+    ),
+    FailureKind.TOKENIZER_FAILED: ("This model's tokenizer failed ({error})", _CHOOSE_ANOTHER),
+    FailureKind.TOKENIZER_DROPS_TEXT: (
+        "This model's tokenizer drops {letters:,} letters of a text",
+        _CHOOSE_ANOTHER,
+    ),
+    FailureKind.TOKENS_UNKNOWN: (
+        "This model's tokenizer has tokens that the model does not know",
+        _CHOOSE_ANOTHER,
+    ),
+    FailureKind.TOKENS_OUT_OF_RANGE: (
+        "This model has tokens 0 to {highest:,} only",
+        _CHOOSE_ANOTHER,
+    ),
+    FailureKind.NOT_THE_USERS: ("The last message must be the user's", _CHOOSE_ANOTHER),
+    FailureKind.LOADING_STOPPED: ("Loading was stopped", "load it again"),
+    FailureKind.MODEL_NOT_LOADED: (
+        "The model in {folder} could not be loaded ({error})",
+        _DOWNLOAD,
+    ),
+    FailureKind.TOKENIZER_NOT_LOADED: (
+        "The tokenizer of the model in {folder} could not be loaded ({error})",
+        _DOWNLOAD,
+    ),
+    FailureKind.PACKAGE_MISSING: (
+        "The model in {folder} could not be loaded (mlx-lm's code for this architecture needs a"
+        " package that is not installed)",
+        _CHOOSE_ANOTHER,
+    ),
+    FailureKind.MODEL_UNREADABLE: ("The model in {folder} could not be read ({error})", _DOWNLOAD),
+    FailureKind.MODEL_CANNOT_RUN: ("The model in {folder} cannot run here ({error})", _DOWNLOAD),
+    FailureKind.WEIGHTS_DAMAGED: (
+        "The weights of the model in {folder} are damaged, some are not numbers",
+        _DOWNLOAD,
+    ),
+    FailureKind.CACHE_NOT_QUANTISABLE: (
+        "The cache of {model} cannot be quantised to {bits} bits: {error}",
+        "turn KV quantisation off",
+    ),
+    FailureKind.NO_SHARDING: (
+        "{model} cannot be spread over machines: mlx-lm has no sharding for its architecture",
+        "load it on one machine, or choose another model",
+    ),
+    FailureKind.LAYERS_INDIVISIBLE: (
+        lambda data: (
+            f"The layers of {data['model']} cannot be divided by {data['machines']} machines"
+            + (f" ({data['error']})" if "error" in data else "")
+        ),
+        "use another number of machines, or choose another model",
+    ),
+    FailureKind.LAYERS_LOST: ("mlx-lm lost layers of {model} while it divided them", _DOWNLOAD),
+    FailureKind.NO_PIPELINE: (
+        "The layers of {model} cannot be split: mlx-lm has no pipeline for its architecture",
+        "leave --split out, or choose another model",
+    ),
+    FailureKind.WRONG_SPLIT: (
+        "{model} has {layers} layers for {machines} machines",
+        "give --split {machines} numbers whose sum is {layers}",
+    ),
+    FailureKind.MACHINES_NOT_READY: (
+        "The machines were not ready after {seconds:.0f} seconds",
+        "look at the terminals of their workers, and try again",
+    ),
+    FailureKind.VERSIONS_DIFFER: (
+        "{machine} has {package} {other}, and this machine {own}",
+        "install the same versions on both",
+    ),
+    FailureKind.NO_WORKER: (
+        "{machine} does not answer as a specchat worker ({error})",
+        "run `specchat worker` there, and use the line that it prints",
+    ),
+    FailureKind.WORKER_GONE: ("{machine} no longer responds ({error})", "start its worker again"),
+    FailureKind.WORKER_REFUSES: (
+        "{machine} cannot help: {problem}",
+        lambda data: data.get("advice") or "look at its worker's terminal",
+    ),
+    FailureKind.SHARD_FAILED: (_shard_failed, _shard_advice),
+    FailureKind.MACHINE_LOST: (
+        _machine_lost,
+        "start its worker again, and load the model again",
+    ),
+    FailureKind.RING_BROKEN: (
+        "The machines no longer reach each other over MLX's ring ({error})",
+        "check the cable or the network between them, and load the model again",
+    ),
+    FailureKind.NOT_LOADED_ALONE: (
+        _not_alone,
+        "start the worker again and load the model again, or choose a smaller one",
+    ),
+}
+"""By kind, what went wrong and what to do, with the names of the data."""
+
+# ---------------------------------------------------------------------------- reasons
+
+
+def _read_elsewhere(data: Data) -> str:
+    names = data["names"]
+    what, again = f"{len(names)} documents were", "they are"
+    if len(names) == 1:
+        what, again = f"{names[0]} was", "it is"
+    return f"{what} read in another conversation, but after other text, so {again} read again."
+
+
+def _cache_damaged(data: Data) -> str:
+    what = " and ".join(f"the {name}'s cache was damaged ({how})" for name, how in data.items())
+    return f"{capitalised(what)}, so it was dropped, and its tokens are read again."
+
+
+def _snapshot_failed(data: Data) -> str:
+    again = "so a later start reads the tokens again"
+    if "failure" in data:
+        return f"Saving the cache failed ({cause(data)}), {again}."
+    folder = f"check that '{data['folder']}' is writable and has free space"
+    return f"Saving the cache failed ({data['error']}), {again}: {folder}."
+
+
+def _saves_nothing(data: Data) -> str:
+    what = "sparse reading" if data["keep"] is None else f"keep {data['keep']:.0%}"
+    return f"Everything is already read and cached: {what} would save nothing."
+
+
+def _sparse_requested(data: Data) -> str:
+    at_keep = "" if data["keep"] is None else f" at keep {data['keep']:.0%}"
+    return f"Sparse reading{at_keep} was requested."
+
+
+def _keep_limited(data: Data) -> str:
+    limit = "the time you set" if data["timed"] else "memory"
+    return (
+        f"The scores ask for keep {data['wanted']:.0%}, but {limit} has room for"
+        f" {data['keep']:.0%}."
+    )
+
+
+def ignored_values(names: Sequence[str]) -> str:
+    """One sentence about values of a model's own sampling that cannot be used."""
+    listed = " and ".join(
+        f"{name} (it must be from {BOUNDS[name][0]:g} to {BOUNDS[name][1]:,.7g})" for name in names
+    )
+    return f"The model's {FILE_NAME} has an unusable {listed}, which is ignored."
+
+
+_TEMPLATE_RULES = {
+    TemplateRule.ALTERNATING: "This model's chat template wants questions and answers to alternate,"
+    " so messages of the same role in a row are joined.",
+    TemplateRule.SYSTEM_FIRST: "This model's chat template takes a system prompt only at the start,"
+    " so a later one is put at the beginning of the question after it.",
+    TemplateRule.NO_SYSTEM: "This model's chat template takes no system prompt, so it is put at the"
+    " beginning of the question after it.",
+    TemplateRule.QUESTION_FIRST: "This model's chat template wants a question first, so an empty"
+    " one is put before the answer that begins the conversation.",
+}
+"""What is said of messages that were rearranged."""
+
+REASONS: dict[ReasonCode, _Wording] = {
+    ReasonCode.FULL_REQUESTED: "Full reading was requested.",
+    ReasonCode.SPARSE_REQUESTED: _sparse_requested,
+    ReasonCode.CACHED_STAYS: "{tokens:,} tokens were cached already and stay.",
+    ReasonCode.NOTHING_TO_SKIP: "There is no document or history to skip.",
+    ReasonCode.ALL_CACHED: "Everything is already read and cached.",
+    ReasonCode.SAVES_NOTHING: _saves_nothing,
+    ReasonCode.NEEDS_EVERY_TOKEN: (
+        "The question’s words (“{words}”) ask for every token, so everything is read."
+    ),
+    ReasonCode.SPARSE_FROM: "Sparse from {tokens:,} tokens on, as requested.",
+    ReasonCode.FULL_BELOW: "Full below {tokens:,} tokens, as requested.",
+    ReasonCode.FEW_TO_SKIP: (
+        "Fewer than {tokens:,} tokens could be skipped, so everything is read."
+    ),
+    ReasonCode.FASTER: "Sparse is expected in {sparse:seconds}, full in {full:seconds}.",
+    ReasonCode.QUICK_IN_FULL: (
+        "Full reading is expected in {full:seconds}: too quick to skip anything."
+    ),
+    ReasonCode.LITTLE_SAVED: (
+        "Sparse is expected in {sparse:seconds}, full in {full:seconds}: too little is saved to"
+        " skip anything."
+    ),
+    ReasonCode.RELEVANT_ONLY: "Only what matters for the question is read.",
+    ReasonCode.ONLY_SPARSE_FITS: (lambda data: f"{_shortage(data)}, so only a part of it is read."),
+    ReasonCode.CONTINUED: "The answer is continued where it stopped.",
+    ReasonCode.READ_ELSEWHERE: _read_elsewhere,
+    ReasonCode.KEEP_CHOSEN: "Keep {keep:percent} chosen from the scores.",
+    ReasonCode.KEEP_LIMITED: _keep_limited,
+    ReasonCode.RE_READ: "Re-read from scratch (faster than reusing {cached:,} cached tokens).",
+    ReasonCode.CANNOT_INSERT: (
+        "This model cannot insert skipped text, so none is recalled while it writes."
+    ),
+    ReasonCode.NO_MEMORY_TO_READ_ON: (
+        "There is no free memory to recall skipped text while it writes."
+    ),
+    ReasonCode.SPARSE_FAILED: (
+        lambda data: f"Sparse reading failed ({cause(data)}), so everything was read."
+    ),
+    ReasonCode.SELECTION_UNKNOWN: (
+        lambda data: f"What would have been selected is unknown ({cause(data)})."
+    ),
+    ReasonCode.UNSUPPORTED_CACHE: "Sparse reading is not supported: {error}.",
+    ReasonCode.GAPS_FAIL: "Sparse reading is not supported: reading with gaps failed ({error}).",
+    ReasonCode.STEPS_FAIL: (
+        "Sparse reading is not supported: reading several tokens failed ({error})."
+    ),
+    ReasonCode.GAPS_CHANGE_ANSWERS: (
+        "Sparse reading is not supported: with gaps the answers change by {change:percent}."
+    ),
+    ReasonCode.NO_EMBEDDINGS: "Sparse reading needs a draft, because {error}.",
+    ReasonCode.SLOW_BLAS: (
+        "Models on this CPU run many times faster with {package}: install it, and start again."
+    ),
+    ReasonCode.SAMPLING_IGNORED: lambda data: ignored_values(data["names"]),
+    ReasonCode.TEMPLATE_RULE: lambda data: _TEMPLATE_RULES[TemplateRule(data["rule"])],
+    ReasonCode.CACHE_DAMAGED: _cache_damaged,
+    ReasonCode.SNAPSHOT_UNUSABLE: (
+        "The saved cache cannot be used ({error}), so the tokens are read again."
+    ),
+    ReasonCode.SNAPSHOT_FAILED: _snapshot_failed,
+    ReasonCode.BACKGROUND_STOPPED: (
+        lambda data: (
+            f"Background reading stopped ({cause(data)}). It starts again after the next answer."
+        )
+    ),
+    ReasonCode.IDLE_WORK_FAILED: (
+        lambda data: f"Work between two answers failed ({cause(data)}). Nothing is lost."
+    ),
+    ReasonCode.LOADED_ALTERNATELY: (
+        "{model} and {other} do not fit in memory together; they are loaded alternately."
+    ),
+    ReasonCode.UNLOADED_UNDER_PRESSURE: (
+        "{model} was unloaded ({freed:bytes}), because memory is tight."
+    ),
+    ReasonCode.UNLOADED_FOR_OTHER: (
+        "{model} was unloaded ({freed:bytes}), so that {other} has room."
+    ),
+    ReasonCode.CACHES_DROPPED: (
+        lambda data: (
+            f"The cache of {'conversations' if data['all'] else 'other conversations'} was"
+            f" {'saved and dropped' if data['saved'] else 'dropped'} to free memory"
+            f" ({format_bytes(data['freed'])})."
+        )
+    ),
+    ReasonCode.DRAFT_CACHE_DROPPED: (
+        "The draft's cache was dropped to free memory ({freed:bytes})."
+    ),
+    ReasonCode.BACKGROUND_FREED: ("Background reading was stopped to free memory ({freed:bytes})."),
+    ReasonCode.MEMORY_SHARE: "{used:bytes} of {ceiling:bytes}, {share:percent}",
+    ReasonCode.SWAPPING: "{rate:bytes} a second go to swap",
+    ReasonCode.OTHER_PROGRAMS: "other programs use most of it",
+}
+"""By code, a sentence with the names of the data. `model` and `freed` are those of the event, and
+what is scarce is a clause."""
+
+
+# ---------------------------------------------------------------------------- events
+
+
+def notice(
+    event: EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | LoadingAlone,
+) -> str:
+    """What the user is told of an event, in one or two sentences."""
+    match event:
+        case EngineWarning():
+            return reason(event.reason)
+        case MemoryFreed():
+            return reason(_with(event.reason, freed=event.freed_bytes))
+        case Unloaded():
+            return reason(_with(event.reason, model=event.model, freed=event.freed_bytes))
+        case PressureChanged():
+            return _pressure(event)
+        case HostsLost():
+            lost = problem(event.failure)
+            return f"{lost}, so {event.target} continues on this machine alone."
+        case LoadingAlone():
+            return f"{problem(event.failure)}. Loading the target on this machine…"
+
+
+def _with(why: Reason, **data: object) -> Reason:
+    return Reason(why.code, {**why.data, **data})
+
+
+def _pressure(event: PressureChanged) -> str:
+    """What is scarce, and what is done."""
+    level, scarce = event.level, reason(event.reason)
+    if level is PressureLevel.NORMAL:
+        return "Memory pressure is back to normal."
+    if level.severity < event.previous.severity:
+        return f"Memory is less tight ({scarce})."
+    return f"{_TIGHT[level]} ({scarce}): {_RESPONSES[level]}."
+
+
+_TIGHT = {
+    PressureLevel.WARN: "Memory is getting tight",
+    PressureLevel.TIGHT: "Memory is tight",
+    PressureLevel.CRITICAL: "Memory is nearly used up",
+}
+_RESPONSES = {
+    PressureLevel.WARN: "idle caches are dropped, and prompts are read in smaller steps",
+    PressureLevel.TIGHT: "the draft is unloaded until it is needed",
+    PressureLevel.CRITICAL: "the running answer is stopped",
+}
+
+
+def in_words(event: Event) -> dict[str, Any]:
+    """What an event says, for programs that want no codes: beside its fields."""
+    match event:
+        case Failed() | PairLost() | GpuLost():
+            words = failure(event.failure)
+            return {"problem": words.problem, "advice": words.advice, "message": words.sentence}
+        case Planned():
+            return {"reason": reasons(event.reasons)}
+        case Finished(statistics=Statistics() as statistics):
+            return {"reason": reasons(statistics.reasons)}
+        case FellBackToDense() | SnapshotFailed() | SnapshotRestored(reason=Reason()):
+            return {"message": reason(event.reason)} if event.reason is not None else {}
+        case (
+            EngineWarning()
+            | MemoryFreed()
+            | Unloaded()
+            | PressureChanged()
+            | HostsLost()
+            | LoadingAlone()
+        ):
+            return {"message": notice(event)}
+        case _:
+            return {}

@@ -1,0 +1,193 @@
+"""Why something failed, or was done as it was: codes, and data of plain values that JSON can hold.
+
+`app/chat/wording.py` turns them into sentences. Code compares codes only. What comes from outside,
+such as an operating system's message or a file's name, is data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from typing import Any
+
+Data = Mapping[str, Any]
+"""Numbers, texts, truth values, and lists and objects of them."""
+
+
+class FailureKind(StrEnum):
+    """What failed. The data that each needs is named in `wording.FAILURES`."""
+
+    INTERNAL = auto()
+    OUT_OF_MEMORY = auto()
+    """Memory ran out while something ran."""
+    GPU_LOST = auto()
+    """The system stopped this process's work on the GPU: nothing succeeds any more."""
+    MLX_MISSING = auto()
+    SERVER_STOPPED = auto()
+    NEVER_ANSWERED = auto()
+    """The program ended before."""
+
+    NO_MODEL = auto()
+    NOT_ENOUGH_MEMORY = auto()
+    """Predicted not to fit."""
+    MEMORY_EXHAUSTED = auto()
+    """Memory was nearly used up while the prompt was read, so reading was stopped."""
+    PROMPT_TOO_LONG = auto()
+    UNKNOWN_TOKENS_BIASED = auto()
+
+    TEMPLATE_FAILED = auto()
+    TEMPLATE_DROPS_MESSAGES = auto()
+    TOKENIZER_UNUSABLE = auto()
+    TOKENIZER_FAILED = auto()
+    TOKENIZER_DROPS_TEXT = auto()
+    TOKENS_UNKNOWN = auto()
+    """The tokenizer has tokens that the model does not know."""
+    TOKENS_OUT_OF_RANGE = auto()
+    NOT_THE_USERS = auto()
+
+    LOADING_STOPPED = auto()
+    MODEL_NOT_LOADED = auto()
+    TOKENIZER_NOT_LOADED = auto()
+    PACKAGE_MISSING = auto()
+    """mlx-lm's code for the architecture needs it."""
+    MODEL_UNREADABLE = auto()
+    MODEL_CANNOT_RUN = auto()
+    WEIGHTS_DAMAGED = auto()
+    CACHE_NOT_QUANTISABLE = auto()
+    NO_SHARDING = auto()
+    LAYERS_INDIVISIBLE = auto()
+    LAYERS_LOST = auto()
+    NO_PIPELINE = auto()
+    WRONG_SPLIT = auto()
+
+    MACHINES_NOT_READY = auto()
+    VERSIONS_DIFFER = auto()
+    NO_WORKER = auto()
+    WORKER_GONE = auto()
+    WORKER_REFUSES = auto()
+    SHARD_FAILED = auto()
+    """The process of a rank failed before it had loaded."""
+    MACHINE_LOST = auto()
+    RING_BROKEN = auto()
+    NOT_LOADED_ALONE = auto()
+    """A machine is gone without which the target does not load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: FailureKind
+    data: Data = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"kind": str(self.kind), "data": dict(self.data)}
+
+
+def failure_from_plain(plain: Any) -> Failure:
+    """What `to_plain` made. A kind that only a later version knows counts as INTERNAL. Raises
+    TypeError or KeyError."""
+    kind, data = plain["kind"], plain["data"]
+    if not isinstance(kind, str) or not isinstance(data, dict):
+        raise TypeError("not a failure")
+    if kind not in frozenset(FailureKind):
+        return Failure(FailureKind.INTERNAL, {"error": kind})
+    return Failure(FailureKind(kind), data)
+
+
+def too_long(tokens: int, model: str, context: int, estimated: bool = False) -> Failure:
+    """A prompt of so many tokens fills the `context` of a model."""
+    data = {"tokens": tokens, "model": model, "context": context, "estimated": estimated}
+    return Failure(FailureKind.PROMPT_TOO_LONG, data | {"excess_tokens": tokens - context + 1})
+
+
+class EngineFailure(RuntimeError):
+    """An exception whose kind is known."""
+
+    def __init__(self, kind: FailureKind, data: Data | None = None) -> None:
+        self.failure = Failure(kind, data or {})
+        super().__init__(str(kind))
+
+
+class ReasonCode(StrEnum):
+    """Why a prompt is read as it is, and what else happened. The data that each needs is named in
+    `wording.REASONS`."""
+
+    # How a prompt is read
+    FULL_REQUESTED = auto()
+    SPARSE_REQUESTED = auto()
+    CACHED_STAYS = auto()
+    NOTHING_TO_SKIP = auto()
+    ALL_CACHED = auto()
+    SAVES_NOTHING = auto()
+    """Everything is cached, so sparse reading, which was requested, saves nothing."""
+    NEEDS_EVERY_TOKEN = auto()
+    SPARSE_FROM = auto()
+    FULL_BELOW = auto()
+    FEW_TO_SKIP = auto()
+    FASTER = auto()
+    """One way of reading is predicted to be faster than the other."""
+    QUICK_IN_FULL = auto()
+    LITTLE_SAVED = auto()
+    RELEVANT_ONLY = auto()
+    """Nothing can be predicted, so it is read sparsely."""
+    ONLY_SPARSE_FITS = auto()
+    CONTINUED = auto()
+    READ_ELSEWHERE = auto()
+    """Another conversation has read documents after other text."""
+    KEEP_CHOSEN = auto()
+    KEEP_LIMITED = auto()
+    RE_READ = auto()
+    """It is faster than reusing what is cached."""
+    CANNOT_INSERT = auto()
+    NO_MEMORY_TO_READ_ON = auto()
+    SPARSE_FAILED = auto()
+    SELECTION_UNKNOWN = auto()
+
+    # Why a model can only be read densely
+    UNSUPPORTED_CACHE = auto()
+    GAPS_FAIL = auto()
+    STEPS_FAIL = auto()
+    GAPS_CHANGE_ANSWERS = auto()
+    NO_EMBEDDINGS = auto()
+    """There is no draft, and without them nothing can be chosen."""
+
+    # What the user should know
+    SLOW_BLAS = auto()
+    SAMPLING_IGNORED = auto()
+    TEMPLATE_RULE = auto()
+    CACHE_DAMAGED = auto()
+    SNAPSHOT_UNUSABLE = auto()
+    SNAPSHOT_FAILED = auto()
+    BACKGROUND_STOPPED = auto()
+    IDLE_WORK_FAILED = auto()
+
+    # Memory
+    LOADED_ALTERNATELY = auto()
+    """Target and draft do not fit in memory together."""
+    UNLOADED_UNDER_PRESSURE = auto()
+    UNLOADED_FOR_OTHER = auto()
+    CACHES_DROPPED = auto()
+    DRAFT_CACHE_DROPPED = auto()
+    BACKGROUND_FREED = auto()
+    MEMORY_SHARE = auto()
+    """This program uses most of what it may."""
+    SWAPPING = auto()
+    OTHER_PROGRAMS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    code: ReasonCode
+    data: Data = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"code": str(self.code), "data": dict(self.data)}
+
+
+def reason_from_plain(plain: Any) -> Reason | None:
+    """What `to_plain` made; None for a code that only a later version knows. Raises TypeError or
+    KeyError."""
+    code, data = plain["code"], plain["data"]
+    if not isinstance(code, str) or not isinstance(data, dict):
+        raise TypeError("not a reason")
+    return Reason(ReasonCode(code), data) if code in frozenset(ReasonCode) else None
