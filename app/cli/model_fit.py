@@ -22,7 +22,7 @@ from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as estimate
-from app.models.hub_info import HubModel
+from app.models.hub import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.overview import embedded_pair
 from app.models.text import (
@@ -258,8 +258,7 @@ def _answer_stats() -> Sequence[AnswerStats]:
 
 
 def _look(repository: str) -> HubModel:
-    from app.models.hub_info import fetch_hub_model
-    from app.models.pull import default_hub_settings
+    from app.models.hub import default_hub_settings, fetch_hub_model
 
     return fetch_hub_model(repository, default_hub_settings())
 

@@ -21,7 +21,7 @@ from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 
 if TYPE_CHECKING:
-    from app.models.hub_info import HubModel
+    from app.models.hub import HubModel
 
 HubLookup = Callable[[str], "HubModel"]
 """Asks the hub about a repository. Raises ModelError."""

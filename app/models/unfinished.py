@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.models.cache import ModelCache, check_repository
 from app.models.errors import ModelError, disk_errors
 from app.models.manifest import Manifest, ModelFile, read_manifest
-from app.models.partial_file import fetched_bytes
+from app.models.partial_file import PartialFile
 from app.util.atomic_files import Lock
 
 _LOCK_SECONDS = 0.15
@@ -89,7 +89,7 @@ def _done(cache: ModelCache, manifest: Manifest) -> int:
     blobs = cache.repository_folder(manifest.repository) / "blobs"
     files: dict[str, ModelFile] = {file.digest: file for file in manifest.files}
     return sum(
-        file.size if (blobs / digest).exists() else fetched_bytes(parts, file)
+        file.size if (blobs / digest).exists() else PartialFile(parts, file).done
         for digest, file in files.items()
     )
 
