@@ -32,8 +32,7 @@ import httpx2
 from app.models.cache import check_repository, is_repository
 from app.models.check import drafts_only, refuse_draft_layers
 from app.models.errors import DownloadError, ModelError
-from app.models.file_filter import MAX_FILES, files_to_download, too_many_files
-from app.models.manifest import COMMIT, ModelFile
+from app.models.manifest import COMMIT, MAX_FILES, ModelFile, files_to_download, too_many_files
 from app.util.regular_files import open_descriptor
 
 _MAX_REDIRECTS = 8

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from app.models.architecture import parse_architecture
 from app.models.cache import ModelCache, check_repository, is_repository
 from app.models.catalogue import Entry, find
-from app.models.check import read_json
+from app.models.check import listed_bytes, loaded_bytes, read_json, weight_format
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import ModelSize
 from app.models.packaged import conversion_bits, find_packaged
 from app.models.resolve import resolve_model
-from app.models.weights import listed_bytes, loaded_bytes, weight_format
 from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.models.catalogue import catalogue
 from app.models.fit import MIN_TOKENS, mac_with
-from app.models.recommendation import LONG_DOCUMENT_TOKENS, recommend
+from app.models.pairs import LONG_DOCUMENT_TOKENS, recommend
 
 
 @pytest.mark.parametrize("gigabytes", [16, 32, 64, 128])

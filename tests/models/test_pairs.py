@@ -13,10 +13,10 @@ from app.models import speedup
 from app.models.architecture import parse_architecture
 from app.models.cache import ModelCache
 from app.models.catalogue import Entry, catalogue
-from app.models.draft_selection import RatioSource, best_draft, draft_candidates
 from app.models.errors import ModelError
 from app.models.fit import ModelSize, mac_with
 from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.pairs import RatioSource, best_draft, draft_candidates
 from app.protocol.options import Mode
 from app.protocol.stats import Phase, PhaseTime, Reading
 from app.sessions.records import AnswerStats
