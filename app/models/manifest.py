@@ -15,7 +15,8 @@ from app.util.atomic_files import make_folder, write_durably
 from app.util.regular_files import open_file, read_file
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-_GIT, _SHA256 = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PATH = re.compile(r"(?:[\w+-][\w.+-]*/)?[\w+-][\w.+-]*", re.ASCII)
 _BLOCK = 1 << 20
 
@@ -31,8 +32,7 @@ class ModelFile:
 
     def __post_init__(self) -> None:
         """ValueError when the path, size or digest is impossible."""
-        known = _SHA256.fullmatch(self.digest) or _GIT.fullmatch(self.digest)
-        if not (_PATH.fullmatch(self.path) and known and self.size >= 0):
+        if not (_PATH.fullmatch(self.path) and DIGEST.fullmatch(self.digest) and self.size >= 0):
             raise ValueError(self.path)
 
 

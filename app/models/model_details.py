@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.models.architecture import parse_architecture
-from app.models.cache import ModelCache, check_repository, is_repository
+from app.models.cache import ModelCache, check_repository
 from app.models.catalogue import Entry, find
 from app.models.check import listed_bytes, loaded_bytes, read_json, weight_format
-from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import ModelSize
 from app.models.packaged import conversion_bits, find_packaged
@@ -113,11 +112,9 @@ def _listed_format(entry: Entry) -> str:
 def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
     """The model's folder, if it is installed. A folder takes precedence over a repository."""
     try:
-        if name == EMBEDDED or Path(name).expanduser().is_dir():
-            return resolve_model(name, draft=draft, cache=cache)
-    except (OSError, ValueError, RuntimeError):
+        return resolve_model(name, draft=draft, cache=cache)
+    except ModelError:
         return None
-    return cache.snapshot_folder(name) if is_repository(name) else None
 
 
 def known_models(cache: ModelCache, entries: tuple[Entry, ...]) -> list[ModelDetails]:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -128,10 +128,12 @@ class Pull:
         parts = {
             file.digest: PartialFile(self._folder / "parts", file, step) for file in manifest.files
         }
-        self._check_space(manifest, parts)
+        found = {file: self._cache.copy(manifest, file) for file in manifest.files}
+        copies = {file: path for file, path in found.items() if path is not None}
+        self._check_space(parts[file.digest] for file in set(manifest.files) - copies.keys())
         manifest.write(self._folder / "manifest.json")
         self._delete_stale_parts(parts)
-        reused = await self._reusable(manifest)
+        reused = await self._intact(copies)
         missing = [
             part for digest, part in parts.items() if digest not in reused and not part.verified
         ]
@@ -140,7 +142,7 @@ class Pull:
         self._note("")
 
         def verified_paths() -> dict[str, Path]:
-            return {d: part.verified_path for d, part in parts.items() if part.verified} | reused
+            return reused | {d: part.verified_path for d, part in parts.items() if part.verified}
 
         downloader = Downloader(
             hub, manifest, self._settings, self._meter, self._halt_hashing.is_set
@@ -167,9 +169,8 @@ class Pull:
                     f"its {INDEX} lists {min(missing)!r}, which is missing", "choose another model"
                 )
 
-    def _check_space(self, manifest: Manifest, parts: dict[str, PartialFile]) -> None:
-        missing = (part for part in parts.values() if self._copy(manifest, part.file) is None)
-        needed = sum(part.file.size - part.done for part in missing)
+    def _check_space(self, missing: Iterable[PartialFile]) -> None:
+        needed = sum(part.file.size - part.done for part in set(missing))
         free, reserve = self._settings.free_bytes(self._cache.folder), self._settings.reserve_bytes
         if needed and needed + reserve > free:
             raise DownloadError(
@@ -178,36 +179,26 @@ class Pull:
                 "free some space, or set HF_HUB_CACHE to a folder on another disk",
             )
 
-    def _copy(self, manifest: Manifest, file: ModelFile) -> Path | None:
-        """A file of the same name or content in the cache, of the right size."""
-        for path in self._cache.copies(manifest, file):
-            if path.exists() and path.stat().st_size == file.size:
-                return path
-        return None
-
     def _delete_stale_parts(self, parts: dict[str, PartialFile]) -> None:
         """Delete partial files that are not in this commit."""
         for path in (self._folder / "parts").iterdir():
             if path.name.partition(".")[0] not in parts:
                 path.unlink(missing_ok=True)
 
-    async def _reusable(self, manifest: Manifest) -> dict[str, Path]:
-        """Files that are in the cache, by digest, which is checked if another program downloaded
+    async def _intact(self, copies: dict[ModelFile, Path]) -> dict[str, Path]:
+        """The copies in the cache by digest, which is checked if another program downloaded
         them."""
         earlier = self._cache.manifests(self.repository)
         trusted = {file.digest for record in earlier for file in record.files}
-        reused: dict[str, Path] = {}
-        for file in manifest.files:
-            blob = self._copy(manifest, file)
-            if blob is None:
-                continue
+        intact: dict[str, Path] = {}
+        for file, copy in copies.items():
             if file.digest not in trusted:
                 self._note(f"checking {file.path}, which is already on disk")
-                digest = (blob, file.digest, lambda _: None, self._halt_hashing.is_set)
+                digest = (copy, file.digest, lambda _: None, self._halt_hashing.is_set)
                 if await asyncio.to_thread(file_digest, *digest) != file.digest:
                     continue
-            reused[file.digest] = blob
-        return reused
+            intact[file.digest] = copy
+        return intact
 
     def _inspect(
         self, manifest: Manifest, paths: dict[str, Path], check: Callable[[Path], object]
