@@ -25,7 +25,7 @@ _MAX_BYTES = {".json": 100 << 20, ".txt": 100 << 20, ".model": 256 << 20, ".jinj
 """Limits for files that loaders read whole, by suffix: several times the usual size."""
 _MAX_CONFIG_BYTES = 16 << 20
 _MAX_OBJECTS, _MAX_VALUES = 2_000_000, 4_000_000
-"""In one JSON file: three times what a vocabulary of 262,144 tokens and its merges need."""
+"""Limits for one JSON file: three times what a vocabulary of 262,144 tokens and its merges need."""
 _REDOWNLOAD = "download the model again"
 
 
@@ -204,7 +204,7 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
 
 
 def extents(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
-    """By each tensor's name, where it begins and ends, in bytes after the header. ModelError when
+    """Where each tensor begins and ends, in bytes after the header, by name. ModelError when
     the header of a safetensors file is damaged."""
     try:
         tensors = json.loads(header)
@@ -230,7 +230,7 @@ def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
 
 _MAX_LAYERS = 2000
 _MAX_COUNT = 4096
-"""For experts, heads and other counts."""
+"""Limit for experts, heads and other counts."""
 _MAX_LIST = 20_000
 _MAX_NUMBER = 1 << 31
 _MAX_FREE = 1 << 62

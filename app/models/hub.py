@@ -2,7 +2,8 @@
 
 It needs three requests: `/api/models/R/revision/main` for the commit, the paged
 `/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
-files to a storage host with a signed address. Of what a server sends, only its status is shown.
+files to a storage host with a signed address. Only the
+status of what a server sends is shown.
 
 huggingface_hub's own functions are not used for these requests: they wait as long as the server
 asks (an hour in `http_get`) and cannot be cancelled, send the token to whatever host the next page
@@ -37,7 +38,7 @@ from app.util.regular_files import open_descriptor
 
 _MAX_REDIRECTS = 8
 _MAX_BODY_BYTES = 32 << 20
-"""For one page of the API or a config.json; a page of 1,000 files has about 300 KB."""
+"""Limit for one page of the API or a config.json; a page of 1,000 files has about 300 KB."""
 _MAX_PAGES = 20
 _MAX_RESULTS = 30
 _LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=120.0)
@@ -515,6 +516,6 @@ def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
 
 
 def _impatient(settings: HubSettings) -> HubSettings:
-    """With at most two attempts, because the user waits for the answer."""
+    """The same settings with at most two attempts, because the user waits for the answer."""
     policy = settings.retry_policy
     return replace(settings, retry_policy=replace(policy, max_attempts=min(policy.max_attempts, 2)))

@@ -99,7 +99,7 @@ def listed_size(entry: Entry) -> ModelSize | None:
 
 
 def _bits(size: ModelSize) -> str:
-    """Of the weights, where the model does not state their format."""
+    """The format of the weights by their size, for a model that does not state it."""
     return f"{round(8 * size.weight_bytes / size.architecture.parameters)}-bit"
 
 

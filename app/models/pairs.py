@@ -33,7 +33,7 @@ class RatioSource(StrEnum):
     """Where a cost ratio comes from."""
 
     MEASURED = "measured"
-    """On this machine."""
+    """Measured on this machine."""
     PUBLISHED = "published"
     PREDICTED = "predicted"
 
@@ -115,8 +115,8 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer beside the built-in draft, or None when none fits and is fast
-    enough."""
+    """The draft model to offer in addition to the built-in draft, or None when none fits and is
+    fast enough."""
     return next((each for each in candidates if each.worthwhile), None)
 
 
@@ -135,8 +135,8 @@ def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCac
 
 
 def _is_cheaper(draft: ModelDetails, target: ModelDetails) -> bool:
-    """By the cost of prefill, not by active parameters: a dense draft may have more of those than a
-    mixture of experts and still be cheaper."""
+    """Compares the cost of prefill, not active parameters: a dense draft may have more of those
+    than a mixture of experts and still be cheaper."""
     return speedup.cost_ratio(target.size, draft.size) < 1
 
 
@@ -206,7 +206,7 @@ class ModelOverview:
 
     @property
     def best_draft(self) -> DraftCandidate | None:
-        """The draft model to offer beside the default, or None when none fits and is fast
+        """The draft model to offer in addition to the default, or None when none fits and is fast
         enough."""
         return None if self.default_draft else best_draft(self.drafts)
 
@@ -279,7 +279,7 @@ def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | No
 
 
 def recommend_for_this_machine() -> Recommendation | None:
-    """For this machine, as if it were a Mac. Does not read the disk."""
+    """The recommended model for this machine, as if it were a Mac. Does not read the disk."""
     import psutil  # a slow import
 
     return recommend(catalogue(), mac_with(psutil.virtual_memory().total))
