@@ -17,7 +17,6 @@ import json
 import os
 import random
 import re
-import shutil
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -93,7 +92,6 @@ class HubSettings:
     concurrency: Concurrency = field(default_factory=Concurrency)
     reserve_bytes: int = 2 << 30
     tls: ssl.SSLContext | None = None
-    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
 
 
 def default_hub_settings() -> HubSettings:
@@ -212,12 +210,12 @@ class Hub:
             raise _not_the_hub()
         return sha
 
-    async def search(self, words: str, limit: int) -> list[Any]:
+    async def search(self, words: str) -> list[Any]:
         """The hub's entries of MLX models with these words in their names, most downloaded
         first."""
         url = (
             f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
-            f"&sort=downloads&direction=-1&limit={limit}&config=true"
+            f"&sort=downloads&direction=-1&limit={_MAX_RESULTS}&config=true"
         )
         answer, _ = await self._json("with these words", url)
         if not isinstance(answer, list):
@@ -500,7 +498,7 @@ def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
 
     async def found() -> list[Any]:
         async with Hub(_impatient(settings)) as hub:
-            return await hub.search(words, _MAX_RESULTS)
+            return await hub.search(words)
 
     try:
         entries = asyncio.run(found())

@@ -171,7 +171,7 @@ class Pull:
 
     def _check_space(self, missing: Iterable[PartialFile]) -> None:
         needed = sum(part.file.size - part.done for part in set(missing))
-        free, reserve = self._settings.free_bytes(self._cache.folder), self._settings.reserve_bytes
+        free, reserve = shutil.disk_usage(self._cache.folder).free, self._settings.reserve_bytes
         if needed and needed + reserve > free:
             raise DownloadError(
                 f"{self.repository} needs {size(needed)}, and {size(reserve)} must stay free, but"
