@@ -243,7 +243,8 @@ class Hub:
 
     async def config(self, repository: str, commit: str) -> dict[str, Any]:
         """The model's config.json. ModelError when it is not a JSON object."""
-        body, _ = await self._body(repository, self._file_url(repository, commit, "config.json"))
+        url = self._file_url(repository, commit, "config.json")
+        body, _ = await self._body(repository, url, commit)
         with suppress(ValueError, RecursionError):
             config = json.loads(body)
             if isinstance(config, dict):
@@ -329,7 +330,9 @@ class Hub:
         except (ValueError, RecursionError):
             raise _not_the_hub() from None
 
-    async def _body(self, repository: str, url: str) -> tuple[bytes, str | None]:
+    async def _body(
+        self, repository: str, url: str, commit: str | None = None
+    ) -> tuple[bytes, str | None]:
         """A whole body, and the link to the next page in its headers, if there is one."""
 
         async def once() -> tuple[bytes, str | None]:
@@ -341,7 +344,7 @@ class Hub:
                     raise _not_the_hub()
                 return True
 
-            async with self._get(repository, url) as response:
+            async with self._get(repository, url, commit=commit) as response:
                 if response.status_code != 200:
                     raise RetryableError(f"the hub answered with status {response.status_code}")
                 await self.receive(response, add)
