@@ -225,7 +225,9 @@ def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
     return begin, end
 
 
-# ----------------------------------------------------------------------- config.json
+# ------------------------------------------------------------------------------ config.json
+# A loader builds all layers from its numbers before it reads any weights, and cannot be
+# interrupted.
 
 
 _MAX_LAYERS = 2000
@@ -248,22 +250,22 @@ _NAMING_MODULES = frozenset({"quantization", "quantization_config"})
 def check_config_numbers(config: dict[str, Any]) -> None:
     """ModelError when a number in `config`, or the length of a list, is implausible, at any
     depth."""
-    for key, value in _entries(config):
+    for key, value in _config_entries(config):
         if key in _LAYERS and value is not None and (type(value) is not int or value <= 0):
             what = f"{value:,} layers" if type(value) is int else "an invalid number of layers"
-            raise _implausible(what)
-        limit = _limit(key, value)
+            raise _bad_config(what)
+        limit = _config_limit(key, value)
         if limit is None:
             continue
         if isinstance(value, int) and abs(value) > limit:
             # A number with more digits than this is not even written.
             shown = f"{value:,}" if abs(value) < _MAX_FREE else "too many"
-            raise _implausible(f"{shown} layers" if key in _LAYERS else f"a {key[:60]} of {shown}")
+            raise _bad_config(f"{shown} layers" if key in _LAYERS else f"a {key[:60]} of {shown}")
         if isinstance(value, list | str) and len(value) > limit:
-            raise _implausible(f"a {key[:60]} with {len(value):,} entries")
+            raise _bad_config(f"a {key[:60]} with {len(value):,} entries")
 
 
-def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _config_entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The keys and values of all nested objects."""
     waiting: list[Any] = [config]
     while waiting:
@@ -274,7 +276,7 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
                 waiting += [each for each in nested if isinstance(each, dict)]
 
 
-def _limit(key: str, value: Any) -> int | None:
+def _config_limit(key: str, value: Any) -> int | None:
     """The largest value, or the greatest length, for this key."""
     per_layer = _PER_LAYER.search(key) is not None
     if isinstance(value, list):
@@ -286,11 +288,13 @@ def _limit(key: str, value: Any) -> int | None:
     return _MAX_FREE if _FREE.search(key) else _MAX_NUMBER
 
 
-def _implausible(what: str) -> ModelError:
+def _bad_config(what: str) -> ModelError:
     return ModelError(f"The model's config.json has {what}", "download the model again")
 
 
-# -------------------------------------------------------------------- tokenizer.json
+# --------------------------------------------------------------------------- tokenizer.json
+# Long texts are tokenised in a limited process (`app/sandbox`), but loaders build tables of its
+# tokens, encode a few names, and decode answers.
 
 
 _MAX_STEPS = 100
@@ -307,19 +311,21 @@ def check_tokenizer(content: dict[str, Any]) -> None:
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     added = [each for each in content.get("added_tokens") or () if isinstance(each, dict)]
-    _check_tokens(_texts(vocabulary), vocabulary.values() if isinstance(vocabulary, dict) else ())
+    _check_tokens(_tokens(vocabulary), vocabulary.values() if isinstance(vocabulary, dict) else ())
     _check_tokens((each.get("content") for each in added), (each.get("id") for each in added))
     for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
-        steps = list(_steps(content.get(name)))
+        steps = list(_tokenizer_steps(content.get(name)))
         if len(steps) > _MAX_STEPS:
-            raise _refused(f"more than {_MAX_STEPS} steps in its {name}")
+            raise _bad_tokenizer(f"more than {_MAX_STEPS} steps in its {name}")
         if math.prod(_growth(step) for step in steps) > _MAX_GROWTH:
-            raise _refused(f"a {name} that makes texts more than {_MAX_GROWTH:,} times longer")
+            raise _bad_tokenizer(
+                f"a {name} that makes texts more than {_MAX_GROWTH:,} times longer"
+            )
         if name == "decoder" and any(_has_pattern(step) for step in steps):
-            raise _refused("a regular expression in its decoder")
+            raise _bad_tokenizer("a regular expression in its decoder")
 
 
-def _texts(vocabulary: Any) -> Iterator[Any]:
+def _tokens(vocabulary: Any) -> Iterator[Any]:
     """The tokens. Unigram models list pairs of token and score."""
     for each in vocabulary if isinstance(vocabulary, dict | list) else ():
         yield each[0] if isinstance(each, list) and each else each
@@ -327,12 +333,12 @@ def _texts(vocabulary: Any) -> Iterator[Any]:
 
 def _check_tokens(texts: Iterable[Any], ids: Iterable[Any]) -> None:
     if any(isinstance(text, str) and len(text) > _MAX_TOKEN for text in texts):
-        raise _refused(f"a token of more than {_MAX_TOKEN:,} characters")
+        raise _bad_tokenizer(f"a token of more than {_MAX_TOKEN:,} characters")
     if any(isinstance(id, int | float) and not 0 <= id < _MAX_IDS for id in ids):
-        raise _refused(f"a token id that is not between 0 and {_MAX_IDS - 1:,}")
+        raise _bad_tokenizer(f"a token id that is not between 0 and {_MAX_IDS - 1:,}")
 
 
-def _steps(part: Any) -> Iterator[dict[str, Any]]:
+def _tokenizer_steps(part: Any) -> Iterator[dict[str, Any]]:
     waiting, seen = [part], 0
     while waiting and seen <= _MAX_STEPS:
         step = waiting.pop()
@@ -370,11 +376,11 @@ def _has_pattern(step: dict[str, Any]) -> bool:
     return isinstance(pattern, dict) and "Regex" in pattern
 
 
-def _refused(what: str) -> ModelError:
+def _bad_tokenizer(what: str) -> ModelError:
     return ModelError(f"The model's tokenizer.json has {what}", "choose another model")
 
 
-# ----------------------------------------------------------------- weights in memory
+# ------------------------------------------------------------------------ weights in memory
 
 
 _SKIPPED_MODULES = (

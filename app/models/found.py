@@ -212,15 +212,17 @@ def _is_folder(path: Path | None) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------------- Ollama
+# ------------------------------------------------------------------------------------ Ollama
+# manifests/REGISTRY/NAMESPACE/NAME/TAG     JSON that lists the layers of NAME:TAG
+# blobs/sha256-DIGEST                       a layer; the model's own is a GGUF file
 
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
-_OWN_NAMESPACE = "library"
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_OLLAMA_NAMESPACE = "library"
+_LAYER_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_MANIFEST = 1 << 20
 """Bytes: a thousand times the usual size."""
-_AGAIN = "pull the model again with Ollama"
+_PULL_AGAIN = "pull the model again with Ollama"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,7 @@ def ollama_models(folder: Path) -> Iterator[OllamaModel]:
         if len(owner) != 3:
             continue
         _, namespace, name = owner
-        prefix = "" if namespace == _OWN_NAMESPACE else f"{namespace}/"
+        prefix = "" if namespace == _OLLAMA_NAMESPACE else f"{namespace}/"
         for tag in found.files:
             manifest, label = found.path / tag, f"{prefix}{name}:{tag}"
             try:
@@ -256,25 +258,25 @@ def ollama_models(folder: Path) -> Iterator[OllamaModel]:
 
 def _blob_fault(blob: Path) -> str | None:
     try:
-        return None if blob.is_file() else f"Its file '{blob.name}' is missing: {_AGAIN}"
+        return None if blob.is_file() else f"Its file '{blob.name}' is missing: {_PULL_AGAIN}"
     except OSError as error:
         return str(ModelError.unreadable(blob, error))
 
 
 def _model_digest(manifest: Path) -> str | None:
     """The digest of the layer with the model, or None when there is none. ModelError."""
-    layers = _read(manifest).get("layers")
+    layers = _read_manifest(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else ():
         if isinstance(layer, dict) and layer.get("mediaType") == _MODEL_LAYER:
             digest = layer.get("digest")
-            if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-                raise ModelError(f"The manifest '{manifest}' names no file", _AGAIN)
+            if not isinstance(digest, str) or not _LAYER_DIGEST.fullmatch(digest):
+                raise ModelError(f"The manifest '{manifest}' names no file", _PULL_AGAIN)
             return digest
     return None
 
 
-def _read(manifest: Path) -> dict[str, Any]:
-    damaged = ModelError(f"The manifest '{manifest}' is damaged", _AGAIN)
+def _read_manifest(manifest: Path) -> dict[str, Any]:
+    damaged = ModelError(f"The manifest '{manifest}' is damaged", _PULL_AGAIN)
     try:
         content = json.loads(read_file(manifest, _MAX_MANIFEST))
     except OSError as error:

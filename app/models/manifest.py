@@ -96,7 +96,8 @@ def file_digest(
     return state.hexdigest()
 
 
-# -------------------------------------------------------------------- the hub's list
+# --------------------------------------------------------------------------- the hub's list
+# It is untrusted: every path in it is checked here before it is used.
 
 
 MAX_FILES = 10_000
@@ -132,7 +133,7 @@ def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, .
         if path.casefold() in folded:
             raise _invalid_list(repository, f"it names {path!r} twice")
         folded.add(path.casefold())
-        files[path] = _file(repository, path, entry)
+        files[path] = _listed_file(repository, path, entry)
     for name in ("config.json", "tokenizer.json"):
         if name not in files:
             raise _unusable(repository, name)
@@ -173,7 +174,7 @@ def _refuse_code(repository: str, path: str) -> None:
         )
 
 
-def _file(repository: str, path: str, entry: dict[str, Any]) -> ModelFile:
+def _listed_file(repository: str, path: str, entry: dict[str, Any]) -> ModelFile:
     size, digest, lfs = entry.get("size"), entry.get("oid"), entry.get("lfs")
     if lfs is not None:
         if not isinstance(lfs, dict):
