@@ -59,7 +59,7 @@ class Downloader:
                 for segment in part.segments:
                     group.create_task(self._fetch(part, segment))
             if await self._is_intact(part):
-                return part.mark_verified()
+                return await asyncio.to_thread(part.mark_verified)
             self._meter.add(-part.done)
             part.restart()
         raise DownloadError(

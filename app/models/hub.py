@@ -275,13 +275,16 @@ class Hub:
         received = 0
         try:
             async with asyncio.timeout(stall_timeout) as limit:
+                deadline = limit.when()
                 async for chunk in response.aiter_raw():
-                    received += len(chunk)
-                    if received >= self._policy.min_bytes:
-                        limit.reschedule(clock() + stall_timeout)
-                        received = 0
+                    limit.reschedule(None)  # a slow disk is no slow connection
                     if not await on_chunk(chunk):
                         return
+                    received += len(chunk)
+                    if received >= self._policy.min_bytes:
+                        deadline = clock() + stall_timeout
+                        received = 0
+                    limit.reschedule(deadline)
         except TimeoutError:
             raise RetryableError("the connection stalled") from None
 
