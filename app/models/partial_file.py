@@ -101,7 +101,7 @@ class PartialFile:
                 return
             numbers = array("Q", (self._step, *(segment.done for segment in self.segments)))
             sync_path(self.path)
-            # In place: a journal that is cut off by a crash would be worth nothing.
+            # Written in place: a crash after truncating it would lose the journal.
             descriptor = os.open(self._journal, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.pwrite(descriptor, numbers.tobytes(), 0)
