@@ -25,7 +25,7 @@ from app.engine.backend import blas
 from app.engine.cache.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
 from app.models import embedded
-from app.models.weights import loaded_bytes
+from app.models.check import loaded_bytes
 from app.protocol.memory import format_bytes
 from app.util.sanitize import sanitize_line
 

@@ -15,16 +15,15 @@ from functools import partial
 from app.cli.open_store import open_store
 from app.cli.parsing import parse_tokens
 from app.errors import UserError
-from app.models import catalogue, draft_selection, speedup
+from app.models import catalogue, pairs, speedup
 from app.models.cache import ModelCache
-from app.models.draft_selection import DraftCandidate, MeasuredRatio
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
 from app.models.fit import fit as estimate
-from app.models.hub_info import HubModel
+from app.models.hub import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
-from app.models.overview import embedded_pair
+from app.models.pairs import DraftCandidate, MeasuredRatio, embedded_pair
 from app.models.text import (
     breakdown_rows,
     facts,
@@ -206,7 +205,7 @@ def _candidates(
 ) -> list[DraftCandidate]:
     models = known_models(cache, entries)
     clock = measured or partial(speedup.measured_ratio, _answer_stats())
-    return draft_selection.draft_candidates(target, models, machine, clock)
+    return pairs.draft_candidates(target, models, machine, clock)
 
 
 def _measure_pairs(
@@ -258,8 +257,7 @@ def _answer_stats() -> Sequence[AnswerStats]:
 
 
 def _look(repository: str) -> HubModel:
-    from app.models.hub_info import fetch_hub_model
-    from app.models.pull import default_hub_settings
+    from app.models.hub import default_hub_settings, fetch_hub_model
 
     return fetch_hub_model(repository, default_hub_settings())
 

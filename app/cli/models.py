@@ -38,9 +38,10 @@ from app.models.found import (
 )
 from app.models.gguf.file import parts_of
 from app.models.gguf.summary import summarise
+from app.models.hub import default_hub_settings
 from app.models.packaged import find_packaged
 from app.models.progress import Progress
-from app.models.pull import Outcome, Pull, default_hub_settings
+from app.models.pull import Outcome, Pull
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
 from app.paths import config_path, display_path, shell_path
@@ -241,7 +242,7 @@ def _add(cache: ModelCache, options: argparse.Namespace) -> int:
 def _search(cache: ModelCache, options: argparse.Namespace) -> int:
     if not options.hub:
         return _say(*model_fit.search(cache, options))
-    from app.models.hub_info import search_hub
+    from app.models.hub import search_hub
 
     words = " ".join(options.words)
     found = search_hub(words, default_hub_settings())

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from app.models.config_bounds import check_config_numbers
+from app.models.check import check_config_numbers
 from app.models.errors import ModelError
 from app.paths import cache_path
 from app.sandbox.process import TextError, TextProcess, TextRefused

@@ -135,11 +135,15 @@ class ModelCache:
         except ModelError as error:
             fault = str(error)
         size = disk_size(self.repository_folder(name))
+        commits, unused = self.older(name, snapshot)
+        older = sum(map(disk_size, commits)) + sum(map(_size, unused))
+        return Installed(name, snapshot.name, snapshot, size, older, fault)
+
+    def older(self, name: str, snapshot: Path) -> tuple[list[Path], list[Path]]:
+        """The snapshots of other commits, and the blobs that `snapshot` does not use."""
         used = set(links(snapshot).values())
         unused = [blob for blob in blobs(self.repository_folder(name)) if blob not in used]
-        others = (path for path in snapshot.parent.iterdir() if path != snapshot)
-        older = sum(map(_size, unused)) + sum(map(disk_size, others))
-        return Installed(name, snapshot.name, snapshot, size, older, fault)
+        return [path for path in snapshot.parent.iterdir() if path != snapshot], unused
 
     def verified(self, name: str, commit: str) -> Manifest | None:
         """The manifest of a published commit, if all its files still have the right size."""
@@ -150,15 +154,20 @@ class ModelCache:
         complete = all(_size(folder / file.path) == file.size for file in manifest.files)
         return manifest if complete else None
 
-    def copies(self, manifest: Manifest, file: ModelFile) -> Iterator[Path]:
-        """Where the content of a file of `manifest` may lie already."""
+    def copy(self, manifest: Manifest, file: ModelFile) -> Path | None:
+        """What may be the content of a file of `manifest`, by its name and size."""
         repository = self.repository_folder(manifest.repository)
-        yield repository / "blobs" / file.digest
-        yield repository / "snapshots" / manifest.commit / file.path
-        for earlier in self.manifests(manifest.repository):
-            for each in earlier.files:
-                if each.digest == file.digest:
-                    yield repository / "snapshots" / earlier.commit / each.path
+        paths = [
+            repository / "blobs" / file.digest,
+            repository / "snapshots" / manifest.commit / file.path,
+            *(
+                repository / "snapshots" / earlier.commit / each.path
+                for earlier in self.manifests(manifest.repository)
+                for each in earlier.files
+                if each.digest == file.digest
+            ),
+        ]
+        return next((path for path in paths if _size(path) == file.size), None)
 
     def manifests(self, name: str) -> list[Manifest]:
         """Those of all verified commits."""

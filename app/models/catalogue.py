@@ -11,9 +11,8 @@ from typing import Any
 
 from app.models.architecture import Architecture, parse_architecture
 from app.models.cache import is_repository
-from app.models.check import check_model
+from app.models.check import check_model, weight_format
 from app.models.errors import ModelError
-from app.models.weights import weight_format
 from app.util.atomic_files import make_folder, write_durably
 from app.util.regular_files import read_text
 

@@ -1,18 +1,21 @@
-"""Checks from its files whether a folder is a text model that can be loaded. Without MLX."""
+"""Checks from its files whether a folder is a text model that can be loaded, and what memory its
+weights take. Without MLX.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from app.models.bounded_walk import bounded_walk
-from app.models.config_bounds import check_config_numbers
 from app.models.errors import ModelError
-from app.models.tokenizer_bounds import check_tokenizer
+from app.models.manifest import ModelFile
 from app.util.regular_files import open_file, read_file
 
 INDEX = "model.safetensors.index.json"
@@ -22,7 +25,7 @@ _MAX_BYTES = {".json": 100 << 20, ".txt": 100 << 20, ".model": 256 << 20, ".jinj
 """Limits for files that loaders read whole, by suffix: several times the usual size."""
 _MAX_CONFIG_BYTES = 16 << 20
 _MAX_OBJECTS, _MAX_VALUES = 2_000_000, 4_000_000
-"""In one JSON file: three times what a vocabulary of 262,144 tokens and its merges need."""
+"""Limits for one JSON file: three times what a vocabulary of 262,144 tokens and its merges need."""
 _REDOWNLOAD = "download the model again"
 
 
@@ -201,7 +204,7 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
 
 
 def extents(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
-    """By each tensor's name, where it begins and ends, in bytes after the header. ModelError when
+    """Where each tensor begins and ends, in bytes after the header, by name. ModelError when
     the header of a safetensors file is damaged."""
     try:
         tensors = json.loads(header)
@@ -220,3 +223,201 @@ def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
     if begin > end or (end - begin) * 8 < math.prod(shape) * 4:
         raise ValueError("a tensor's extent does not fit its shape")
     return begin, end
+
+
+# ------------------------------------------------------------------------------ config.json
+# A loader builds all layers from its numbers before it reads any weights, and cannot be
+# interrupted.
+
+
+_MAX_LAYERS = 2000
+_MAX_COUNT = 4096
+"""Limit for experts, heads and other counts."""
+_MAX_LIST = 20_000
+_MAX_NUMBER = 1 << 31
+_MAX_FREE = 1 << 62
+_LAYERS = frozenset(("num_hidden_layers", "n_layers", "n_layer", "num_layers"))
+"""Counts that must be above 0."""
+
+# Architectures name the same count differently, so keys are matched by patterns.
+_PER_LAYER = re.compile(r"layer|block|pattern|depth|loop")
+_COUNT = re.compile(r"(^|_)(n|num)_|_num$|(layers|experts|loops|blocks|depth|pattern)$")
+_SIZE = re.compile(r"embd|position|ctx|inner|vocab|token|size|dim")
+_FREE = re.compile(r"max_|rope|theta|token")
+_NAMING_MODULES = frozenset({"quantization", "quantization_config"})
+
+
+def check_config_numbers(config: dict[str, Any]) -> None:
+    """ModelError when a number in `config`, or the length of a list, is implausible, at any
+    depth."""
+    for key, value in _config_entries(config):
+        if key in _LAYERS and value is not None and (type(value) is not int or value <= 0):
+            what = f"{value:,} layers" if type(value) is int else "an invalid number of layers"
+            raise _bad_config(what)
+        limit = _config_limit(key, value)
+        if limit is None:
+            continue
+        if isinstance(value, int) and abs(value) > limit:
+            # A number with more digits than this is not even written.
+            shown = f"{value:,}" if abs(value) < _MAX_FREE else "too many"
+            raise _bad_config(f"{shown} layers" if key in _LAYERS else f"a {key[:60]} of {shown}")
+        if isinstance(value, list | str) and len(value) > limit:
+            raise _bad_config(f"a {key[:60]} with {len(value):,} entries")
+
+
+def _config_entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keys and values of all nested objects."""
+    waiting: list[Any] = [config]
+    while waiting:
+        for key, value in waiting.pop().items():
+            yield key, value
+            nested = value if isinstance(value, list) else [value]
+            if key not in _NAMING_MODULES:
+                waiting += [each for each in nested if isinstance(each, dict)]
+
+
+def _config_limit(key: str, value: Any) -> int | None:
+    """The largest value, or the greatest length, for this key."""
+    per_layer = _PER_LAYER.search(key) is not None
+    if isinstance(value, list):
+        return _MAX_LAYERS if per_layer else _MAX_LIST
+    if isinstance(value, str):
+        return _MAX_LAYERS if per_layer else None
+    if _COUNT.search(key) and not _SIZE.search(key):
+        return _MAX_LAYERS if per_layer else _MAX_COUNT
+    return _MAX_FREE if _FREE.search(key) else _MAX_NUMBER
+
+
+def _bad_config(what: str) -> ModelError:
+    return ModelError(f"The model's config.json has {what}", "download the model again")
+
+
+# --------------------------------------------------------------------------- tokenizer.json
+# Long texts are tokenised in a limited process (`app/sandbox`), but loaders build tables of its
+# tokens, encode a few names, and decode answers.
+
+
+_MAX_STEPS = 100
+_MAX_GROWTH = 1000
+"""The factor by which a text may grow."""
+_MAX_TOKEN = 10_000
+_MAX_IDS = 1 << 24
+_NESTED = ("normalizers", "pretokenizers", "decoders", "processors")
+
+
+def check_tokenizer(content: dict[str, Any]) -> None:
+    """ModelError when a token or a step of a tokenizer.json is implausible. Whether it is a
+    tokenizer at all is checked where it is loaded."""
+    model = content.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    added = [each for each in content.get("added_tokens") or () if isinstance(each, dict)]
+    _check_tokens(_tokens(vocabulary), vocabulary.values() if isinstance(vocabulary, dict) else ())
+    _check_tokens((each.get("content") for each in added), (each.get("id") for each in added))
+    for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+        steps = list(_tokenizer_steps(content.get(name)))
+        if len(steps) > _MAX_STEPS:
+            raise _bad_tokenizer(f"more than {_MAX_STEPS} steps in its {name}")
+        if math.prod(_growth(step) for step in steps) > _MAX_GROWTH:
+            raise _bad_tokenizer(
+                f"a {name} that makes texts more than {_MAX_GROWTH:,} times longer"
+            )
+        if name == "decoder" and any(_has_pattern(step) for step in steps):
+            raise _bad_tokenizer("a regular expression in its decoder")
+
+
+def _tokens(vocabulary: Any) -> Iterator[Any]:
+    """The tokens. Unigram models list pairs of token and score."""
+    for each in vocabulary if isinstance(vocabulary, dict | list) else ():
+        yield each[0] if isinstance(each, list) and each else each
+
+
+def _check_tokens(texts: Iterable[Any], ids: Iterable[Any]) -> None:
+    if any(isinstance(text, str) and len(text) > _MAX_TOKEN for text in texts):
+        raise _bad_tokenizer(f"a token of more than {_MAX_TOKEN:,} characters")
+    if any(isinstance(id, int | float) and not 0 <= id < _MAX_IDS for id in ids):
+        raise _bad_tokenizer(f"a token id that is not between 0 and {_MAX_IDS - 1:,}")
+
+
+def _tokenizer_steps(part: Any) -> Iterator[dict[str, Any]]:
+    waiting, seen = [part], 0
+    while waiting and seen <= _MAX_STEPS:
+        step = waiting.pop()
+        if not isinstance(step, dict):
+            continue
+        seen += 1
+        yield step
+        for key in _NESTED:
+            nested = step.get(key)
+            waiting += nested if isinstance(nested, list) else []
+
+
+def _growth(step: dict[str, Any]) -> float:
+    """The factor by which a step may lengthen a text. Unicode normalisation is bounded."""
+    made = step.get("content")
+    length = len(made) if isinstance(made, str) else 0
+    match step.get("type"):
+        case "Replace":
+            pattern = step.get("pattern")
+            found = pattern.get("String") if isinstance(pattern, dict) else None
+            # A regular expression may match an empty string before every character.
+            return max(1.0, length / len(found)) if found else 1.0 + length
+        case "Prepend":
+            prepended = step.get("prepend")
+            return 1.0 + (len(prepended) if isinstance(prepended, str) else 0)
+        case "ByteLevel" if (
+            "trim_offsets" not in step
+        ):  # a normaliser that maps bytes to characters
+            return 4.0
+    return 1.0
+
+
+def _has_pattern(step: dict[str, Any]) -> bool:
+    pattern = step.get("pattern")
+    return isinstance(pattern, dict) and "Regex" in pattern
+
+
+def _bad_tokenizer(what: str) -> ModelError:
+    return ModelError(f"The model's tokenizer.json has {what}", "choose another model")
+
+
+# ------------------------------------------------------------------------ weights in memory
+
+
+_SKIPPED_MODULES = (
+    "vision_tower",
+    "visual",
+    "vision_model",
+    "multi_modal_projector",
+    "audio_tower",
+)
+"""Modules of multimodal models that mlx-lm does not load."""
+
+
+def loaded_bytes(folder: Path) -> int:
+    """Bytes of the tensors that are loaded from the files in `folder`. ModelError."""
+    return sum(_file_bytes(path) for path in check_files(folder))
+
+
+def listed_bytes(files: Iterable[ModelFile]) -> int:
+    """Bytes of the weight files in the hub's list, with those of modules that are not loaded."""
+    return sum(file.size for file in files if file.path.endswith(".safetensors"))
+
+
+def weight_format(config: dict[str, Any]) -> str:
+    """`4-bit`, or the dtype; empty if the configuration names neither."""
+    stored = config.get("quantization")
+    if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
+        return f"{stored['bits']}-bit"
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.") if isinstance(named, str) else ""
+
+
+def _file_bytes(path: Path) -> int:
+    _, _, header = read_header(path)
+    tensors = extents(path, header).items()
+    return sum(end - begin for name, (begin, end) in tensors if not _is_skipped(name))
+
+
+def _is_skipped(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] == "mtp" or any(part in _SKIPPED_MODULES for part in parts[:3])

@@ -1,126 +1,101 @@
-"""Downloads files in parallel segments, and verifies their digests."""
+"""Downloads the files of a commit in parallel segments, and verifies their digests."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from threading import Event
+from collections.abc import Callable, Sequence
 
 import httpx2
 
 from app.models.errors import DownloadError, disk_errors
-from app.models.hub import Hub
+from app.models.hub import Hub, HubSettings, RetryableError
 from app.models.manifest import Manifest, file_digest
 from app.models.partial_file import PartialFile, Segment
 from app.models.progress import ProgressMeter
-from app.models.retry import RetryableError, RetryPolicy
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Concurrency:
-    """How much is downloaded at once, and how often it is saved. After a crash, up to `connections`
-    times `checkpoint_bytes` are downloaded again."""
-
-    connections: int = 4
-    segment_bytes: int = 64 << 20
-    checkpoint_bytes: int = 2 << 20
-
-
 class Downloader:
-    """Downloads the files of one commit."""
+    """Downloads the files of one commit. `halted` ends the hashing of files, which runs on
+    threads."""
 
     def __init__(
         self,
         hub: Hub,
         manifest: Manifest,
-        concurrency: Concurrency,
-        policy: RetryPolicy,
+        settings: HubSettings,
         meter: ProgressMeter,
+        halted: Callable[[], bool],
     ) -> None:
         self._hub = hub
         self._manifest = manifest
-        self._concurrency = concurrency
-        self._policy = policy
+        self._concurrency = settings.concurrency
+        self._min_bytes = settings.retry_policy.min_bytes
+        self._connections = asyncio.Semaphore(settings.concurrency.connections)
         self._meter = meter
-        self._queue: deque[tuple[PartialFile, Segment]] = deque()
-        self._halted = Event()
+        self._halted = halted
 
-    async def run(self, parts: Iterable[PartialFile]) -> None:
+    async def run(self, parts: Sequence[PartialFile]) -> None:
         """Return when all files are verified. Raises DownloadError or ModelError for the first that
         fails. Then, and on cancellation, all files keep what was downloaded."""
-        parts = list(parts)
         try:
-            complete = [part for part in parts if part.complete]
-            self._queue.extend((p, s) for p in parts for s in p.segments if not s.complete)
             async with asyncio.TaskGroup() as group:
-                for part in complete:
-                    group.create_task(self._finish(part))
-                for _ in range(self._concurrency.connections):
-                    group.create_task(self._work())
+                for part in parts:
+                    group.create_task(self._download(part))
         except BaseExceptionGroup as several:
             raise _first(several) from None
         finally:
-            self._halted.set()
             for part in parts:
-                part.close()
+                if part.unsaved:
+                    part.checkpoint()
 
-    async def _work(self) -> None:
-        while self._queue:
-            part, segment = self._queue.popleft()
-            await self._fetch(part, segment)
-            if part.complete and not part.hashing:
-                await self._finish(part)
+    async def _download(self, part: PartialFile) -> None:
+        """Download and verify a file, a second time if its digest is wrong."""
+        part.prepare()
+        for _ in range(2):
+            async with asyncio.TaskGroup() as group:
+                for segment in part.segments:
+                    group.create_task(self._fetch(part, segment))
+            if await self._is_intact(part):
+                return await asyncio.to_thread(part.mark_verified)
+            self._meter.add(-part.done)
+            part.restart()
+        raise DownloadError(
+            f"{part.file.path!r} had a wrong digest twice",
+            "pull again later; if it happens again, the file is damaged at the hub",
+        )
 
-    async def _finish(self, part: PartialFile) -> None:
-        """Verify the digest. A file with a wrong digest is downloaded a second time."""
-        part.hashing = True
-        path, expected = part.path, part.file.digest
+    async def _is_intact(self, part: PartialFile) -> bool:
         self._meter.note = f"checking {part.file.path}"
         with disk_errors():
             digest = await asyncio.to_thread(
-                file_digest, path, expected, lambda _: None, self._halted.is_set
+                file_digest, part.path, part.file.digest, lambda _: None, self._halted
             )
         self._meter.note = ""
-        if digest == expected:
-            return part.mark_verified()
-        part.mismatches += 1
-        self._restart(part)
-        if part.mismatches > 1:
-            raise DownloadError(
-                f"{part.file.path!r} had a wrong digest twice",
-                "pull again later; if it happens again, the file is damaged at the hub",
-            )
-        await self._work()
-
-    def _restart(self, part: PartialFile, whole: bool = False) -> None:
-        self._meter.add(-part.done)
-        part.restart(whole)
-        self._queue.extendleft((part, segment) for segment in reversed(part.segments))
+        return digest == part.file.digest
 
     async def _fetch(self, part: PartialFile, segment: Segment) -> None:
-        """Request the segment until it is complete, or its file was restarted."""
-        failures, furthest = 0, segment.done
-        while not segment.complete and segment in part.segments:
-            try:
-                await self._request(part, segment)
-            except RetryableError as retry:
-                # Only new bytes count as progress.
-                if segment.done >= furthest + min(self._policy.min_bytes, segment.end - furthest):
-                    failures = 0
-                furthest = max(furthest, segment.done)
-                failures += 1
-                await self._hub.backoff(retry, failures)
+        """Request a segment until it is complete, or part of another one."""
+        furthest = segment.done
+
+        def progressed() -> bool:
+            nonlocal furthest
+            # Only new bytes count.
+            gained = segment.done - furthest >= min(self._min_bytes, segment.end - furthest)
+            furthest = max(furthest, segment.done)
+            return gained
+
+        async with self._connections:
+            await self._hub.with_retries(lambda: self._request(part, segment), progressed)
 
     async def _request(self, part: PartialFile, segment: Segment) -> None:
-        """Send one request. Returns early when the file was restarted meanwhile."""
+        """Send one request. Returns early when another one made its segment the whole file."""
+        if segment.complete or segment not in part.segments:
+            return
         first, last = segment.start + segment.done, segment.end - 1
-        alone = len(part.segments) == 1
-        ranged = not (alone and segment.done == 0)
+        ranged = (first, last) != (0, part.file.size - 1)
         async with self._hub.file(
             self._manifest.repository,
             self._manifest.commit,
@@ -133,10 +108,8 @@ class Downloader:
                 _check_range(part, response, first, last)
             elif response.status_code == 200:
                 _check_length(part, response)
-                if not alone:
-                    return self._restart(part, whole=True)
-                self._meter.add(-segment.done)
-                part.rewind(segment)
+                self._meter.add(-part.done)
+                part.become_whole(segment)
             else:
                 raise _wrong_size(part)
             await self._receive(part, segment, response)
@@ -144,21 +117,19 @@ class Downloader:
     async def _receive(
         self, part: PartialFile, segment: Segment, response: httpx2.Response
     ) -> None:
-        try:
-            async for chunk in self._policy.with_stall_timeout(response.aiter_raw()):
-                if segment not in part.segments:
-                    return
-                if segment.start + segment.done + len(chunk) > segment.end:
-                    raise _wrong_size(part)
-                part.write(segment, chunk)
-                self._meter.add(len(chunk))
-                if segment.done - segment.recorded >= self._concurrency.checkpoint_bytes:
-                    await asyncio.to_thread(part.checkpoint, segment)
-        finally:
-            # Also when cancelled, so that nothing is downloaded twice.
-            if segment in part.segments:
-                part.checkpoint(segment)
-        if not segment.complete:
+        async def write(chunk: bytes) -> bool:
+            if segment not in part.segments:
+                return False
+            if segment.start + segment.done + len(chunk) > segment.end:
+                raise _wrong_size(part)
+            part.write(segment, chunk)
+            self._meter.add(len(chunk))
+            if part.unsaved >= self._concurrency.checkpoint_bytes:
+                await asyncio.to_thread(part.checkpoint)
+            return True
+
+        await self._hub.receive(response, write)
+        if segment in part.segments and not segment.complete:
             raise RetryableError("the connection closed early")
 
 

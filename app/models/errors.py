@@ -27,21 +27,17 @@ class DownloadError(ModelError):
 
 
 @contextmanager
-def disk_errors() -> Iterator[None]:
-    """Raises DownloadError for every OSError inside."""
+def disk_errors(outcome: str = "what was downloaded so far is saved") -> Iterator[None]:
+    """Raises DownloadError for every OSError inside. `outcome`: what becomes of the data."""
     try:
         yield
     except OSError as error:
-        raise disk_error(error) from None
-
-
-def disk_error(error: OSError) -> DownloadError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DownloadError(
-            "The disk is full; what was downloaded so far is saved",
-            "free some space and pull again, or set HF_HUB_CACHE to a folder on another disk",
-        )
-    return DownloadError(
-        f"The model cache cannot be written ({error.strerror or type(error).__name__})",
-        "check its permissions, or set HF_HUB_CACHE to a folder on another disk",
-    )
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DownloadError(
+                f"The disk is full; {outcome}",
+                "free some space and try again, or set HF_HUB_CACHE to a folder on another disk",
+            ) from None
+        raise DownloadError(
+            f"The model cache cannot be written ({error.strerror or type(error).__name__})",
+            "check its permissions, or set HF_HUB_CACHE to a folder on another disk",
+        ) from None

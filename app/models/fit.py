@@ -8,7 +8,6 @@ Bytes throughout; a machine's memory is counted in GiB, as it is sold.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from app.errors import UserError
@@ -103,8 +102,8 @@ def layer_bytes_per_token(shape: Architecture, layer: Layer) -> float:
 
 
 def with_kv_bits(shape: Architecture, bits: int | None) -> Architecture:
-    """With keys and values quantised to 8 or 4 bits, or, with None, not quantised. ModelError where
-    they cannot be."""
+    """The same model with keys and values quantised to 8 or 4 bits; None: not quantised. ModelError
+    where they cannot be."""
     grown = [layer for layer in shape.layers if layer.heads and layer.window is None]
     why = ""
     if not grown:
@@ -219,34 +218,39 @@ def fit(
     shortest that would count."""
     # A draft may be used past its own context: the question finds the passage.
     context = target.architecture.context or DEFAULT_CONTEXT
-    longest = _max_tokens(lambda n: peak_bytes(target, draft, n), machine.budget, context)
-    sparse = longest
-    if draft is not None:
-        sparse = _max_tokens(lambda n: sparse_peak_bytes(target, draft, n), machine.budget, context)
-    at = tokens or longest or MIN_TOKENS
-    return Fit(machine, at, breakdown(target, draft, at), longest, sparse)
+
+    def longest(keep_ratio: float) -> int:
+        """The largest multiple of 1,024 tokens that fits; 0 below MIN_TOKENS."""
+        grains = largest_that_fits(
+            lambda n: peak_bytes(target, draft, n * _GRAIN, keep_ratio),
+            machine.budget,
+            max(context // _GRAIN, 1),
+        )
+        return grains * _GRAIN if grains * _GRAIN >= min(MIN_TOKENS, context) else 0
+
+    full = longest(1.0)
+    sparse = full if draft is None else longest(DEFAULT_KEEP_RATIO)
+    at = tokens or full or MIN_TOKENS
+    return Fit(machine, at, breakdown(target, draft, at), full, sparse)
 
 
-def peak_bytes(target: ModelSize, draft: ModelSize | None, tokens: int) -> int:
-    """The peak when a prompt is read sparsely first, and then in full while the draft's cache still
-    exists."""
-    return sum(line.bytes for line in breakdown(target, draft, tokens))
-
-
-def sparse_peak_bytes(
-    target: ModelSize, draft: ModelSize, tokens: int, keep_ratio: float = DEFAULT_KEEP_RATIO
+def peak_bytes(
+    target: ModelSize, draft: ModelSize | None, tokens: int, keep_ratio: float = 1.0
 ) -> int:
-    """The peak when the target only ever reads the share `keep_ratio`."""
-    selected = max(int(tokens * keep_ratio), 1)
-    prefill = cache_bytes(target.architecture, selected, windows=False)
-    prefill += step_bytes(target.architecture, selected)
-    weights = target.weight_bytes + draft.weight_bytes
+    """The peak for a prompt of `tokens`, of which the target reads the share `keep_ratio`: with 1,
+    all of it, while the draft's cache still exists."""
+    shape, read = target.architecture, max(int(tokens * keep_ratio), 1)
+    prefill = cache_bytes(shape, read, windows=keep_ratio == 1) + step_bytes(shape, read)
+    if draft is None:
+        return target.weight_bytes + prefill
     draft_cache = cache_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
-    return weights + draft_cache + max(_draft_peak(draft, tokens), prefill)
+    # The draft runs before the target has a cache.
+    running = max(_draft_peak(draft, tokens), prefill)
+    return target.weight_bytes + draft.weight_bytes + draft_cache + running
 
 
 def _draft_peak(draft: ModelSize, tokens: int) -> int:
-    """Of the draft, on top of weights and cache: while it reads, or while it scores."""
+    """Bytes that the draft needs on top of weights and cache while it reads or scores."""
     reading = step_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
     return max(reading, scoring_bytes(draft.architecture, tokens))
 
@@ -265,7 +269,6 @@ def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[
         size, why = cache_bytes(shape, tokens, step_tokens), _cache_why(shape, tokens, step_tokens)
         items.append(MemoryItem("draft, weights", draft.weight_bytes, draft.name))
         items.append(MemoryItem("draft, cache", size, why))
-        # The draft runs before the target has a cache.
         draft_peak = _draft_peak(draft, tokens)
         if draft_peak - cache > step:
             scores = draft_peak > step_bytes(shape, tokens, step_tokens)
@@ -296,9 +299,3 @@ def _step_why(shape: Architecture, step: int) -> str:
     if shape.kv_bits:
         return f"{why}; attention is fused, on one layer's keys and values dequantised"
     return f"{why}; attention is fused"
-
-
-def _max_tokens(needed: Callable[[int], int], available: int, limit: int) -> int:
-    """The largest multiple of 1,024 tokens that fits; 0 below MIN_TOKENS."""
-    grains = largest_that_fits(lambda n: needed(n * _GRAIN), available, max(limit // _GRAIN, 1))
-    return grains * _GRAIN if grains * _GRAIN >= min(MIN_TOKENS, limit) else 0

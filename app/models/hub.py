@@ -1,62 +1,165 @@
-"""A client of the hub's public API: a model's commit, its list of files, and their bytes.
+"""The hub: a model's commit, its list of files, and the files' bytes, over HTTP.
 
 It needs three requests: `/api/models/R/revision/main` for the commit, the paged
 `/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
-files to a storage host with a signed address. Of what a server sends, only its status is shown.
+files to a storage host with a signed address. Only the
+status of what a server sends is shown.
+
+huggingface_hub's own functions are not used for these requests: they wait as long as the server
+asks (an hour in `http_get`) and cannot be cancelled, send the token to whatever host the next page
+of a list names, and take a body that drips in for one that arrives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
+import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
 
+from app.models.cache import check_repository, is_repository
+from app.models.check import drafts_only, refuse_draft_layers
 from app.models.errors import DownloadError, ModelError
-from app.models.file_filter import MAX_FILES, too_many_files
-from app.models.manifest import COMMIT
-from app.models.retry import RetryableError, RetryPolicy, retry_after
+from app.models.manifest import COMMIT, MAX_FILES, ModelFile, files_to_download, too_many_files
+from app.util.regular_files import open_descriptor
 
 _MAX_REDIRECTS = 8
-_MAX_PAGE_BYTES = 32 << 20
-"""For one page of the API; a page of 1,000 files has about 300 KB."""
+_MAX_BODY_BYTES = 32 << 20
+"""Limit for one page of the API or a config.json; a page of 1,000 files has about 300 KB."""
 _MAX_PAGES = 20
-_MAX_REDIRECT_BYTES = 1 << 16
-"""Of a redirect's body, which is read so that its connection can be reused."""
-LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=120.0)
+_MAX_RESULTS = 30
+_LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=120.0)
 """A large file takes many requests, so connections are kept alive longer than the usual five
 seconds, which one segment may take."""
+_RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d{1,9})\b")
 
 T = TypeVar("T")
 
 
-def hub_client(policy: RetryPolicy, tls: ssl.SSLContext | None) -> httpx2.AsyncClient:
-    """The HTTP client. Raises ModelError for an invalid proxy."""
-    timeout = httpx2.Timeout(policy.stall_timeout, connect=policy.connect_timeout, pool=None)
-    try:
-        return httpx2.AsyncClient(timeout=timeout, verify=tls or True, limits=LIMITS)
-    except (httpx2.InvalidURL, ValueError):
-        raise ModelError(
-            "The proxy in the environment is not a web address",
-            "correct HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them",
-        ) from None
+# ---------------------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """All times in seconds. `max_attempts` counts attempts in a row without progress."""
+
+    connect_timeout: float = 15.0
+    stall_timeout: float = 20.0
+    """A connection with fewer than `min_bytes` in this time is closed."""
+    min_bytes: int = 2048
+    max_attempts: int = 6
+    backoff: float = 1.0
+    max_wait: float = 120.0
+    """The longest wait between two attempts, even if the server asks for more."""
+
+    def delay(self, failures: int, after: float | None) -> float:
+        """Seconds before the next attempt: exponential backoff with jitter, and at least what the
+        server asked for."""
+        jittered = self.backoff * 2.0 ** (failures - 1) * random.uniform(0.75, 1.25)
+        return max(min(jittered, self.max_wait), after or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How much is downloaded at once, and how often it is saved. After a crash, up to `connections`
+    times `checkpoint_bytes` are downloaded again."""
+
+    connections: int = 4
+    segment_bytes: int = 64 << 20
+    checkpoint_bytes: int = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """How to reach the hub, and how to download. `reserve_bytes` stay free on the disk; `tls`
+    replaces the system's certificates."""
+
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    concurrency: Concurrency = field(default_factory=Concurrency)
+    reserve_bytes: int = 2 << 30
+    tls: ssl.SSLContext | None = None
+
+
+def default_hub_settings() -> HubSettings:
+    """The endpoint (HF_ENDPOINT) and token of huggingface_hub. ModelError when it is set to offline
+    mode, or its token cannot be read."""
+    from huggingface_hub import constants, get_token
+
+    if constants.is_offline_mode():
+        raise ModelError("HF_HUB_OFFLINE is set, so nothing can be downloaded", "unset it")
+    token = None
+    if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        try:
+            _require_file(Path(constants.HF_TOKEN_PATH))
+            token = get_token()
+        except Exception:
+            # Its message might quote the token.
+            raise ModelError(
+                "The stored token cannot be read", "log in again with `hf auth login`"
+            ) from None
+    return HubSettings(constants.ENDPOINT, token)
+
+
+def _require_file(path: Path) -> None:
+    """OSError where a pipe, which the library would wait for, is in the place of a file."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        os.close(open_descriptor(path))
+
+
+# ---------------------------------------------------------------------------------- requests
+
+
+class RetryableError(Exception):
+    """A request failed in a way that may be temporary. `reason` is a clause to show;
+    `retry_after` are the seconds that the server asked to wait, if it did."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.retry_after = after
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds from Retry-After (a number or a date) or an exhausted RateLimit; None without."""
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    if value:
+        try:
+            date = parsedate_to_datetime(value)
+        except (ValueError, OverflowError):  # an impossible zone or year
+            return None
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        return max(0.0, (date - datetime.now(UTC)).total_seconds())
+    limit = _RATE_LIMIT.search(headers.get("ratelimit", ""))
+    return float(limit[1]) if limit else None
 
 
 class Hub:
-    """One hub, reached through one HTTP client. The token is only sent to the hub's own scheme,
-    host and port."""
+    """One hub, reached through one HTTP client, which an `async with` block closes. The token is
+    only sent to the hub's own host: the client drops it when a redirect leads elsewhere."""
 
     def __init__(
-        self, client: httpx2.AsyncClient, endpoint: str, token: str | None, policy: RetryPolicy
+        self, settings: HubSettings, on_wait: Callable[[str], object] = lambda note: None
     ) -> None:
-        """Raises ModelError when `endpoint` or `token` is invalid."""
-        self._client = client
-        self._endpoint = endpoint.rstrip("/")
+        """`on_wait` gets a note while a request waits to be repeated, and then an empty one.
+        ModelError when the endpoint, the token or a proxy in the environment is invalid."""
+        self._policy, self._token, self._on_wait = settings.retry_policy, settings.token, on_wait
+        self._endpoint = settings.endpoint.rstrip("/")
         try:
             url = httpx2.URL(self._endpoint)
         except (httpx2.InvalidURL, ValueError):
@@ -65,13 +168,38 @@ class Hub:
             raise ModelError(
                 "HF_ENDPOINT is not a web address", "set it to one that starts with https://"
             )
-        self._origin = _origin(url)
-        # The HTTP library would quote a header with other characters in its error.
-        if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
-            raise ModelError("The stored token is damaged", "log in again with `hf auth login`")
-        self._token = token
-        self._policy = policy
-        self.on_wait: Callable[[str], object] = lambda note: None
+        self._origin = url.origin
+        headers = {"Accept-Encoding": "identity", "User-Agent": "specchat"}
+        if self._token is not None:
+            # The HTTP library would quote a header with other characters in its error.
+            if not (self._token.isascii() and self._token.isprintable() and " " not in self._token):
+                raise ModelError("The stored token is damaged", "log in again with `hf auth login`")
+            headers["Authorization"] = f"Bearer {self._token}"
+        timeout = httpx2.Timeout(
+            self._policy.stall_timeout, connect=self._policy.connect_timeout, pool=None
+        )
+        try:
+            self._client = httpx2.AsyncClient(
+                headers=headers,
+                timeout=timeout,
+                verify=settings.tls or True,
+                limits=_LIMITS,
+                follow_redirects=True,
+                max_redirects=_MAX_REDIRECTS,
+                event_hooks={"response": [self._check_redirect]},
+            )
+        except (httpx2.InvalidURL, ValueError):
+            raise ModelError(
+                "The proxy in the environment is not a web address",
+                "correct HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them",
+            ) from None
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._client.__aexit__(*error)
 
     async def commit(self, repository: str) -> str:
         """The commit of the repository's main branch."""
@@ -82,33 +210,48 @@ class Hub:
             raise _not_the_hub()
         return sha
 
-    async def search(self, words: str, limit: int) -> list[Any]:
+    async def search(self, words: str) -> list[Any]:
         """The hub's entries of MLX models with these words in their names, most downloaded
         first."""
         url = (
             f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
-            f"&sort=downloads&direction=-1&limit={limit}&config=true"
+            f"&sort=downloads&direction=-1&limit={_MAX_RESULTS}&config=true"
         )
         answer, _ = await self._json("with these words", url)
         if not isinstance(answer, list):
             raise _not_the_hub()
         return answer
 
-    async def tree(self, repository: str, commit: str) -> list[Any]:
-        """The hub's entries of all files in the repository."""
+    async def files(self, repository: str, commit: str) -> tuple[ModelFile, ...]:
+        """The files to download. ModelError when the model is refused for what it contains."""
         entries: list[Any] = []
         url = f"{self._endpoint}/api/models/{repository}/tree/{commit}?recursive=True&expand=False"
         for _ in range(_MAX_PAGES):
-            page, next_url = await self._json(repository, url)
+            page, next_link = await self._json(repository, url)
             if not isinstance(page, list):
                 raise _not_the_hub()
             entries += page
             if len(entries) > MAX_FILES:
-                raise too_many_files(repository)
-            if next_url is None:
-                return entries
-            url = next_url
+                break
+            if next_link is None:
+                return files_to_download(repository, entries)
+            next_url = _joined(httpx2.URL(url), next_link)
+            if next_url.origin != self._origin:
+                raise _not_the_hub()
+            url = str(next_url)
         raise too_many_files(repository)
+
+    async def config(self, repository: str, commit: str) -> dict[str, Any]:
+        """The model's config.json. ModelError when it is not a JSON object."""
+        url = self._file_url(repository, commit, "config.json")
+        body, _ = await self._body(repository, url, commit)
+        with suppress(ValueError, RecursionError):
+            config = json.loads(body)
+            if isinstance(config, dict):
+                return config
+        raise ModelError(
+            f"The config.json of {repository} is not a JSON object", "choose another model"
+        )
 
     @asynccontextmanager
     async def file(
@@ -116,163 +259,160 @@ class Hub:
     ) -> AsyncIterator[httpx2.Response]:
         """The response for a file, with status 200, 206 or 416, and not yet read. Raises
         RetryableError, ModelError."""
-        url = f"{self._endpoint}/{repository}/resolve/{commit}/{quote(path)}"
+        url = self._file_url(repository, commit, path)
         headers = {"Range": bytes_range} if bytes_range else {}
         async with self._get(repository, url, headers, commit) as response:
-            encoding = response.headers.get("content-encoding", "identity")
-            if encoding != "identity":
+            if response.headers.get("content-encoding", "identity") != "identity":
                 raise RetryableError("the hub sent the file compressed")
             yield response
 
-    async def with_retries(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The result of `action`, retried on RetryableError. DownloadError when it never
-        succeeds."""
-        for failures in range(1, self._policy.max_attempts + 1):
-            try:
-                return await action()
-            except RetryableError as retry:
-                await self.backoff(retry, failures)
-        raise AssertionError("backoff raises at the last attempt")
+    async def receive(
+        self, response: httpx2.Response, on_chunk: Callable[[bytes], Awaitable[bool]]
+    ) -> None:
+        """Pass the body of a response on as it arrives, until `on_chunk` returns False.
+        RetryableError when it comes too slowly."""
+        clock, stall_timeout = asyncio.get_running_loop().time, self._policy.stall_timeout
+        received = 0
+        try:
+            async with asyncio.timeout(stall_timeout) as limit:
+                deadline = limit.when()
+                async for chunk in response.aiter_raw():
+                    limit.reschedule(None)  # a slow disk is no slow connection
+                    if not await on_chunk(chunk):
+                        return
+                    received += len(chunk)
+                    if received >= self._policy.min_bytes:
+                        deadline = clock() + stall_timeout
+                        received = 0
+                    limit.reschedule(deadline)
+        except TimeoutError:
+            raise RetryableError("the connection stalled") from None
 
-    async def backoff(self, retry: RetryableError, failures: int) -> None:
-        """Wait before the next attempt. DownloadError after too many, or when the hub asks for a
-        longer wait than the policy allows."""
-        if retry.retry_after is not None and retry.retry_after > self._policy.max_wait:
+    async def with_retries(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        progressed: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """The result of `attempt`, which is repeated after a RetryableError. DownloadError after
+        too many failures without progress between them, or when the hub asks for a longer wait than
+        the policy allows."""
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except RetryableError as error:
+                failures = 1 if progressed() else failures + 1
+                await self._wait(error, failures)
+
+    async def _wait(self, error: RetryableError, failures: int) -> None:
+        if error.retry_after is not None and error.retry_after > self._policy.max_wait:
             raise DownloadError(
-                f"The hub asks to wait {retry.retry_after / 60:,.0f} minutes; what was downloaded"
+                f"The hub asks to wait {error.retry_after / 60:,.0f} minutes; what was downloaded"
                 " is saved",
                 "pull again after that",
             )
         if failures >= self._policy.max_attempts:
             raise DownloadError(
-                f"The download stopped after {failures} attempts ({retry.reason}); what was"
+                f"The download stopped after {failures} attempts ({error.reason}); what was"
                 " downloaded is saved",
                 "check the connection and pull again",
             )
-        wait = self._policy.delay(failures, retry.retry_after)
-        self.on_wait(f"{retry.reason}, retrying in {wait:.0f} s")
+        wait = self._policy.delay(failures, error.retry_after)
+        self._on_wait(f"{error.reason}, retrying in {wait:.0f} s")
         await asyncio.sleep(wait)
-        self.on_wait("")
+        self._on_wait("")
+
+    def _file_url(self, repository: str, commit: str, path: str) -> str:
+        return f"{self._endpoint}/{repository}/resolve/{commit}/{quote(path)}"
 
     async def _json(self, repository: str, url: str) -> tuple[Any, str | None]:
-        """A page of the API, and the URL of the next page, if there is one."""
-
-        async def once() -> tuple[bytes, str | None]:
-            async with self._get(repository, url, {}) as response:
-                body = await self.read_body(response, _MAX_PAGE_BYTES)
-                return body, response.links.get("next", {}).get("url")
-
-        body, next_url = await self.with_retries(once)
+        """A page of the API, and the address of the next page, if there is one."""
+        body, next_link = await self._body(repository, url)
         try:
-            answer = json.loads(body)
+            return json.loads(body), next_link
         except (ValueError, RecursionError):
             raise _not_the_hub() from None
-        if next_url is not None:
-            target = _joined(httpx2.URL(url), next_url)
-            if _origin(target) != self._origin:
-                raise _not_the_hub()
-            next_url = str(target)
-        return answer, next_url
 
-    async def read_body(self, response: httpx2.Response, max_bytes: int) -> bytes:
-        """The body of a response with status 200. Raises RetryableError, DownloadError."""
-        if response.status_code != 200:
-            raise RetryableError(f"the hub answered with status {response.status_code}")
-        body = bytearray()
-        async for chunk in self._policy.with_stall_timeout(response.aiter_raw()):
-            body += chunk
-            if len(body) > max_bytes:
-                raise _not_the_hub()
-        return bytes(body)
+    async def _body(
+        self, repository: str, url: str, commit: str | None = None
+    ) -> tuple[bytes, str | None]:
+        """A whole body, and the link to the next page in its headers, if there is one."""
+
+        async def once() -> tuple[bytes, str | None]:
+            body = bytearray()
+
+            async def add(chunk: bytes) -> bool:
+                body.extend(chunk)
+                if len(body) > _MAX_BODY_BYTES:
+                    raise _not_the_hub()
+                return True
+
+            async with self._get(repository, url, commit=commit) as response:
+                if response.status_code != 200:
+                    raise RetryableError(f"the hub answered with status {response.status_code}")
+                await self.receive(response, add)
+                return bytes(body), response.links.get("next", {}).get("url")
+
+        return await self.with_retries(once)
 
     @asynccontextmanager
     async def _get(
-        self, repository: str, url: str, headers: dict[str, str], commit: str | None = None
+        self,
+        repository: str,
+        url: str,
+        headers: dict[str, str] | None = None,
+        commit: str | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """The response after all redirects. Raises RetryableError, ModelError, DownloadError."""
+        """The response after all redirects, whose hub must know this `commit`. Raises
+        RetryableError, ModelError, DownloadError."""
+        request = self._client.build_request(
+            "GET", url, headers=headers, extensions={"commit": commit}
+        )
         try:
-            async with AsyncExitStack() as stack:
-                yield await self._follow_redirects(stack, repository, url, headers, commit)
-        except httpx2.TimeoutException:
+            async with asyncio.timeout(self._policy.connect_timeout + self._policy.stall_timeout):
+                response = await self._client.send(request, stream=True)
+            try:
+                if response.status_code not in (200, 206, 416):
+                    raise self._failure(repository, response)
+                yield response
+            finally:
+                await response.aclose()
+        except (httpx2.TimeoutException, TimeoutError):
             raise RetryableError("the server does not answer") from None
         except httpx2.ConnectError:
             raise RetryableError("the server cannot be reached") from None
         except httpx2.ProxyError:
             raise RetryableError("the proxy refused the connection") from None
+        except httpx2.TooManyRedirects:
+            raise RetryableError("the server redirects in a circle") from None
         except (httpx2.HTTPError, httpx2.StreamError, OSError):
             raise RetryableError("the connection broke") from None
-        except httpx2.InvalidURL:
-            raise _not_the_hub() from None
 
-    async def _follow_redirects(
-        self,
-        stack: AsyncExitStack,
-        repository: str,
-        address: str,
-        headers: dict[str, str],
-        commit: str | None,
-    ) -> httpx2.Response:
-        url = httpx2.URL(address)
-        for _ in range(_MAX_REDIRECTS):
-            at_hub = _origin(url) == self._origin
-            response = await self._send(url, headers, at_hub)
-            stack.push_async_callback(response.aclose)
-            sent_commit = response.headers.get("x-repo-commit")
-            if at_hub and commit is not None and sent_commit not in (None, commit):
-                raise RetryableError("the hub answered with another commit")
-            if not response.has_redirect_location:
-                if response.status_code not in (200, 206, 416):
-                    raise self._failure(repository, response, at_hub)
-                return response
-            target = _joined(url, response.headers["location"])
-            if target.scheme not in ("http", "https") or (
-                url.scheme == "https" and target.scheme == "http"
-            ):
-                raise DownloadError(
-                    "The hub redirects to an unencrypted address",
-                    "check HF_ENDPOINT and the network, and pull again",
-                )
-            if not _is_valid(target):
-                raise _not_the_hub()
-            await self._drain(response)
-            url = target
-        raise RetryableError("the server redirects in a circle")
+    async def _check_redirect(self, response: httpx2.Response) -> None:
+        """Called for each response, before the client follows where it redirects to."""
+        commit, url = response.request.extensions["commit"], response.url
+        sent_commit = response.headers.get("x-repo-commit")
+        if commit is not None and url.origin == self._origin and sent_commit not in (None, commit):
+            raise RetryableError("the hub answered with another commit")
+        if not response.has_redirect_location:
+            return
+        target = _joined(url, response.headers["location"])
+        if target.scheme != "https" and (target.scheme, url.scheme) != ("http", "http"):
+            raise DownloadError(
+                "The hub redirects to an unencrypted address",
+                "check HF_ENDPOINT and the network, and pull again",
+            )
+        if not _is_valid(target):
+            raise _not_the_hub()
 
-    async def _drain(self, response: httpx2.Response) -> None:
-        """Read the body of a redirect, so that its connection goes back to the pool."""
-        read = 0
-        with suppress(httpx2.HTTPError, httpx2.StreamError, OSError, RetryableError):
-            async for chunk in self._policy.with_stall_timeout(response.aiter_raw()):
-                read += len(chunk)
-                if read > _MAX_REDIRECT_BYTES:
-                    break
-        await response.aclose()
-
-    async def _send(
-        self, url: httpx2.URL, headers: dict[str, str], at_hub: bool
-    ) -> httpx2.Response:
-        defaults = {"Accept-Encoding": "identity", "User-Agent": "specchat"}
-        if at_hub and self._token is not None:
-            defaults["Authorization"] = f"Bearer {self._token}"
-        request = self._client.build_request("GET", url, headers=defaults | headers)
-        try:
-            async with asyncio.timeout(self._policy.connect_timeout + self._policy.stall_timeout):
-                return await self._client.send(request, stream=True, follow_redirects=False)
-        except TimeoutError:
-            raise RetryableError("the server does not answer") from None
-
-    def _failure(
-        self, repository: str, response: httpx2.Response, at_hub: bool
-    ) -> RetryableError | ModelError:
+    def _failure(self, repository: str, response: httpx2.Response) -> RetryableError | ModelError:
         status, code = response.status_code, response.headers.get("x-error-code", "")
-        after = retry_after(response.headers)
-        if status in (408, 425, 429) or status >= 500 or status < 400:
+        at_hub = response.url.origin == self._origin
+        # Signed addresses of the storage expire: the next attempt asks the hub for a new one.
+        if not at_hub or status in (408, 425, 429) or status >= 500 or status < 400:
             who = "the hub" if at_hub else "the storage server"
             problem = "got too many requests" if status == 429 else f"answered with status {status}"
-            return RetryableError(f"{who} {problem}", after)
-        if not at_hub:
-            # Signed addresses expire: the next attempt asks the hub for a new one.
-            return RetryableError(f"the storage server answered with status {status}", after)
+            return RetryableError(f"{who} {problem}", retry_after(response.headers))
         if code == "GatedRepo" or status == 403:
             if self._token is None:
                 return ModelError(
@@ -303,11 +443,6 @@ class Hub:
         return DownloadError(f"The hub answered with status {status}", "try again later")
 
 
-def _origin(url: httpx2.URL) -> tuple[str, str, int]:
-    port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
-    return url.scheme, url.host.lower(), port
-
-
 def _joined(url: httpx2.URL, address: str) -> httpx2.URL:
     """`address`, relative to `url`."""
     try:
@@ -327,3 +462,64 @@ def _not_the_hub() -> DownloadError:
         "The answer is not from the hub",
         "check HF_ENDPOINT and the connection (a login page may be in the way), and pull again",
     )
+
+
+# ----------------------------------------------------------------- what a user waits for
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A model at the hub: its config.json, and the files that a pull would download."""
+
+    repository: str
+    config: dict[str, Any]
+    files: tuple[ModelFile, ...]
+
+
+def fetch_hub_model(repository: str, settings: HubSettings) -> HubModel:
+    """Ask the hub about a model. Blocks; ModelError when the model does not exist or cannot be
+    used, or when the hub cannot be reached."""
+    check_repository(repository)
+
+    async def found() -> HubModel:
+        async with Hub(_impatient(settings)) as hub:
+            commit = await hub.commit(repository)
+            files = await hub.files(repository, commit)
+            return HubModel(repository, await hub.config(repository, commit), files)
+
+    try:
+        model = asyncio.run(found())
+    except DownloadError:
+        raise ModelError(
+            f"The hub could not be asked about {repository}",
+            "check the connection, or choose a model from `specchat models search`",
+        ) from None
+    refuse_draft_layers(model.config)
+    return model
+
+
+def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
+    """Repositories of MLX models with these words in their names, most downloaded first, without
+    those that hold only MTP layers. Blocks; ModelError when the hub cannot be reached."""
+
+    async def found() -> list[Any]:
+        async with Hub(_impatient(settings)) as hub:
+            return await hub.search(words)
+
+    try:
+        entries = asyncio.run(found())
+    except DownloadError:
+        raise ModelError("The hub could not be searched", "check the connection") from None
+    names = (
+        entry.get("id")
+        for entry in entries
+        if isinstance(entry, dict)
+        and not (isinstance(entry.get("config"), dict) and drafts_only(entry["config"]))
+    )
+    return tuple(name for name in names if isinstance(name, str) and is_repository(name))
+
+
+def _impatient(settings: HubSettings) -> HubSettings:
+    """The same settings with at most two attempts, because the user waits for the answer."""
+    policy = settings.retry_policy
+    return replace(settings, retry_policy=replace(policy, max_attempts=min(policy.max_attempts, 2)))

@@ -13,12 +13,11 @@ from app.models.found import Place
 from app.paths import config_path
 
 if TYPE_CHECKING:
-    from app.models.hub_info import HubModel
-    from app.models.pull import HubSettings
+    from app.models.hub import HubModel, HubSettings
 
 
 def _user_settings() -> HubSettings:
-    from app.models.pull import default_hub_settings
+    from app.models.hub import default_hub_settings
 
     return default_hub_settings()
 
@@ -44,13 +43,13 @@ class Library:
 
     def fetch_hub_model(self, repository: str) -> HubModel:
         """Ask the hub about a repository. Blocks; ModelError."""
-        from app.models.hub_info import fetch_hub_model
+        from app.models.hub import fetch_hub_model
 
         return fetch_hub_model(repository, self.hub_settings())
 
     def search(self, words: str) -> tuple[str, ...]:
         """Search the hub for models with these words in their names. Blocks; ModelError."""
-        from app.models.hub_info import search_hub
+        from app.models.hub import search_hub
 
         return search_hub(words, self.hub_settings())
 

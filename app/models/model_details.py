@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.models.architecture import parse_architecture
-from app.models.cache import ModelCache, check_repository, is_repository
+from app.models.cache import ModelCache, check_repository
 from app.models.catalogue import Entry, find
-from app.models.check import read_json
-from app.models.embedded import EMBEDDED
+from app.models.check import listed_bytes, loaded_bytes, read_json, weight_format
 from app.models.errors import ModelError
 from app.models.fit import ModelSize
 from app.models.packaged import conversion_bits, find_packaged
 from app.models.resolve import resolve_model
-from app.models.weights import listed_bytes, loaded_bytes, weight_format
 from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 
 if TYPE_CHECKING:
-    from app.models.hub_info import HubModel
+    from app.models.hub import HubModel
 
 HubLookup = Callable[[str], "HubModel"]
 """Asks the hub about a repository. Raises ModelError."""
@@ -101,7 +99,7 @@ def listed_size(entry: Entry) -> ModelSize | None:
 
 
 def _bits(size: ModelSize) -> str:
-    """Of the weights, where the model does not state their format."""
+    """The format of the weights by their size, for a model that does not state it."""
     return f"{round(8 * size.weight_bytes / size.architecture.parameters)}-bit"
 
 
@@ -114,11 +112,9 @@ def _listed_format(entry: Entry) -> str:
 def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
     """The model's folder, if it is installed. A folder takes precedence over a repository."""
     try:
-        if name == EMBEDDED or Path(name).expanduser().is_dir():
-            return resolve_model(name, draft=draft, cache=cache)
-    except (OSError, ValueError, RuntimeError):
+        return resolve_model(name, draft=draft, cache=cache)
+    except ModelError:
         return None
-    return cache.snapshot_folder(name) if is_repository(name) else None
 
 
 def known_models(cache: ModelCache, entries: tuple[Entry, ...]) -> list[ModelDetails]:

@@ -74,7 +74,7 @@ def find_packaged(repository: str) -> PackagedModel | None:
 
 
 def conversion_bits() -> int | None:
-    """Of the converted weights: 32 is what MLX multiplies fastest on a CPU. None keeps them as
+    """Bits of a converted weight: 32 is what MLX multiplies fastest on a CPU. None keeps them as
     they are."""
     return 32 if sys.platform == "linux" else None
 

@@ -33,7 +33,7 @@ class TokenCounter:
     def estimate(
         self, texts: Sequence[str], cancelled: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """As `count`, but from a sample."""
+        """The number of tokens of all texts, estimated from a sample; None as for `count`."""
         sampled = sample(texts)
         tokens = self.count(sampled, cancelled)
         characters = sum(map(len, sampled))

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from app.models.cache import ModelCache, blobs, check_repository, disk_size, links
+from app.models.cache import ModelCache, check_repository, disk_size
 from app.models.errors import ModelError, disk_errors
 from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder, write_durably
@@ -56,9 +56,7 @@ def _remove_older(cache: ModelCache, repository: str, folder: Path) -> TrashedMo
     snapshot = cache.snapshot_folder(repository)
     if snapshot is None:
         raise not_installed(repository)
-    old = [path for path in snapshot.parent.iterdir() if path != snapshot]
-    used = set(links(snapshot).values())
-    unused = [blob for blob in blobs(folder) if blob not in used]
+    old, unused = cache.older(repository, snapshot)
     if not old and not unused:
         raise ModelError(f"{repository} has no older commits", "there is nothing to remove")
     entry = _entry(cache, repository, whole=False)

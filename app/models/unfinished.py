@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from app.models.cache import ModelCache, check_repository
 from app.models.errors import ModelError, disk_errors
-from app.models.manifest import Manifest, ModelFile, read_manifest
-from app.models.partial_file import fetched_bytes
+from app.models.manifest import Manifest, read_manifest
+from app.models.partial_file import PartialFile
 from app.util.atomic_files import Lock
 
 _LOCK_SECONDS = 0.15
@@ -86,11 +86,9 @@ def pause(cache: ModelCache, repository: str) -> None:
 
 def _done(cache: ModelCache, manifest: Manifest) -> int:
     parts = cache.download_folder(manifest.repository) / "parts"
-    blobs = cache.repository_folder(manifest.repository) / "blobs"
-    files: dict[str, ModelFile] = {file.digest: file for file in manifest.files}
+    files = {file.digest: file for file in manifest.files}.values()
     return sum(
-        file.size if (blobs / digest).exists() else fetched_bytes(parts, file)
-        for digest, file in files.items()
+        file.size if cache.copy(manifest, file) else PartialFile(parts, file).done for file in files
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.models.cache import ModelCache, check_repository, links
 from app.models.errors import ModelError
-from app.models.manifest import HashingStopped, file_digest, read_manifest
+from app.models.manifest import DIGEST, HashingStopped, file_digest, read_manifest
 from app.models.progress import Progress, ProgressMeter
 from app.models.trash import not_installed
-
-_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ def verify(
     expected = {snapshot / file.path: file.digest for file in manifest.files} if manifest else {}
     for path, blob in links(snapshot).items():
         # The name of a blob is its digest; a copied file has none.
-        if path not in expected and _DIGEST.fullmatch(blob.name):
+        if path not in expected and DIGEST.fullmatch(blob.name):
             expected[path] = blob.name
     sizes = {path: path.stat().st_size for path in expected if path.is_file()}
     meter = ProgressMeter()

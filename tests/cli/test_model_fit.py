@@ -18,7 +18,7 @@ from tests.models import fake_hub as fake
 from tests.models import files
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, tiny_model
-from tests.models.test_draft_selection import SIZES, folder
+from tests.models.test_pairs import SIZES, folder
 from tests.sessions.samples import answer_stats
 
 BIG, SMALL = "mlx-community/Qwen3.5-9B-4bit", "mlx-community/Qwen3.5-0.8B-MLX-4bit"

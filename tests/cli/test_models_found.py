@@ -14,7 +14,7 @@ from app.models.found import default_places
 from tests.cli.conftest import Shell
 from tests.models import files, kept
 from tests.models.pulls import NAME
-from tests.models.test_draft_selection import folder
+from tests.models.test_pairs import folder
 
 
 def test_they_are_listed_below_the_installed_ones(shell: Shell, home: Path) -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from app.models.cache import ModelCache, blobs
-from app.models.download import Concurrency
 from app.models.errors import ModelError
+from app.models.hub import Concurrency, HubSettings, RetryPolicy
 from app.models.manifest import file_digest
 from app.models.progress import Progress
-from app.models.pull import HubSettings, Outcome, Pull
-from app.models.retry import RetryPolicy
+from app.models.pull import Outcome, Pull
 from tests.models import files
 from tests.models.fake_hub import FakeHub
 

@@ -8,11 +8,11 @@ import pytest
 
 from app.models.cache import ModelCache, is_repository
 from app.models.catalogue import Entry, catalogue, find, search
-from app.models.draft_selection import best_draft, draft_candidates
 from app.models.errors import ModelError
 from app.models.fit import mac_with
 from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.packaged import SMOLLM2, find_packaged
+from app.models.pairs import best_draft, draft_candidates
 
 OURS = catalogue()
 NOWHERE = ModelCache(Path("nowhere"))

@@ -14,6 +14,7 @@ from app.engine.cache.sizes import Transient
 from app.models import fit
 from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize
+from app.protocol.options import DEFAULT_KEEP_RATIO
 from tests.models.test_architecture import TABLE
 
 FILE = Path(__file__).parent / "estimates.json"
@@ -36,7 +37,7 @@ def estimates(row: dict[str, Any]) -> list[int]:
         fit.step_bytes(shape, 50_000),
         fit.scoring_bytes(shape, 50_000),
         fit.peak_bytes(target, draft, 30_000),
-        fit.sparse_peak_bytes(target, draft, 30_000),
+        fit.peak_bytes(target, draft, 30_000, DEFAULT_KEEP_RATIO),
     ]
     for backend, quantised in ((CPU, False), (GPU, False), (GPU, True)):
         transient = Transient.of(config, 2, quantised, shape.has_sinks, backend)

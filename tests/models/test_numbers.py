@@ -12,7 +12,7 @@ import mlx_lm.models
 import pytest
 
 from app.models.architecture import parse_architecture
-from app.models.config_bounds import check_config_numbers
+from app.models.check import check_config_numbers
 from app.models.errors import ModelError
 from tests import tiny
 

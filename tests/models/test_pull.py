@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from hypothesis import strategies as st
 
 from app.models.cache import ModelCache, folder_name
 from app.models.errors import ModelError
-from app.models.pull import Outcome, Pull, default_hub_settings
-from app.models.retry import RetryPolicy, retry_after
+from app.models.hub import RetryPolicy, default_hub_settings, retry_after
+from app.models.pull import Outcome, Pull
 from app.models.unfinished import is_running, pause, unfinished
 from app.models.verify import verify
 from tests.models import fake_hub as fake
@@ -302,10 +303,10 @@ def test_what_lies_there_is_not_trusted(puller: Puller, hub: FakeHub, damage: st
             journal.write_bytes(b"\0" * 50)
         elif damage == "steps":
             content = journal.read_bytes()
-            journal.write_bytes(content[:16] + (1).to_bytes(8, "little") + content[24:])
+            journal.write_bytes((1).to_bytes(8, sys.byteorder) + content[8:])
         elif damage == "boast":
             content = journal.read_bytes()
-            journal.write_bytes(content[:24] + b"\xff" * (len(content) - 24))
+            journal.write_bytes(content[:8] + b"\xff" * (len(content) - 8))
         elif damage == "data":
             data.write_bytes(os.urandom(data.stat().st_size))
         elif damage == "short":

@@ -7,8 +7,10 @@ import contextlib
 import dataclasses
 import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,10 +162,11 @@ def test_a_digest_that_lies(logged_in: Puller) -> None:
 # ---------------------------------------------------------------------------- the disk
 
 
-def test_a_disk_without_room_is_seen_before_the_first_byte(logged_in: Puller) -> None:
-    settings = dataclasses.replace(
-        logged_in.settings(), reserve_bytes=1000, free_bytes=lambda folder: 200_000
-    )
+def test_a_disk_without_room_is_seen_before_the_first_byte(
+    logged_in: Puller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=200_000))
+    settings = dataclasses.replace(logged_in.settings(), reserve_bytes=1000)
     with pytest.raises(ModelError, match="must stay free"):
         logged_in.pull(settings=settings)
     assert not [asked for asked in logged_in.hub.asked if "resolve" in asked.path]

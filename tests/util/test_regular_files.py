@@ -18,8 +18,8 @@ from app.models.cache import ModelCache
 from app.models.catalogue import catalogue
 from app.models.check import check_model
 from app.models.gguf.file import is_gguf, read_gguf
+from app.models.hub import default_hub_settings
 from app.models.manifest import read_manifest
-from app.models.pull import default_hub_settings
 from app.settings.file import SettingsFile
 from app.util.private_file import read_secret
 from app.util.regular_files import NotRegular, read_file

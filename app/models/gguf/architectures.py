@@ -57,7 +57,7 @@ _NAMES: dict[str, dict[str, str]] = {
     "phi3": _without(_LAYER, "attn_q", "attn_k", "attn_v", "ffn_gate")
     | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
 }
-"""Of each architecture: the tensors of a layer, as GGUF and as mlx-lm names them."""
+"""The tensors of a layer in each architecture, as GGUF and as mlx-lm names them."""
 SUPPORTED = tuple(_NAMES)
 _MAX_INTEGER = 1 << 31
 _BIASED = {"qwen2": ("attn_q", "attn_k", "attn_v")}

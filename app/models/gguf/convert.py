@@ -7,7 +7,6 @@ clears.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -22,7 +21,7 @@ from typing import Any
 
 from app.models.cache import ModelCache, is_repository
 from app.models.check import check_model
-from app.models.errors import ModelError
+from app.models.errors import ModelError, disk_errors
 from app.models.gguf.architectures import config_of, named_tensors
 from app.models.gguf.file import GgufError, GgufFile, is_gguf, read_gguf
 from app.models.gguf.tokenizer import has_template, special_ids, tokenizer_files
@@ -40,6 +39,7 @@ _SPARE = 64 << 20
 """Bytes that stay free on the disk."""
 _WEIGHTS = "model.safetensors"
 _BLOCK = 8 << 20
+_OUTCOME = "nothing of the model is left"
 
 _SAMPLING = {
     "temp": "temperature",
@@ -201,26 +201,11 @@ def install(
 def working_folder(cache: ModelCache, repository: str) -> Iterator[Path]:
     """An empty folder for what becomes a model, which no other process has. It is deleted at the
     end of the block. ModelError, also for an OSError in the block."""
-    with _disk_errors():
+    with disk_errors(_OUTCOME):
         cache.prepare()
     name = repository.partition("/")[2]
-    with lock_model(cache, repository), _disk_errors(), _empty_folder(cache, name) as folder:
+    with lock_model(cache, repository), disk_errors(_OUTCOME), _empty_folder(cache, name) as folder:
         yield folder
-
-
-@contextmanager
-def _disk_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "the disk is full" if full else error.strerror or type(error).__name__
-        raise ModelError(
-            f"The model was not converted ({reason}), and nothing is left of it",
-            "free some space, or set HF_HUB_CACHE to a folder on another disk"
-            if full
-            else "check the permissions of the model cache, or set HF_HUB_CACHE to another folder",
-        ) from None
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:
@@ -240,7 +225,7 @@ def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...
     if len(paths) < 2 or any(map(is_gguf, paths[1:])):
         yield tuple(paths)
         return
-    with _disk_errors():
+    with disk_errors(_OUTCOME):
         cache.prepare()
         with _empty_folder(cache, "joined") as folder:
             check_space(folder, sum(path.stat().st_size for path in paths), "The joined file")

@@ -35,8 +35,9 @@ class GgufSummary:
 
 
 def summarise(path: Path) -> GgufSummary:
-    """Of the model of which `path` is the file or one of the parts. Takes up to half a second, and
-    nothing again while the file has the same size and time. GgufError when it cannot be read."""
+    """Summarise the model of which `path` is the file or one of the parts. Takes up to half a
+    second, and nothing again while the file has the same size and time. GgufError when it cannot be
+    read."""
     try:
         status = path.stat()
     except OSError as error:

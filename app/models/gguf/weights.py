@@ -29,7 +29,7 @@ ROUNDED = {"Q4_K": 4, "Q5_K": 5}
 """Those of which only the scales are rounded."""
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 DEFAULT_BITS = 8
-"""For what is quantised in a type that MLX does not have."""
+"""Bits for weights in a type that MLX does not have."""
 _CHUNK = 1 << 24
 """Numbers that are converted at a time: 64 MB in 32 bits."""
 
@@ -117,7 +117,7 @@ def plan(
 
 
 def base_dtype(gguf: GgufFile) -> str:
-    """Of all that is not quantised, and of scales. Gemma's activations exceed float16."""
+    """The dtype of scales and of all that is not quantised. Gemma's activations exceed float16."""
     matrices = [t.kind for t in gguf.tensors.values() if len(t.shape) > 1]
     if all(kind == "F32" for kind in matrices):
         return "float32"
@@ -178,7 +178,7 @@ def _rows(planned: Plan) -> Codes:
 
 
 def _order(planned: Plan) -> NDArray[np.int64] | None:
-    """Of each row where it is in the file, if not in our order. A bias is one row."""
+    """Where each row is in the file, if not in our order. A bias is one row."""
     if planned.heads is None or not planned.is_matrix:
         return None
     return _halves_apart(np.arange(planned.tensor.shape[0]), planned.heads)
@@ -240,7 +240,7 @@ def dequantise(kind: str, rows: Codes) -> Floats:
 
 
 def to_dtype(values: Floats, dtype: str) -> NDArray[Any]:
-    """In `dtype`; bfloat16 as 16-bit integers, because NumPy has none."""
+    """The numbers in `dtype`; bfloat16 as 16-bit integers, because NumPy has none."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

@@ -15,7 +15,7 @@ from app.ui.prefill.panel_render import DIM
 from app.util import formatting
 
 if TYPE_CHECKING:
-    from app.models.recommendation import Recommendation
+    from app.models.pairs import Recommendation
     from app.protocol.prompt import Document
 
 WHAT_IT_IS = (
@@ -89,7 +89,7 @@ class Welcome:
 
 
 def _recommend() -> Recommendation | None:
-    from app.models.recommendation import recommend_for_this_machine  # slow to import
+    from app.models.pairs import recommend_for_this_machine  # slow to import
 
     return recommend_for_this_machine()
 

@@ -8,11 +8,10 @@ from enum import Enum, auto
 from pathlib import Path
 
 from app.models.cache import is_repository
-from app.models.draft_selection import DraftCandidate
 from app.models.embedded import EMBEDDED
 from app.models.found import FoundModel
-from app.models.overview import ModelOverview
 from app.models.packaged import find_packaged
+from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.speedup import built_in_speedup
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobKind, JobState

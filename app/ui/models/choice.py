@@ -7,8 +7,7 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.models.draft_selection import DraftCandidate
-from app.models.overview import ModelOverview
+from app.models.pairs import DraftCandidate, ModelOverview
 from app.protocol.commands import Load
 from app.ui.models.detail_text import memory_lines
 from app.ui.models.rows import DIM, WARN, draft_name, short

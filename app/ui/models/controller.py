@@ -11,9 +11,9 @@ from textual.app import App
 from app.chat.cost_preview import describe
 from app.errors import UserError
 from app.models.cache import ModelCache
-from app.models.draft_selection import TokenizerCache
 from app.models.fit import Machine, mac_with
 from app.models.library import Library, default_library
+from app.models.pairs import TokenizerCache
 from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import Hosts, Machines

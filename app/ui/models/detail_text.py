@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from app.models.draft_selection import DraftCandidate, RatioSource
 from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
 from app.models.gguf.summary import GgufSummary
-from app.models.overview import ModelOverview
+from app.models.pairs import DraftCandidate, ModelOverview, RatioSource
 from app.models.speedup import OVERHEAD, built_in_speedup
 from app.models.text import breakdown_rows, facts, sampling_lines, verdict_sentences
 from app.paths import display_path

@@ -12,13 +12,12 @@ from pathlib import Path
 from app.models import speedup
 from app.models.cache import Installed, is_repository
 from app.models.catalogue import Entry, catalogue
-from app.models.draft_selection import TokenizerCache
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.found import FoundModel, Kind, find_models, missing_places, user_places
 from app.models.library import Library
 from app.models.model_details import ModelDetails, find_model, known_models
-from app.models.overview import ModelOverview, embedded_pair, overview
+from app.models.pairs import ModelOverview, TokenizerCache, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
 from app.sessions.records import AnswerStats

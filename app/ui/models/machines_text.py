@@ -14,9 +14,8 @@ from app.models.across import (
     steps_of,
 )
 from app.models.check import read_json
-from app.models.draft_selection import DraftCandidate
 from app.models.errors import ModelError
-from app.models.overview import ModelOverview
+from app.models.pairs import DraftCandidate, ModelOverview
 from app.protocol.hosts import Machine
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.models.rows import DIM, WARN

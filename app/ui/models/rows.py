@@ -9,9 +9,8 @@ from enum import StrEnum
 from textual.content import Content
 
 from app.models.cache import Installed, is_repository
-from app.models.draft_selection import DraftCandidate
 from app.models.found import FoundModel, Kind
-from app.models.overview import ModelOverview
+from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.speedup import built_in_speedup
 from app.models.trash import TrashedModel
 from app.models.unfinished import UnfinishedDownload

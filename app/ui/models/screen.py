@@ -13,11 +13,10 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import OptionList, Static
 
-from app.models.draft_selection import DraftCandidate, TokenizerCache
 from app.models.fit import Machine
 from app.models.found import FoundModel
 from app.models.library import Library
-from app.models.overview import ModelOverview
+from app.models.pairs import DraftCandidate, ModelOverview, TokenizerCache
 from app.models.text import memory_heading
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import Machine as HostMachine

@@ -13,7 +13,7 @@ from app.chat.sample import QUESTION, sample
 from app.models.catalogue import catalogue
 from app.models.embedded import draft_path, target_path
 from app.models.fit import mac_with
-from app.models.recommendation import Recommendation, recommend
+from app.models.pairs import Recommendation, recommend
 from app.protocol.commands import Load
 from app.sessions.store import Store
 from app.settings.file import SettingsFile

@@ -18,7 +18,7 @@ from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
-from tests.models.test_draft_selection import SIZES
+from tests.models.test_pairs import SIZES
 
 BIG, SMALL, OTHER = "org/big-4bit", "org/small-4bit", "org/other"
 

@@ -13,10 +13,10 @@ import gguf
 import pytest
 from textual.pilot import Pilot
 
-from app.models.draft_selection import TokenizerCache
 from app.models.fit import mac_with
 from app.models.found import default_places
 from app.models.library import Library, default_library
+from app.models.pairs import TokenizerCache
 from app.protocol.commands import Load
 from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile

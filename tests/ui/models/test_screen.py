@@ -15,7 +15,7 @@ from app.ui.app import SpecchatApp
 from app.ui.models.action_dialog import ActionDialog
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
-from tests.models.test_draft_selection import SIZES
+from tests.models.test_pairs import SIZES
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER
 from tests.ui.models.conftest import SMALL as DRAFT

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from app.models.catalogue import catalogue
 from app.models.fit import mac_with
-from app.models.recommendation import recommend
+from app.models.pairs import recommend
 from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure, FailureKind

@@ -1,7 +1,9 @@
-"""Draft models for a target: smaller models with the same tokenizer.
+"""Which models to use on a machine: the recommended one, and for each its memory and its possible
+draft models, which are smaller models with the same tokenizer.
 
 The built-in draft is the default for every target. A draft model is an extra: its attention is
-joined with what the built-in draft finds."""
+joined with what the built-in draft finds.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.models import speedup
+from app.models.cache import ModelCache
+from app.models.catalogue import Entry, catalogue
+from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import Fit, Machine, fit, format_tokens, peak_bytes
-from app.models.model_details import ModelDetails
+from app.models.fit import Fit, Machine, fit, format_tokens, mac_with, peak_bytes
+from app.models.model_details import ModelDetails, find_model, listed_size
 from app.models.tokenizers import fingerprint
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.util.formatting import size
@@ -28,7 +33,7 @@ class RatioSource(StrEnum):
     """Where a cost ratio comes from."""
 
     MEASURED = "measured"
-    """On this machine."""
+    """Measured on this machine."""
     PUBLISHED = "published"
     PREDICTED = "predicted"
 
@@ -110,8 +115,8 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer beside the built-in draft, or None when none fits and is fast
-    enough."""
+    """The draft model to offer in addition to the built-in draft, or None when none fits and is
+    fast enough."""
     return next((each for each in candidates if each.worthwhile), None)
 
 
@@ -130,8 +135,8 @@ def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCac
 
 
 def _is_cheaper(draft: ModelDetails, target: ModelDetails) -> bool:
-    """By the cost of prefill, not by active parameters: a dense draft may have more of those than a
-    mixture of experts and still be cheaper."""
+    """Compares the cost of prefill, not active parameters: a dense draft may have more of those
+    than a mixture of experts and still be cheaper."""
     return speedup.cost_ratio(target.size, draft.size) < 1
 
 
@@ -184,3 +189,97 @@ def _too_slow(target: ModelDetails, ratio: float, source: RatioSource) -> str:
 def _short(name: str) -> str:
     """A repository without its owner, or a folder without its path, as in saved stats."""
     return name.rstrip("/").rpartition("/")[2] or name
+
+
+# ------------------------------------------------------------------------- overviews
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOverview:
+    """A model, its memory with the built-in draft, and its possible draft models, the best one
+    first. `default_draft` is the draft it gets where none is chosen; None is the built-in one."""
+
+    model: ModelDetails
+    alone_fit: Fit
+    drafts: tuple[DraftCandidate, ...]
+    default_draft: DraftCandidate | None = None
+
+    @property
+    def best_draft(self) -> DraftCandidate | None:
+        """The draft model to offer in addition to the default, or None when none fits and is fast
+        enough."""
+        return None if self.default_draft else best_draft(self.drafts)
+
+    @property
+    def fit(self) -> Fit:
+        """The memory with the default draft."""
+        return self.default_draft.fit if self.default_draft else self.alone_fit
+
+
+def overview(
+    models: Iterable[ModelDetails],
+    machine: Machine,
+    measured: MeasuredRatio = lambda target, draft: None,
+    tokenizers: TokenizerCache | None = None,
+) -> list[ModelOverview]:
+    """Overviews of `models`, which may all be drafts of each other. Reads the tokenizers of
+    installed ones, about a second each, unless they are in `tokenizers`."""
+    models, tokenizers = list(models), tokenizers or TokenizerCache()
+    return [
+        ModelOverview(
+            target,
+            fit(target.size, None, machine),
+            tuple(draft_candidates(target, models, machine, measured, tokenizers)),
+        )
+        for target in models
+    ]
+
+
+def embedded_pair(cache: ModelCache, machine: Machine) -> ModelOverview:
+    """The overview of the embedded pair, whose default is its own draft. ModelError when it is
+    damaged."""
+    target = find_model(EMBEDDED, cache, ())
+    draft = assess_draft(target, find_model(EMBEDDED, cache, (), draft=True), machine)
+    return ModelOverview(target, fit(target.size, None, machine), (draft,), draft)
+
+
+# ------------------------------------------------------------- the recommended model
+
+
+LONG_DOCUMENT_TOKENS = 32_768
+"""A model that can read this many tokens is preferred to one that cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """A target for the built-in draft, which takes no memory of its own."""
+
+    target: ModelDetails
+    fit: Fit
+
+
+def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
+    """What people run on such a machine, if it can read a long document there; else the model that
+    can read the longest. The newest of several."""
+    targets = [
+        ModelDetails(size, None, entry)
+        for entry in entries
+        if (size := listed_size(entry)) is not None
+    ]
+    found = [Recommendation(each, fit(each.size, None, machine)) for each in targets]
+
+    def worth(each: Recommendation) -> tuple[int, int]:
+        memory = each.target.entry.memory if each.target.entry is not None else 0
+        return (
+            min(each.fit.max_tokens, LONG_DOCUMENT_TOKENS),
+            memory if memory << 30 <= machine.total else 0,
+        )
+
+    return max((each for each in found if each.fit.max_tokens), key=worth, default=None)
+
+
+def recommend_for_this_machine() -> Recommendation | None:
+    """The recommended model for this machine, as if it were a Mac. Does not read the disk."""
+    import psutil  # a slow import
+
+    return recommend(catalogue(), mac_with(psutil.virtual_memory().total))
