@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -155,3 +157,128 @@ def test_no_command_imports_mlx_before_openblas_is_loaded() -> None:
         "    assert 'mlx.core' not in sys.modules, each.name\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# ---------------------------------------------------------------------------- codes, not sentences
+
+SAID = frozenset({"problem", "message", "reason", "advice", "sentence", "failure"})
+"""Names of what holds a sentence for the user."""
+ASKED_OF_TEXTS = frozenset({"startswith", "endswith", "find", "index", "count", "partition"})
+WORDING = Path("app/chat/wording.py")
+"""Alone turns codes into sentences."""
+
+
+def english(node: ast.AST | None, constants: frozenset[str] = frozenset()) -> bool:
+    """Whether an expression is, or holds, a text of several words, or a constant that does."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return re.search(r"[a-z]{2} [a-z]", text, re.I) is not None
+        case ast.JoinedStr(values=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return any(english(part, constants) for part in parts)
+        case ast.Set(elts=parts):
+            return any(english(part, constants) for part in parts)
+        case ast.Call(args=[*parts]) if parts and not isinstance(node.func, ast.Attribute):
+            return any(english(part, constants) for part in parts)
+        case ast.Subscript(value=value) | ast.Starred(value=value):
+            return english(value, constants)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in constants
+        case _:
+            return False
+
+
+def is_said(node: ast.AST | None) -> bool:
+    """Whether an expression is a sentence for the user: named like one, or an error's text."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name in SAID
+        case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name) | ast.Attribute(attr=name)]):
+            return re.search(r"err|exc|fail|raised|problem|lost", name) is not None
+        case ast.Call(func=ast.Attribute(value=value)) | ast.Subscript(value=value):
+            return is_said(value)  # `.lower()`, and a part of it
+        case _:
+            return False
+
+
+def english_constants(trees: Iterable[ast.Module]) -> frozenset[str]:
+    """Names in capitals that any module gives to a text of several words."""
+    return frozenset(
+        target.id
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and english(node.value)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id.isupper()
+    )
+
+
+def branches_on_english(tree: ast.AST, constants: frozenset[str] = frozenset()) -> list[int]:
+    """The lines in which what is done depends on the wording of a sentence."""
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(left=left, comparators=others):
+                sides = [left, *others]
+                hit = any(map(is_said, sides)) and any(english(s, constants) for s in sides)
+            case ast.Call(func=ast.Attribute(value=value, attr=name), args=arguments):
+                asks = name in ASKED_OF_TEXTS and is_said(value)
+                searches = isinstance(value, ast.Name) and value.id == "re"
+                searches = searches and any(map(is_said, arguments))
+                hit = (asks or searches) and any(english(a, constants) for a in arguments)
+            case ast.MatchClass(kwd_attrs=names, kwd_patterns=patterns):
+                hit = any(
+                    name in SAID and any(english(each) for each in ast.walk(pattern))
+                    for name, pattern in zip(names, patterns, strict=True)
+                )
+            case ast.Match(subject=subject, cases=cases):
+                patterns = [each for case in cases for each in ast.walk(case.pattern)]
+                hit = is_said(subject) and any(english(each, constants) for each in patterns)
+            case _:
+                hit = False
+        if hit:
+            found.append(node.lineno)
+    return found
+
+
+def test_no_code_branches_on_a_sentence() -> None:
+    """Failures and reasons are codes with data (`app/protocol/reasons.py`)."""
+    paths = [p for p in project_files() if p.parts[0] == "app" and p.suffix == ".py"]
+    trees = {p: ast.parse((ROOT / p).read_text("utf-8")) for p in paths if p != WORDING}
+    assert len(trees) > 200
+    constants = english_constants(trees.values())
+    found = [f"{p}:{n}" for p, tree in trees.items() for n in branches_on_english(tree, constants)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'failure.problem == "The machine ran out of memory"',
+        'self.lost.message.startswith(("No model is loaded", "Memory was nearly used up"))',
+        '"cannot be read" in str(error)',
+        '"cannot be read" in str(error).lower()',
+        'problem.partition(": try again")[0]',
+        'file.reason != "your choice"',
+        "failed.problem.startswith(OURS) or failed.problem == STOPPED[0]",
+        're.search("ran out of memory", event.message)',
+        'match event:\n case Failed(problem="No model is loaded"): pass',
+        'match failure.problem:\n case "No model is loaded": pass',
+    ],
+)
+def test_that_test_finds_a_branch_on_a_sentence(code: str) -> None:
+    constants = english_constants([ast.parse('OURS = ("Something went wrong",)')])
+    assert branches_on_english(ast.parse(code), constants)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "failure.kind is FailureKind.OUT_OF_MEMORY",
+        'part.reason == "pinned"',
+        'title == "No question yet"',
+        'raise UserError(f"{problem} was not found", "look for it")',
+        "answer.text.startswith(prefix)",
+    ],
+)
+def test_it_leaves_other_code_alone(code: str) -> None:
+    assert not branches_on_english(ast.parse(code))

@@ -618,7 +618,7 @@ what is scarce is a clause."""
 def notice(
     event: EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | LoadingAlone,
 ) -> str:
-    """What the user is told of an event, in one or two sentences."""
+    """What an event says to the user, in one or two sentences."""
     match event:
         case EngineWarning():
             return reason(event.reason)

@@ -95,7 +95,7 @@ def failure_from_plain(plain: Any) -> Failure:
 
 
 def too_long(tokens: int, model: str, context: int, estimated: bool = False) -> Failure:
-    """A prompt of so many tokens fills the `context` of a model."""
+    """A prompt of `tokens` tokens fills the `context` of a model."""
     data = {"tokens": tokens, "model": model, "context": context, "estimated": estimated}
     return Failure(FailureKind.PROMPT_TOO_LONG, data | {"excess_tokens": tokens - context + 1})
 

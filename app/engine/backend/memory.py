@@ -18,8 +18,8 @@ BUFFER_CACHE_SHARE = 1 / 16
 
 
 class NotEnoughMemory(EngineFailure):
-    """A `task` needs more bytes than are free: `reading` or `scoring` so many tokens, or `loading`
-    a model of that name."""
+    """A `task` needs more bytes than are free: `reading` or `scoring` a number of tokens, or
+    `loading` the model of that name."""
 
     def __init__(self, task: Data, needed: float, free: float) -> None:
         data = {**task, "needed": float(needed), "free": float(max(free, 0))}

@@ -1,4 +1,4 @@
-"""Turns an exception into what the user is told."""
+"""Turns an exception into the failure that the engine reports."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ class FileFacts:
     estimated: bool = False
     lines: str = ""
     reason: str = ""
+    chosen: bool = False
+    """Whether the user's choice is the reason."""
 
 
 def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
@@ -108,7 +110,8 @@ def file_facts(
             reason = "from an earlier question" if is_earlier else _reason(own[0])
             lines = lines_of([part.document for part in own], file)
             tokens = sum(part.tokens for part in own)
-            return FileFacts(file.name, tokens, True, is_earlier, False, lines, reason)
+            chosen = not is_earlier and own[0].reason is RetrievalReason.CHOSEN
+            return FileFacts(file.name, tokens, True, is_earlier, False, lines, reason, chosen)
         reason = ""
         if file.name in nearly:
             number, ranked = nearly[file.name]

@@ -265,7 +265,7 @@ def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Co
         left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))
     size = _size(file.tokens, file.estimated, context)
     notes = [file.reason] if file.reason else []
-    if choice is Choice.NEVER or (choice is Choice.ALWAYS and file.reason != "your choice"):
+    if choice is Choice.NEVER or (choice is Choice.ALWAYS and not file.chosen):
         notes.insert(0, str(choice))
     reason = sanitize_line(" · ".join(notes))
     room = width - min(left.cell_length, 2 * width // 3) - cell_len(size) - 4
