@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from app.engine.backend import blas
 from app.engine.cache.snapshot_folder import remove_other_snapshots, remove_snapshot
-from app.engine.loaded_pair import ScoredTurns
+from app.engine.turn.scored_turns import ScoredTurns
 from app.protocol.commands import (
     Ask,
     CachePolicy,

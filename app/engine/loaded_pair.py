@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
@@ -25,6 +23,7 @@ from app.engine.progress import Cancelled, TurnClock
 from app.engine.sharded.model import ShardsLost
 from app.engine.turn.calibration import Calibration
 from app.engine.turn.cost_store import CostStore
+from app.engine.turn.scored_turns import ScoredTurns
 from app.engine.turn.turn import Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.cost_model import Costs, Timing
@@ -40,40 +39,7 @@ from app.protocol.events import (
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason
 
-if TYPE_CHECKING:
-    from app.engine.memory.conversation_cache import ScoredPrompt
-
 _log = logging.getLogger(__name__)
-
-
-MOST_SCORED = 64
-"""Conversations: each takes a few bytes a token, and its documents' text."""
-
-
-class ScoredTurns:
-    """By conversation, also of those whose caches were evicted; turns without one replace each
-    other."""
-
-    def __init__(self) -> None:
-        self._prompts: OrderedDict[str | None, ScoredPrompt] = OrderedDict()
-
-    def set(self, conversation: str | None, scored: ScoredPrompt | None) -> None:
-        """After a turn; None if it scored nothing."""
-        self.drop(conversation)
-        if scored is not None:
-            self._prompts[conversation] = scored
-        while len(self._prompts) > MOST_SCORED:
-            self._prompts.popitem(last=False)
-
-    def find(self, turn: int) -> ScoredPrompt | None:
-        """Of the last turn with this number."""
-        return next((each for each in reversed(self._prompts.values()) if each.turn == turn), None)
-
-    def drop(self, conversation: str | None) -> None:
-        self._prompts.pop(conversation, None)
-
-    def clear(self) -> None:
-        self._prompts.clear()
 
 
 class PairCosts:

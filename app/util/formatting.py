@@ -76,3 +76,15 @@ def percent(fraction: float) -> str:
 
 def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def error_text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a model's own code may raise anything
+        return ""
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks, cut after 200 characters."""
+    return " ".join(error_text(error).split())[:200].rstrip(".") or type(error).__name__

@@ -207,7 +207,7 @@ def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
     """Here the second question waits for the first one's answer."""
     questions = [ask(turn, "What is the code of gate 7?", name=None) for turn in (1, 2)]
     for question in questions:
-        loaded.engine.send(question)
+        loaded.ask(question)
     one, other = (loaded.until(Finished) for _ in questions)
     assert isinstance(one, Finished)
     assert isinstance(other, Finished)

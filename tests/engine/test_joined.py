@@ -101,7 +101,7 @@ def test_a_turn_that_was_stopped_selects_the_same_again(driver: Driver) -> None:
     whole = driver.answer(ask(1, "whole"))
     expected = spans()
     driver.cancel_when(
-        lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done > 100, 2
+        lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done > 100
     )
     assert driver.answer(ask(2, "stopped")).finish_reason is FinishReason.CANCELLED
     driver.on_event = lambda event: None

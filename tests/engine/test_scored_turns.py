@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from app.engine.loaded_pair import MOST_SCORED, ScoredTurns
+from app.engine.turn.scored_turns import MOST_SCORED, ScoredTurns
 from app.protocol.commands import CachePolicy, DropConversation
 from app.protocol.events import Selected
 from app.protocol.options import BackgroundPolicy

@@ -12,6 +12,7 @@ from app.engine.backend.memory_probes import available, ceiling
 from app.protocol.memory import MemoryStats
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.reasons import Data, EngineFailure, Failure, FailureKind
+from app.util.formatting import error_text, one_line
 
 BUFFER_CACHE_SHARE = 1 / 16
 """Of the ceiling, what MLX\'s buffer cache may hold between two steps."""
@@ -139,7 +140,7 @@ def is_gpu_lost(error: BaseException) -> bool:
 
 def gpu_lost_reason(error: BaseException) -> str:
     """The system's words for it, without what MLX puts around them."""
-    texts = map(_text, _with_causes(error))
+    texts = map(error_text, _with_causes(error))
     text = next((each for each in texts if _says(each, GPU_LOST_MESSAGES)), "")
     what = " ".join(text.rpartition("execution failed: ")[2].split())
     return re.sub(r" \(\w+: ?\w+\)", "", what)[:100].rstrip(".")
@@ -153,18 +154,11 @@ def _with_causes(error: BaseException) -> list[BaseException]:
 
 
 def _any_says(errors: Iterable[BaseException], wordings: tuple[str, ...]) -> bool:
-    return any(_says(_text(error), wordings) for error in errors)
+    return any(_says(error_text(error), wordings) for error in errors)
 
 
 def _says(text: str, wordings: Iterable[str]) -> bool:
     return any(wording in text.lower() for wording in wordings)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # a model's own code may raise anything
-        return ""
 
 
 def cause_of(error: BaseException) -> Data:
@@ -178,11 +172,6 @@ def cause_of(error: BaseException) -> Data:
     elif isinstance(error, EngineFailure):
         known = error.failure
     return {"error": one_line(error)} if known is None else {"failure": known.to_plain()}
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without line breaks, cut after 200 characters."""
-    return " ".join(_text(error).split())[:200].rstrip(".") or type(error).__name__
 
 
 def reraise_device_failure(error: BaseException) -> None:

@@ -53,6 +53,7 @@ from app.engine.progress import Cancelled
 from app.protocol.reasons import Reason, ReasonCode
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
+from app.util.formatting import one_line
 from app.util.private_file import make_private
 from app.util.regular_files import open_file
 
@@ -167,7 +168,7 @@ class Snapshots:
             if isinstance(error, SnapshotError):
                 raise
             # Whatever a damaged file makes json, numpy or MLX raise.
-            raise SnapshotError(f"it is damaged ({memory.one_line(error)})") from error
+            raise SnapshotError(f"it is damaged ({one_line(error)})") from error
         with suppress(OSError):  # a read-only one is as good
             os.utime(folder / MANIFEST)
         return loaded

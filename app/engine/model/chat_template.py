@@ -15,12 +15,12 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
-from app.engine.backend.memory import one_line
 from app.engine.model.reasoning import Reasoning, template_of
 from app.protocol.options import TemplateValues
 from app.protocol.prompt import Message, Role, TemplateRule
 from app.protocol.reasons import EngineFailure, FailureKind
 from app.sandbox.process import TextError, TextProcess, TextRefused
+from app.util.formatting import one_line
 
 # Private use characters, so that a template cannot produce them and no case mapping changes them.
 # The white space is gone where a template trims contents.

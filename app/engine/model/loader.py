@@ -18,7 +18,6 @@ from mlx_lm.utils import load_model, load_tokenizer
 
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
-from app.engine.backend.memory import one_line
 from app.engine.cache.caches import Cache
 from app.engine.cache.kv_quantisation import (
     NotQuantisable,
@@ -42,6 +41,7 @@ from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.prompt import TemplateRule
 from app.protocol.reasons import EngineFailure, FailureKind, Reason
 from app.sandbox.process import TextProcess
+from app.util.formatting import one_line
 from app.util.regular_files import read_file
 
 

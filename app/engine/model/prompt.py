@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from app.engine.backend.memory import one_line
 from app.engine.model.chat_template import ChatTemplate, PromptError
 from app.engine.model.reasoning import Reasoning
 from app.protocol.options import TemplateValues
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind, TemplateRule
 from app.protocol.reasons import FailureKind
 from app.sandbox.process import Check, TextError, TextPiece, TextProcess
+from app.util.formatting import one_line
 
 ALWAYS_PINNED = 4
 """The first tokens of a prompt are attention sinks; they are always read."""

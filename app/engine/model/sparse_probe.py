@@ -15,6 +15,7 @@ from app.engine.backend import memory, mlx_patches
 from app.engine.cache.caches import UnsupportedCache, WindowedCache, positioned_layers
 from app.engine.cache.prefill import forward, make_positioned_cache, set_next_position
 from app.protocol.reasons import Reason, ReasonCode
+from app.util.formatting import one_line
 
 _RUNS = (4, 3, 3, 1, 1)
 """Tokens in a row; the last two runs have no gap between them."""
@@ -70,10 +71,10 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
         IndexError,
         OverflowError,
     ) as error:
-        return Reason(ReasonCode.GAPS_FAIL, {"error": memory.one_line(error)})
+        return Reason(ReasonCode.GAPS_FAIL, {"error": one_line(error)})
     except RuntimeError as error:
         memory.reraise_device_failure(error)  # which says nothing about the model
-        return Reason(ReasonCode.STEPS_FAIL, {"error": memory.one_line(error)})
+        return Reason(ReasonCode.STEPS_FAIL, {"error": one_line(error)})
     finally:
         gc.collect()
         mx.clear_cache()
