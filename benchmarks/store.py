@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.prompt import Role
-from app.sessions.records import Attachment
-from app.sessions.store import Store
+from app.store.records import Attachment
+from app.store.store import Store
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 
 CONVERSATIONS, MESSAGES, SCREENFUL = 50, 200, 30

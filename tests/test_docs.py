@@ -16,12 +16,10 @@ def test_every_file_that_is_named_is_there() -> None:
 
 
 def test_files_of_a_room_that_is_named_before_are_there() -> None:
-    rooms = ("engine", "protocol", "sessions", "chat", "ui", "models", "sandbox")
+    rooms = ("engine", "protocol", "store", "chat", "ui", "models", "sandbox")
     for name in re.findall(r"`(\w+\.py)`", TEXT):
         assert any((ROOT / "app" / room / name).is_file() for room in rooms), name
-    drawn = re.findall(
-        r"\b(?:ui|chat|engine|sessions)/(?:\w+/)?\w+(?= |\n|,)", TEXT.split("```")[3]
-    )
+    drawn = re.findall(r"\b(?:ui|chat|engine|store)/(?:\w+/)?\w+(?= |\n|,)", TEXT.split("```")[3])
     assert len(drawn) > 15
     for name in drawn:
         assert (ROOT / "app" / f"{name}.py").is_file() or (ROOT / "app" / name).is_dir(), name

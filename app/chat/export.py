@@ -19,12 +19,12 @@ from uuid import uuid4
 from app.chat import wording
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
-from app.sessions import html
-from app.sessions.errors import StoreError
-from app.sessions.importing import FORMAT, VERSION
-from app.sessions.records import Attachment, Message, Overrides, ReadMap, State, Tree
-from app.sessions.serialization import overrides_to_dict, stats_to_dict
-from app.sessions.store import Store
+from app.store import html
+from app.store.errors import StoreError
+from app.store.importing import FORMAT, VERSION
+from app.store.records import Attachment, Message, Overrides, ReadMap, State, Tree
+from app.store.serialization import overrides_to_dict, stats_to_dict
+from app.store.store import Store
 from app.util import formatting
 from app.util.prose import as_markdown
 

@@ -29,11 +29,11 @@ from app.protocol.options import EMBEDDED, Mode, Sampling
 from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
-from app.sessions import records
-from app.sessions.errors import StoreError
+from app.store import records
+from app.store.errors import StoreError
 
 if TYPE_CHECKING:
-    from app.sessions.store import Store
+    from app.store.store import Store
 
 _STATES = {
     records.State.DONE: TurnState.DONE,

@@ -35,10 +35,10 @@ from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
-from app.sessions.errors import StoreError
-from app.sessions.records import AnswerStats
-from app.sessions.startup import Paths
 from app.settings.definitions import KvBits
+from app.store.errors import StoreError
+from app.store.records import AnswerStats
+from app.store.startup import Paths
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 

@@ -20,13 +20,13 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
-from app.sessions import importing
-from app.sessions.errors import StoreError
-from app.sessions.html import document
-from app.sessions.importing import from_json
-from app.sessions.records import ReadMap
-from app.sessions.store import Store
-from tests.sessions.samples import answer_stats, answered, attach
+from app.store import importing
+from app.store.errors import StoreError
+from app.store.html import document
+from app.store.importing import from_json
+from app.store.records import ReadMap
+from app.store.store import Store
+from tests.store.samples import answer_stats, answered, attach
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase, Statistics
-from app.sessions.errors import StoreError
-from app.sessions.records import State
-from app.sessions.store import Store
+from app.store.errors import StoreError
+from app.store.records import State
+from app.store.store import Store
 from tests.fakes import ANSWER, FakeEngine, Story, fell_back
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")

@@ -17,9 +17,9 @@ from app.cli.main import run
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import data_path, snapshots_path
 from app.protocol.prompt import Role
-from app.sessions.records import Conversation
-from app.sessions.store import Store
-from tests.sessions.samples import answered
+from app.store.records import Conversation
+from app.store.store import Store
+from tests.store.samples import answered
 
 NUMBERED = [(1, "Who pays?"), (2, "When?")]
 HOSTILE = "evil\x1b]0;title\x07\u202eright"

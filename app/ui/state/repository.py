@@ -25,17 +25,17 @@ from app.protocol.engine import AskedTurn
 from app.protocol.events import Event
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
-from app.sessions import records
-from app.sessions.errors import StoreError
-from app.sessions.limits import FIRST_UNSAVED_ID
 from app.settings.definitions import Settings
+from app.store import records
+from app.store.errors import StoreError
+from app.store.limits import FIRST_UNSAVED_ID
 from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, next_mode_for
 from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
-    from app.sessions.store import Store
-    from app.sessions.temporary import TemporaryStore
+    from app.store.store import Store
+    from app.store.temporary import TemporaryStore
 
 T = TypeVar("T")
 
@@ -248,7 +248,7 @@ class ChatRepository:
         return self._store
 
     def _open(self, next_mode: NextMode) -> OpenChat:
-        from app.sessions.store import Store  # on this thread, after the first drawing
+        from app.store.store import Store  # on this thread, after the first drawing
 
         assert self._folder is not None
         self._models = _resolve_models(self._load)
@@ -289,7 +289,7 @@ class ChatRepository:
         return chat
 
     def _open_temporary(self) -> None:
-        from app.sessions.temporary import TemporaryStore
+        from app.store.temporary import TemporaryStore
 
         try:
             self._temporary = TemporaryStore(FIRST_UNSAVED_ID)

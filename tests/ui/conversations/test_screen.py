@@ -14,11 +14,11 @@ from textual.pilot import Pilot
 from app.protocol.commands import DropConversation
 from app.protocol.events import Finished, Token
 from app.protocol.prompt import Role
-from app.sessions.records import State
-from app.sessions.store import Store
+from app.store.records import State
+from app.store.store import Store
 from app.ui.conversations.screen import ConversationsScreen
 from tests.fakes import ANSWER, FakeEngine, Story
-from tests.sessions.samples import answer_stats, answered, attach
+from tests.store.samples import answer_stats, answered, attach
 from tests.ui.helpers import (
     DOCUMENT,
     ask,

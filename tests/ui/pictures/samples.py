@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.protocol.prompt import Role
-from app.sessions.records import ReadMap
-from app.sessions.store import Store
+from app.store.records import ReadMap
+from app.store.store import Store
 from tests.fakes import Story
-from tests.sessions.samples import answer_stats
+from tests.store.samples import answer_stats
 
 LICENCE = Path(__file__).parents[3] / "assets" / "demo" / "gpl-3.0.txt"
 QUESTION = "What is the Corresponding Source, and what does it leave out?"

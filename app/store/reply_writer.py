@@ -1,0 +1,178 @@
+"""Writes an answer to the store while it is generated."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+from app.protocol.prompt import RetrievedPart
+from app.protocol.reasons import Failure
+from app.store import conversations, messages
+from app.store.attachments import Source
+from app.store.errors import StoreError
+from app.store.records import AnswerStats, Attachment, Message, ReadMap, Retrieval, State
+from app.store.writer import Writer
+
+FLUSH_SECONDS = 0.5
+"""From a token's arrival to its commit; at most twice this is guaranteed."""
+
+
+_End = tuple[State, AnswerStats | None, ReadMap | None, Failure | None, int | None, bool]
+
+
+Attach = Callable[[Sequence[tuple[str, Source]]], tuple[Attachment, ...]]
+"""Stores documents, given by name and content."""
+
+
+def _attachment(file: Attachment, part: RetrievedPart) -> Attachment:
+    why = Retrieval(part.reason, part.tokens, part.words)
+    return replace(file, pinned=part.document.pinned, line=part.document.line, retrieval=why)
+
+
+class ReplyWriter:
+    """One answer, from its first token to its end. `append` never waits for the disk: the writer
+    thread commits the text within a second, whether or not more is appended."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        message: int,
+        before: Message | None = None,
+        attach: Attach | None = None,
+    ) -> None:
+        """`before` is the message as it was before it is continued; `attach` stores documents."""
+        self.message = message
+        """The message id."""
+        self.problem: StoreError | None = None
+        """Why the last commit failed; it is tried again, and nothing is lost."""
+        self._writer, self._attach = writer, attach
+        self._retrieved: Sequence[RetrievedPart] | None = None
+        """Still to be stored."""
+        self._lock = threading.Lock()
+        self._text = [before.text] if before else []
+        self._thinking = [before.thinking] if before else []
+        self._token_ids = [*(before.token_ids or ())] if before else []
+        self._flush_scheduled = False
+        self._ended = False
+        self._last_end: _End = (State.STOPPED, None, None, None, None, False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is on the disk."""
+        return self._ended
+
+    def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
+        """Add generated text; `thinking` is the text between thinking tags."""
+        with self._lock:
+            if self._ended:
+                raise RuntimeError("the reply has ended")
+            self._text.append(text)
+            self._thinking.append(thinking)
+            self._token_ids.extend(token_ids)
+        self._flush_later()
+
+    def retrieve(self, parts: Sequence[RetrievedPart]) -> None:
+        """Store what was retrieved for this answer, as its attachments."""
+        with self._lock:
+            self._retrieved = parts
+        self._flush_later()
+
+    def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
+        """The answer is complete; returns when it is on the disk. After a StoreError it may be
+        called again."""
+        self.end(State.DONE, stats, read_map).result()
+
+    def stop(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
+        """The user stopped it."""
+        self.end(State.STOPPED, stats, read_map).result()
+
+    def fail(self, failure: Failure, stats: AnswerStats | None = None) -> None:
+        self.end(State.FAILED, stats, failure=failure).result()
+
+    def end(
+        self,
+        state: State,
+        stats: AnswerStats | None = None,
+        read_map: ReadMap | None = None,
+        failure: Failure | None = None,
+        revert_to: int | None = None,
+        truncated: bool = False,
+    ) -> Future[None]:
+        """The same without waiting: the future is done once the end is on the disk. If it raises a
+        StoreError, `end` may be called again, as `close` does. With `revert_to`, the branch that
+        ends with that message becomes the current one again; `truncated` is as in
+        `records.Message`."""
+        if self._ended:
+            raise RuntimeError("the reply has ended")
+        self._last_end = (state, stats, read_map, failure, revert_to, truncated)
+
+        def task(connection: sqlite3.Connection) -> None:
+            self._write(connection)
+            messages.end_reply(connection, self.message, state, failure, truncated)
+            if stats is not None:
+                messages.add_stats(connection, self.message, stats)
+            if read_map is not None:
+                messages.add_read_map(connection, self.message, read_map)
+            if revert_to is not None:
+                conversation = messages.message(connection, revert_to).conversation
+                conversations.set_current(connection, conversation, revert_to)
+
+        done: Future[None] = Future()
+
+        def tell(written: Future[None]) -> None:
+            error = written.exception()
+            self._ended = error is None
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._writer.submit(task, 0).add_done_callback(tell)
+        return done
+
+    def close(self) -> None:
+        """The program ends: an unfinished reply is stopped, or its failed end is written again."""
+        if not self._ended:
+            self.end(*self._last_end).result()
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            # Joined once, so that a long answer is not joined from its first token each time.
+            self._text = ["".join(self._text)]
+            self._thinking = ["".join(self._thinking)]
+            text, thinking = self._text[0], self._thinking[0]
+            token_ids = tuple(self._token_ids)
+            self._flush_scheduled, retrieved = False, self._retrieved
+        messages.write_reply(connection, self.message, text, thinking, token_ids)
+        if retrieved is not None and self._attach is not None:
+            texts = [
+                (each.document.name, io.BytesIO(each.document.text.encode(errors="replace")))
+                for each in retrieved
+            ]
+            stored = [
+                _attachment(file, part)
+                for file, part in zip(self._attach(texts), retrieved, strict=True)
+            ]
+            messages.add_attachments(connection, self.message, stored)
+            self._retrieved = None
+
+    def _flush_later(self) -> None:
+        with self._lock:
+            if self._flush_scheduled:
+                return
+            self._flush_scheduled = True
+        self._writer.submit(self._write, FLUSH_SECONDS).add_done_callback(self._flushed)
+
+    def _flushed(self, result: Future[None]) -> None:
+        if result.cancelled():
+            return
+        error = result.exception()
+        self.problem = error if isinstance(error, StoreError) else None
+        if self.problem is not None and not self._ended:
+            with contextlib.suppress(StoreError):  # the store may be closing
+                self._flush_later()
