@@ -13,7 +13,7 @@ from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason
-from app.store.errors import StoreError
+from app.store.records import StoreError
 
 if TYPE_CHECKING:
     from app.store.store import Store

@@ -30,7 +30,7 @@ from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
 from app.store import records
-from app.store.errors import StoreError
+from app.store.records import StoreError
 
 if TYPE_CHECKING:
     from app.store.store import Store

@@ -20,7 +20,7 @@ from app.protocol.events import (
 )
 from app.protocol.stats import FinishReason, Reading, Statistics
 from app.store import records
-from app.store.errors import StoreError
+from app.store.records import StoreError
 
 if TYPE_CHECKING:
     from app.store.reply_writer import ReplyWriter

@@ -31,8 +31,7 @@ from app.protocol.events import Event, Failed, Finished, SnapshotFailed
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
 from app.settings.definitions import KvBits, Settings
-from app.store.store import Store
-from app.store.temporary import TemporaryStore
+from app.store.store import Store, TemporaryStore
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 

@@ -36,9 +36,8 @@ from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
 from app.settings.definitions import KvBits
-from app.store.errors import StoreError
-from app.store.records import AnswerStats
-from app.store.startup import Paths
+from app.store.records import AnswerStats, StoreError
+from app.store.recovery import Paths
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 

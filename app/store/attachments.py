@@ -20,8 +20,7 @@ from typing import BinaryIO, Protocol
 from uuid import uuid4
 
 from app.store.database import folder_error
-from app.store.errors import StoreError
-from app.store.records import Attachment
+from app.store.records import Attachment, StoreError
 from app.util.atomic_files import make_folder
 from app.util.durable import sync_path
 from app.util.private_file import create_private

@@ -1,36 +1,46 @@
-"""Conversations: the queries, and whole trees in and out."""
+"""Conversations and unsent drafts: the queries, and whole trees in and out."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from app.store import document_index, messages
-from app.store.errors import DamagedError, StoreError
 from app.store.records import (
+    Attachment,
     Conversation,
     ConversationSize,
+    DamagedError,
     DeletedMessages,
+    Draft,
+    Message,
     Overrides,
     ReadMap,
     State,
+    StoreError,
     Tree,
 )
-from app.store.serialization import overrides_to_dict, pack_time, unpack_overrides, unpack_time
+from app.store.serialization import (
+    ERRORS,
+    decode,
+    overrides_to_dict,
+    pack_time,
+    unpack,
+    unpack_time,
+)
 
 TITLE_LENGTH = 60
 """Characters of an automatic title."""
 
-NO_OVERRIDES = Overrides()
 _COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current, choices"
 _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
 """Orders conversations by last use, independently of the clock."""
 
 
-def list_all(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversation, ...]:
-    """Pinned ones first, then the last used ones."""
+def list_all(connection: sqlite3.Connection, trashed: bool = False) -> tuple[Conversation, ...]:
+    """Pinned ones first, then the last used ones; or those in the trash."""
     where = "IS NOT NULL" if trashed else "IS NULL"
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at {where}"
@@ -40,7 +50,7 @@ def list_all(connection: sqlite3.Connection, trashed: bool) -> tuple[Conversatio
 
 
 def list_ids(connection: sqlite3.Connection) -> tuple[int, ...]:
-    """Of those that are not in the trash."""
+    """Ids of those that are not in the trash; much faster than reading them."""
     rows = connection.execute("SELECT id FROM conversations WHERE trashed_at IS NULL")
     return tuple(int(id) for (id,) in rows)
 
@@ -62,7 +72,7 @@ def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
 
 
 def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
-    """Of all conversations with a question."""
+    """Sizes of all conversations with a question, by their ids."""
     questions = connection.execute(
         "SELECT conversation, count(*) FROM messages"
         " WHERE role = 'user' AND trashed_at IS NULL GROUP BY conversation"
@@ -81,9 +91,10 @@ def create(
     connection: sqlite3.Connection,
     title: str,
     now: datetime,
-    overrides: Overrides = NO_OVERRIDES,
+    overrides: Overrides,
     id: int | None = None,
 ) -> int:
+    messages.check_text(title)
     new = connection.execute(
         "INSERT INTO conversations (id, title, created_at, updated_at, sequence)"
         f" VALUES (?, ?, ?, ?, {_NEXT})",
@@ -105,13 +116,27 @@ def rename(connection: sqlite3.Connection, id: int, title: str) -> None:
     _update(connection, id, "title = ?", title)
 
 
-def pin(connection: sqlite3.Connection, id: int, pinned: bool) -> None:
+def pin(connection: sqlite3.Connection, id: int, pinned: bool = True) -> None:
     _update(connection, id, "pinned = ?", pinned)
 
 
 def trash(connection: sqlite3.Connection, id: int, now: datetime | None) -> None:
     """Move to the trash, or (None) out of it."""
     _update(connection, id, "trashed_at = ?", None if now is None else pack_time(now))
+
+
+def branch(
+    connection: sqlite3.Connection, id: int, limit: int | None = None
+) -> tuple[Message, ...]:
+    """The current branch, oldest first, or only its last `limit` messages."""
+    last = conversation(connection, id).current
+    return () if last is None else messages.branch(connection, last, limit)
+
+
+def set_branch(connection: sqlite3.Connection, id: int) -> None:
+    """Make the newest branch through message `id` the current one."""
+    last = messages.newest_leaf(connection, id)
+    set_current(connection, messages.message(connection, id).conversation, last)
 
 
 def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -> None:
@@ -180,48 +205,14 @@ def _questions(connection: sqlite3.Connection, id: int, trashed: bool) -> list[s
     return [text for (text,) in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """Ids of conversations and of messages, each with the time of its making: a database that was
-    restored gives ids again."""
-
-    conversations: tuple[tuple[int, int], ...] = ()
-    messages: tuple[tuple[int, int], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.conversations or self.messages)
-
-
-def expired(connection: sqlite3.Connection, before: datetime) -> Expired:
-    """What went into the trash before then."""
-    found = (
-        connection.execute(
-            f"SELECT id, created_at FROM {table} WHERE trashed_at < ?", (pack_time(before),)
-        )
-        for table in ("conversations", "messages")
-    )
-    return Expired(*map(tuple, found))
-
-
-_LISTED = "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
-_PURGES = (
-    f"DELETE FROM conversations WHERE (id, created_at) IN ({_LISTED})",
-    "WITH RECURSIVE gone(id) AS ("
-    f" SELECT id FROM messages WHERE (id, created_at) IN ({_LISTED})"
-    " UNION SELECT m.id FROM messages m JOIN gone ON m.parent = gone.id"
-    ") DELETE FROM messages WHERE id IN gone",
-)
-
-
-def purge(connection: sqlite3.Connection, gone: Expired) -> None:
-    """Permanently delete these conversations and messages, with what answers them, in a
-    transaction. Their words leave the index, too."""
-    if not gone:
-        return
+def purge(connection: sqlite3.Connection, before: datetime) -> bool:
+    """Permanently delete what went into the trash before then, with what answers it, in a
+    transaction. Its words leave the index, too. Returns whether there was anything."""
     connection.execute("PRAGMA defer_foreign_keys = 1")
-    for statement, listed in zip(_PURGES, (gone.conversations, gone.messages), strict=True):
-        connection.execute(statement, (json.dumps(listed),))
-    connection.execute(  # a backup may be older than the deletion
+    gone = [connection.execute(sql, (pack_time(before),)).rowcount for sql in _PURGES]
+    if not any(gone):
+        return False
+    connection.execute(  # another process may have added an answer to a deleted question
         "UPDATE conversations SET current = (SELECT max(id) FROM messages m"
         " WHERE m.conversation = conversations.id AND m.trashed_at IS NULL)"
         " WHERE current NOT IN (SELECT id FROM messages)"
@@ -229,6 +220,15 @@ def purge(connection: sqlite3.Connection, gone: Expired) -> None:
     # Deleting from an FTS5 index only marks its words as deleted, in the file.
     connection.execute("INSERT INTO message_text(message_text) VALUES ('optimize')")
     document_index.delete_unused(connection)
+    return True
+
+
+_PURGES = (
+    "DELETE FROM conversations WHERE trashed_at < ?",
+    "DELETE FROM messages WHERE id IN (WITH RECURSIVE gone(id) AS ("
+    " SELECT id FROM messages WHERE trashed_at < ?"
+    " UNION SELECT m.id FROM messages m JOIN gone ON m.parent = gone.id) SELECT id FROM gone)",
+)
 
 
 def tree(connection: sqlite3.Connection, id: int) -> Tree:
@@ -246,30 +246,17 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
     """A new conversation with these messages, under new ids unless `keep_ids`. A reply that was
     being written becomes a stopped one. Returns its id."""
     old = tree.conversation
-    messages.check_text(old.title)
     new = create(connection, old.title, old.created_at, old.overrides, old.id if keep_ids else None)
     ids: dict[int, int] = {}
     for message in tree.messages:
-        state = State.STOPPED if message.state is State.PARTIAL else message.state
-        ids[message.id] = messages.add(
-            connection,
-            new,
-            None if message.parent is None else ids[message.parent],
-            message.role,
-            state,
-            message.text,
-            message.created_at,
-            message.attachments,
-            message.token_ids,
-            message.failure,
-            message.thinking,
-            message.truncated,
-            message.mode,
-            message.keep,
-            id=message.id if keep_ids else None,
+        copied = replace(
+            message,
+            id=message.id if keep_ids else 0,
+            conversation=new,
+            parent=None if message.parent is None else ids[message.parent],
+            state=State.STOPPED if message.state is State.PARTIAL else message.state,
         )
-        if message.stats is not None:
-            messages.add_stats(connection, ids[message.id], message.stats)
+        ids[message.id] = messages.add(connection, copied)
     for id, read_map in tree.maps.items():
         messages.add_read_map(connection, ids[id], _renumbered(read_map, ids))
     times = (pack_time(old.created_at), pack_time(old.updated_at))
@@ -311,7 +298,7 @@ def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
             updated_at=unpack_time(updated_at),
             trashed_at=None if trashed_at is None else unpack_time(trashed_at),
             current=current,
-            overrides=unpack_overrides(choices),
+            overrides=unpack(Overrides, choices, Overrides()),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise DamagedError from error
@@ -319,3 +306,60 @@ def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
 
 def _not_found() -> StoreError:
     return StoreError("This conversation no longer exists", "choose another one")
+
+
+# ------------------------------------------------------------------------------------- drafts
+
+_DRAFT_COLUMNS = "conversation, text, attachments, mode, keep, notes"
+
+
+def draft(connection: sqlite3.Connection, conversation: int | None) -> Draft:
+    """Empty if none was saved."""
+    row = connection.execute(
+        f"SELECT {_DRAFT_COLUMNS} FROM drafts WHERE conversation IS ?", (conversation,)
+    ).fetchone()
+    return Draft(conversation) if row is None else _draft(row)
+
+
+def last_draft(connection: sqlite3.Connection) -> Draft | None:
+    """The draft that was saved last, unless its conversation is in the trash."""
+    row = connection.execute(
+        f"SELECT {_DRAFT_COLUMNS} FROM drafts ORDER BY sequence DESC LIMIT 1"
+    ).fetchone()
+    if row is None:
+        return None
+    trashed = connection.execute(
+        "SELECT trashed_at IS NOT NULL FROM conversations WHERE id = ?", (row[0],)
+    ).fetchone()
+    return None if trashed == (1,) else _draft(row)
+
+
+def save_draft(connection: sqlite3.Connection, draft: Draft) -> None:
+    messages.check_text(draft.text)
+    messages.check_text(draft.notes)
+    attachments = json.dumps([[a.sha256, a.name, a.size] for a in draft.attachments])
+    connection.execute("DELETE FROM drafts WHERE conversation IS ?", (draft.conversation,))
+    connection.execute(
+        f"INSERT INTO drafts ({_DRAFT_COLUMNS}, sequence) VALUES (?, ?, ?, ?, ?, ?,"
+        " (SELECT coalesce(max(sequence), 0) + 1 FROM drafts))",
+        (draft.conversation, draft.text, attachments, draft.mode, draft.keep, draft.notes),
+    )
+
+
+def draft_digests(connection: sqlite3.Connection) -> set[str]:
+    """The SHA-256 of every document that a draft refers to."""
+    rows = connection.execute("SELECT attachments FROM drafts").fetchall()
+    return {attachment.sha256 for (packed,) in rows for attachment in _draft_attachments(packed)}
+
+
+def _draft(row: tuple) -> Draft:  # type: ignore[type-arg]
+    conversation, text, attachments, mode, keep, notes = row
+    return Draft(conversation, text, _draft_attachments(attachments), mode, keep, notes)
+
+
+def _draft_attachments(packed: str) -> tuple[Attachment, ...]:
+    try:
+        listed = decode(tuple[tuple[str, str, int], ...], json.loads(packed))
+    except ERRORS as error:
+        raise DamagedError from error
+    return tuple(Attachment(*each) for each in listed)

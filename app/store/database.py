@@ -1,14 +1,19 @@
-"""Connections to the database, and what their errors mean to the user."""
+"""Connections to the database, the thread that writes, and what SQLite's errors mean to users."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from app.paths import display_path
-from app.store.errors import DamagedError, StoreError
+from app.store.records import DamagedError, StoreError
+
+T = TypeVar("T")
+Task = Callable[[sqlite3.Connection], T]
 
 BUSY_SECONDS = 5.0
 
@@ -103,10 +108,8 @@ class Readers:
                 self._idle.append(connection)
 
     def _acquire(self) -> sqlite3.Connection:
-        try:
+        with suppress(IndexError):
             return self._idle.pop()
-        except IndexError:
-            pass
         try:
             return connect_for_reading(self._path)
         except ERRORS as error:
@@ -116,6 +119,43 @@ class Readers:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
+
+
+class Writer:
+    """The only thread that changes the database; each task is a transaction. Every method may be
+    called from any thread."""
+
+    def __init__(self, connection: sqlite3.Connection, on_damage: Callable[[], None]) -> None:
+        """Takes over the connection and closes it. `on_damage` is called if SQLite reports that the
+        file is damaged."""
+        self._connection = connection
+        self._on_damage = on_damage
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store writer")
+
+    def run(self, task: Task[T]) -> T:
+        """Run a task in a transaction and wait until it is on the disk. Raises StoreError, or what
+        the task raises; then it is rolled back."""
+        return self.submit(task).result()
+
+    def submit(self, task: Task[T]) -> Future[T]:
+        """The same without waiting."""
+        try:
+            return self._thread.submit(self._execute, task)
+        except RuntimeError:  # it was shut down
+            raise StoreError("The conversations were closed", "start specchat again") from None
+
+    def close(self) -> None:
+        """Finish the submitted tasks, and end the thread. May be called again."""
+        self._thread.shutdown()
+        self._connection.close()
+
+    def _execute(self, task: Task[T]) -> T:
+        try:
+            with transaction(self._connection):
+                return task(self._connection)
+        except DamagedError:
+            self._on_damage()
+            raise
 
 
 _ERROR_TEXTS = {

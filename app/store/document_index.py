@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from app.store.attachments import Attachments
-from app.store.errors import StoreError
-from app.store.records import Attachment
-from app.store.writer import Writer
+from app.store.database import Writer
+from app.store.records import Attachment, StoreError
 
 TOKENISER = "unicode61 remove_diacritics 2"
 """As in `message_text`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -11,22 +10,28 @@ from datetime import datetime
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure
-from app.store.errors import DamagedError, StoreError
-from app.store.records import AnswerStats, Attachment, Message, ReadMap, State
+from app.store.records import (
+    AnswerStats,
+    Attachment,
+    DamagedError,
+    Message,
+    ReadMap,
+    Retrieval,
+    State,
+    StoreError,
+)
 from app.store.serialization import (
     STATS_COLUMNS,
     pack_failure,
     pack_ids,
     pack_map,
-    pack_pins,
     pack_retrieval,
     pack_stats,
     pack_time,
+    unpack,
     unpack_failure,
     unpack_ids,
     unpack_map,
-    unpack_pins,
-    unpack_retrieval,
     unpack_stats,
     unpack_time,
 )
@@ -63,7 +68,10 @@ def branch(connection: sqlite3.Connection, last: int, limit: int | None) -> tupl
 
 
 def message(connection: sqlite3.Connection, id: int) -> Message:
-    return _only(_records(connection, _select(connection, "m.id = ?", id)))
+    found = _records(connection, _select(connection, "m.id = ?", id))
+    if not found:
+        raise _not_found()
+    return found[0]
 
 
 def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
@@ -117,36 +125,25 @@ def newest_leaf(connection: sqlite3.Connection, id: int) -> int:
     return id
 
 
-def add(
-    connection: sqlite3.Connection,
-    conversation: int,
-    parent: int | None,
-    role: Role,
-    state: State,
-    text: str,
-    now: datetime,
-    attachments: Iterable[Attachment] = (),
-    token_ids: tuple[int, ...] | None = None,
-    failure: Failure | None = None,
-    thinking: str = "",
-    truncated: bool = False,
-    mode: Mode | None = None,
-    keep: float | None = None,
-    id: int | None = None,
-) -> int:
-    """Insert a message and return its id. Raises StoreError for text that is not valid Unicode."""
-    check_text(text)
-    check_text(thinking)
-    ids = pack_ids(token_ids)
-    written = (text, thinking, ids, pack_failure(failure), truncated, mode, keep)
+def add(connection: sqlite3.Connection, message: Message) -> int:
+    """Insert a message, under a new id if it has 0, and return its id. Raises StoreError for text
+    that is not valid Unicode."""
+    check_text(message.text + message.thinking)
     id = connection.execute(
         "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
         " text, thinking, token_ids, failure, cut, mode, keep)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (id, conversation, parent, role, state, pack_time(now), *written),
+        (
+            *(message.id or None, message.conversation, message.parent, message.role),
+            *(message.state, pack_time(message.created_at), message.text, message.thinking),
+            *(pack_ids(message.token_ids), pack_failure(message.failure), message.truncated),
+            *(message.mode, message.keep),
+        ),
     ).lastrowid
     assert id is not None
-    add_attachments(connection, id, attachments)
+    add_attachments(connection, id, message.attachments)
+    if message.stats is not None:
+        add_stats(connection, id, message.stats)
     return id
 
 
@@ -161,7 +158,7 @@ def add_attachments(
         [
             (
                 *(message, index, a.sha256, a.name, a.size),
-                *(pack_pins(a.pinned), a.line, pack_retrieval(a.retrieval)),
+                *(json.dumps(a.pinned), a.line, pack_retrieval(a.retrieval)),
             )
             for index, a in enumerate(attachments)
         ],
@@ -174,7 +171,7 @@ def pin(
     """Set the characters that are always read of a message's attachments, by index."""
     connection.executemany(
         "UPDATE attachments SET pinned = ? WHERE message = ? AND position = ?",
-        [(pack_pins(pinned), id, position) for position, pinned in pins.items()],
+        [(json.dumps(pinned), id, position) for position, pinned in pins.items()],
     )
 
 
@@ -275,15 +272,12 @@ def attachment_digests(connection: sqlite3.Connection) -> set[str]:
     return {sha256 for (sha256,) in connection.execute("SELECT DISTINCT sha256 FROM attachments")}
 
 
-def answer_stats(connection: sqlite3.Connection, limit: int) -> tuple[AnswerStats, ...]:
+def answer_stats(connection: sqlite3.Connection, limit: int = 1000) -> tuple[AnswerStats, ...]:
     """The statistics of the last `limit` answers, newest first, without damaged ones."""
-    found = []
-    for row in connection.execute(
+    rows = connection.execute(
         f"SELECT {', '.join(STATS_COLUMNS)} FROM runs ORDER BY message DESC LIMIT ?", (limit,)
-    ):
-        with contextlib.suppress(ValueError, TypeError):
-            found.append(unpack_stats(dict(zip(STATS_COLUMNS, row, strict=True))))
-    return tuple(found)
+    )
+    return tuple(stats for stats in map(unpack_stats, rows) if stats is not None)
 
 
 def _select(connection: sqlite3.Connection, where: str, value: int) -> sqlite3.Cursor:
@@ -303,10 +297,8 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
         " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
         (json.dumps([*attached]),),
     ):
-        pinned: tuple[tuple[int, int], ...] = ()
-        with contextlib.suppress(ValueError, TypeError):  # damaged pins must not hide the document
-            pinned = unpack_pins(packed)
-        why = unpack_retrieval(retrieval)
+        pinned = unpack(tuple[tuple[int, int], ...], packed, ())
+        why = unpack(Retrieval, retrieval, None) if retrieval else None
         attached[id].append(Attachment(sha256, name, size, pinned, line, why))
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
@@ -317,11 +309,6 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
 def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
     thinking, token_ids, failure, cut, mode, keep, *columns = more
-    stats = None
-    if columns[0] is not None:
-        # Damaged statistics must not hide the answer.
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            stats = unpack_stats(dict(zip(STATS_COLUMNS, columns, strict=True)))
     return Message(
         id=id,
         conversation=conversation,
@@ -334,17 +321,11 @@ def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type
         token_ids=unpack_ids(token_ids),
         failure=unpack_failure(failure),
         attachments=attachments,
-        stats=stats,
+        stats=None if columns[0] is None else unpack_stats(tuple(columns)),
         truncated=bool(cut),
         mode=Mode(mode) if mode in tuple(Mode) else None,
         keep=keep if keep is not None and 0 <= keep <= 1 else None,
     )
-
-
-def _only(found: tuple[Message, ...]) -> Message:
-    if not found:
-        raise _not_found()
-    return found[0]
 
 
 def _not_found() -> StoreError:

@@ -1,5 +1,7 @@
-"""The records of the store, as plain frozen dataclasses. Times are UTC; ids grow and are never
-reused, so order does not depend on a clock."""
+"""The store's records, as plain frozen dataclasses, its errors, and its default limits.
+
+Times are UTC. Ids grow and are never reused, so order does not depend on a clock.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from app.errors import UserError
 from app.protocol.options import EMBEDDED, Mode
 from app.protocol.prompt import RetrievalReason, Role, Span, SpanText
 from app.protocol.reasons import Failure, Reason
 from app.protocol.stats import Statistics
+
+ATTACHMENT_LIMIT = 256 * 2**20
+"""Largest size of a document, in bytes."""
+TRASH_DAYS = 30.0
+"""How long deleted conversations and messages can be restored."""
+FIRST_UNSAVED_ID = 2**40
+"""Ids from here on belong to conversations in a `TemporaryStore`; no saved one has them."""
+
+
+class StoreError(UserError):
+    """Conversations cannot be saved or read."""
+
+
+class DamagedError(StoreError):
+    """SQLite reports that the file is damaged."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The conversations file is damaged",
+            "start specchat again to repair it or to restore the newest backup",
+        )
 
 
 class State(StrEnum):

@@ -14,24 +14,24 @@ from app.protocol.prompt import RetrievedPart
 from app.protocol.reasons import Failure
 from app.store import conversations, messages
 from app.store.attachments import Source
-from app.store.errors import StoreError
-from app.store.records import AnswerStats, Attachment, Message, ReadMap, Retrieval, State
-from app.store.writer import Writer
+from app.store.database import Writer
+from app.store.records import (
+    AnswerStats,
+    Attachment,
+    Message,
+    ReadMap,
+    Retrieval,
+    State,
+    StoreError,
+)
 
 FLUSH_SECONDS = 0.5
 """From a token's arrival to its commit; at most twice this is guaranteed."""
 
-
 _End = tuple[State, AnswerStats | None, ReadMap | None, Failure | None, int | None, bool]
-
 
 Attach = Callable[[Sequence[tuple[str, Source]]], tuple[Attachment, ...]]
 """Stores documents, given by name and content."""
-
-
-def _attachment(file: Attachment, part: RetrievedPart) -> Attachment:
-    why = Retrieval(part.reason, part.tokens, part.words)
-    return replace(file, pinned=part.document.pinned, line=part.document.line, retrieval=why)
 
 
 class ReplyWriter:
@@ -39,17 +39,15 @@ class ReplyWriter:
     thread commits the text within a second, whether or not more is appended."""
 
     def __init__(
-        self,
-        writer: Writer,
-        message: int,
-        before: Message | None = None,
-        attach: Attach | None = None,
+        self, writer: Writer, message: int, attach: Attach, before: Message | None = None
     ) -> None:
-        """`before` is the message as it was before it is continued; `attach` stores documents."""
+        """`attach` stores documents. `before` is the message as it was before it is continued."""
         self.message = message
         """The message id."""
         self.problem: StoreError | None = None
         """Why the last commit failed; it is tried again, and nothing is lost."""
+        self.ended = False
+        """Whether its end is on the disk."""
         self._writer, self._attach = writer, attach
         self._retrieved: Sequence[RetrievedPart] | None = None
         """Still to be stored."""
@@ -58,18 +56,12 @@ class ReplyWriter:
         self._thinking = [before.thinking] if before else []
         self._token_ids = [*(before.token_ids or ())] if before else []
         self._flush_scheduled = False
-        self._ended = False
         self._last_end: _End = (State.STOPPED, None, None, None, None, False)
-
-    @property
-    def ended(self) -> bool:
-        """Whether its end is on the disk."""
-        return self._ended
 
     def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
         """Add generated text; `thinking` is the text between thinking tags."""
         with self._lock:
-            if self._ended:
+            if self.ended:
                 raise RuntimeError("the reply has ended")
             self._text.append(text)
             self._thinking.append(thinking)
@@ -107,7 +99,7 @@ class ReplyWriter:
         StoreError, `end` may be called again, as `close` does. With `revert_to`, the branch that
         ends with that message becomes the current one again; `truncated` is as in
         `records.Message`."""
-        if self._ended:
+        if self.ended:
             raise RuntimeError("the reply has ended")
         self._last_end = (state, stats, read_map, failure, revert_to, truncated)
 
@@ -126,18 +118,19 @@ class ReplyWriter:
 
         def tell(written: Future[None]) -> None:
             error = written.exception()
-            self._ended = error is None
+            self.ended = error is None
             if error is None:
+                self.problem = None
                 done.set_result(None)
             else:
                 done.set_exception(error)
 
-        self._writer.submit(task, 0).add_done_callback(tell)
+        self._writer.submit(task).add_done_callback(tell)
         return done
 
     def close(self) -> None:
         """The program ends: an unfinished reply is stopped, or its failed end is written again."""
-        if not self._ended:
+        if not self.ended:
             self.end(*self._last_end).result()
 
     def _write(self, connection: sqlite3.Connection) -> None:
@@ -149,16 +142,15 @@ class ReplyWriter:
             token_ids = tuple(self._token_ids)
             self._flush_scheduled, retrieved = False, self._retrieved
         messages.write_reply(connection, self.message, text, thinking, token_ids)
-        if retrieved is not None and self._attach is not None:
-            texts = [
-                (each.document.name, io.BytesIO(each.document.text.encode(errors="replace")))
-                for each in retrieved
-            ]
-            stored = [
-                _attachment(file, part)
-                for file, part in zip(self._attach(texts), retrieved, strict=True)
-            ]
-            messages.add_attachments(connection, self.message, stored)
+        if retrieved is not None:
+            files = self._attach(
+                [
+                    (part.document.name, io.BytesIO(part.document.text.encode(errors="replace")))
+                    for part in retrieved
+                ]
+            )
+            attachments = map(_retrieved_attachment, files, retrieved)
+            messages.add_attachments(connection, self.message, attachments)
             self._retrieved = None
 
     def _flush_later(self) -> None:
@@ -166,13 +158,22 @@ class ReplyWriter:
             if self._flush_scheduled:
                 return
             self._flush_scheduled = True
-        self._writer.submit(self._write, FLUSH_SECONDS).add_done_callback(self._flushed)
+        timer = threading.Timer(FLUSH_SECONDS, self._flush)
+        timer.daemon = True
+        timer.start()
+
+    def _flush(self) -> None:
+        if not self.ended:
+            with contextlib.suppress(StoreError):  # the store was closed, and this reply before it
+                self._writer.submit(self._write).add_done_callback(self._flushed)
 
     def _flushed(self, result: Future[None]) -> None:
-        if result.cancelled():
-            return
         error = result.exception()
         self.problem = error if isinstance(error, StoreError) else None
-        if self.problem is not None and not self._ended:
-            with contextlib.suppress(StoreError):  # the store may be closing
-                self._flush_later()
+        if self.problem is not None:
+            self._flush_later()
+
+
+def _retrieved_attachment(file: Attachment, part: RetrievedPart) -> Attachment:
+    why = Retrieval(part.reason, part.tokens, part.words)
+    return replace(file, pinned=part.document.pinned, line=part.document.line, retrieval=why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from enum import Enum, auto
+from enum import StrEnum
 
 NAME, VERSION = "specchat conversations", "1"
 
@@ -129,39 +129,44 @@ CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRIC
 of files, that were retrieved for it. `document_words`: see `document_index.py`."""
 
 
-class Version(Enum):
-    """How the tables of a database compare with this program's."""
+class Condition(StrEnum):
+    """Whether a database can be used. The values from DAMAGED on complete the sentence "it is"."""
 
-    NONE = auto()
-    """It has no tables."""
-    CURRENT = auto()
-    LATER = auto()
-    DAMAGED = auto()
-    FOREIGN = auto()
-    """Another program's."""
+    NEW = "new"
+    """It has no tables, or there is no file."""
+    GOOD = "good"
+    NEWER = "newer"
+    """A later version of specchat saved it."""
+    DAMAGED = "damaged"
+    FOREIGN = "another program's"
+    NO_DATABASE = "not a database"
+    JOURNAL_ONLY = "only a journal"
 
 
-def version(connection: sqlite3.Connection) -> Version:
+def condition(connection: sqlite3.Connection) -> Condition:
+    """The condition of the tables. Raises sqlite3.Error when one of them is invalid."""
     tables = {
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
     }
     if not tables:
-        return Version.NONE
+        return Condition.NEW
     if "_sqlite_migrations" not in tables:
-        return Version.FOREIGN
+        return Condition.FOREIGN
     rows = connection.execute(
         "SELECT name FROM _sqlite_migrations WHERE migration_set = ?", (NAME,)
     ).fetchall()
     names = {name for (name,) in rows}
     if VERSION not in names:
-        return Version.DAMAGED if names else Version.FOREIGN
-    return Version.CURRENT if names == {VERSION} else Version.LATER
+        return Condition.DAMAGED if names else Condition.FOREIGN
+    if names != {VERSION}:
+        return Condition.NEWER
+    return Condition.GOOD if _is_whole(connection) else Condition.DAMAGED
 
 
-def is_whole(connection: sqlite3.Connection) -> bool:
-    """Whether all tables, columns, indexes and triggers of the current schema exist, which SQLite's
-    own check does not test. Raises sqlite3.Error when one of them is invalid."""
+def _is_whole(connection: sqlite3.Connection) -> bool:
+    """Whether all tables, columns, indexes and triggers exist, which SQLite's own check does not
+    test."""
     with closing(sqlite3.connect(":memory:")) as model:
         model.executescript(SQL)
         if not _names(model) <= _names(connection):

@@ -16,8 +16,8 @@ from operator import itemgetter
 
 from app.protocol.prompt import Role
 from app.store.document_index import TOKENISER, Tokeniser, WordList, count_unindexed, whole_lines
-from app.store.errors import StoreError
-from app.store.records import Attachment, DocumentHit, FoundDocuments, SearchHit
+from app.store.messages import check_text
+from app.store.records import Attachment, DocumentHit, FoundDocuments, SearchHit, StoreError
 
 _OPEN, _CLOSE = "\x02", "\x03"
 """Around a match in a snippet."""
@@ -57,7 +57,7 @@ _BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.convers
 
 
 def search(
-    connection: sqlite3.Connection, words: str, limit: int, best_only: bool = False
+    connection: sqlite3.Connection, words: str, limit: int = 50, best_only: bool = False
 ) -> tuple[SearchHit, ...]:
     """Messages with all these words, best first, or only the best one of each conversation. The
     last word may be a prefix of two letters or more: a single letter would match a tenth of all
@@ -276,7 +276,8 @@ def _query(words: str) -> str:
 
 def _quoted(words: str) -> tuple[list[str], bool]:
     """Each word as a quoted string, so that FTS5 finds no operators in it, and whether the last
-    one may be a prefix."""
+    one may be a prefix. Raises StoreError."""
+    check_text(words)
     quoted = [
         '"' + word.replace('"', '""') + '"'
         for word in words.replace("\0", " ").split()

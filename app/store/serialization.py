@@ -1,34 +1,165 @@
-"""Between records and what a column holds."""
+"""Records as JSON, for exports and for columns that hold JSON, and records from it.
+
+What is read is not trusted: a file may come from anywhere, and a database may be damaged.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, astuple, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import cache
+from math import isfinite
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from app.protocol.options import Mode
-from app.protocol.prompt import RetrievalReason, Span, SpanReason, SpanText
-from app.protocol.reasons import Failure, failure_from_plain, reason_from_plain
-from app.protocol.stats import Phase, PhaseTime, Reading
-from app.store.errors import StoreError
-from app.store.records import AnswerStats, Overrides, ReadMap, Retrieval
+from app.protocol.prompt import Span, SpanText
+from app.protocol.reasons import Failure, Reason, failure_from_plain, reason_from_plain
+from app.protocol.stats import Phase
+from app.store.records import AnswerStats, Overrides, ReadMap, Retrieval, StoreError
 
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+T = TypeVar("T")
+D = TypeVar("D")
+
+ERRORS = (ValueError, TypeError, KeyError, OverflowError)
+"""What `decode` raises for something else than it expects."""
 STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats) if field.name != "forced_loss")
 """The fields that the table `runs` and exports hold."""
-_OVERRIDE_TYPES: dict[str, type[str | int | float]] = {
-    "system": str,
-    "mode": str,
-    "keep": float,
-    "max_tokens": int,
-    "temperature": float,
-    "top_p": float,
-    "seed": int,
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_PHASES = frozenset(Phase)
+
+
+class UnknownName(ValueError):
+    """A value that an enumeration does not have, such as one of a later version."""
+
+
+def decode(kind: type[T], plain: Any) -> T:
+    """A value of this type from JSON. A record comes as an object, of which other keys are ignored,
+    or as the list of all its fields; numbers other than floats are not negative. Raises ERRORS."""
+    value: T = _decoder(kind)(plain)  # type: ignore[arg-type]  # mypy takes no type for hashable
+    return value
+
+
+@cache
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    """What turns JSON into a value of this type."""
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if is_dataclass(kind):
+        return _record_decoder(kind)
+    arguments = get_args(kind)
+    if get_origin(kind) is tuple:
+        if arguments[-1] is ...:
+            each = _decoder(arguments[0])
+            return lambda plain: tuple(map(each, _checked(list, plain)))
+        parts = [_decoder(argument) for argument in arguments]
+        return lambda plain: tuple(
+            part(value) for part, value in zip(parts, _checked(list, plain), strict=True)
+        )
+    if arguments:  # `X | None`
+        some = _decoder(arguments[0])
+        return lambda plain: None if plain is None else some(plain)
+    return lambda plain: _member(kind, plain)
+
+
+def _record_decoder(kind: Any) -> Callable[[Any], Any]:
+    hints = get_type_hints(kind)
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
+    required = {field.name for field in fields(kind) if field.default is MISSING}
+
+    def decode(plain: Any) -> Any:
+        if isinstance(plain, list):
+            plain = dict(zip(decoders, plain, strict=True))
+        if missing := required - _checked(dict, plain).keys():
+            raise KeyError(missing)
+        return kind(**{name: each(plain[name]) for name, each in decoders.items() if name in plain})
+
+    return decode
+
+
+def _checked(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    _checked(str, value).encode()  # a ValueError for half a character
+    return str(value)
+
+
+def _count(value: Any) -> int:
+    if _checked(int, value) < 0:
+        raise ValueError(f"{value} is negative")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if type(value) is int:
+        value = float(value)
+    if not isfinite(_checked(float, value)):
+        raise ValueError("no finite number")
+    return float(value)
+
+
+def _time(value: Any) -> datetime:
+    time = datetime.fromisoformat(_checked(str, value))
+    if time.tzinfo is None:
+        raise ValueError("a time without its zone")
+    return time.astimezone(UTC)  # an OverflowError for the last hours of the year 9999
+
+
+def _member(kind: Any, value: Any) -> Any:
+    if _checked(str, value) not in tuple(kind):
+        raise UnknownName(value)
+    return kind(value)
+
+
+def _json(value: Any) -> Any:
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # raises a ValueError
+    return value
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {
+    str: _text,
+    int: _count,
+    float: _number,
+    bool: lambda value: _checked(bool, value),
+    bytes: lambda value: base64.b64decode(value, validate=True),
+    datetime: _time,
+    Failure: lambda value: failure_from_plain(_json(value)),
+    Reason: lambda value: reason_from_plain(_json(value)),
 }
+
+
+def overrides_to_dict(overrides: Overrides) -> dict[str, Any]:
+    """The overrides that are set, by name."""
+    return {name: value for name, value in asdict(overrides).items() if value is not None}
+
+
+def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
+    """By the names of columns, phases as pairs."""
+    values = {name: getattr(stats, name) for name in STATS_COLUMNS}
+    return values | {
+        "phases": [astuple(phase) for phase in stats.phases],
+        "reasons": [reason.to_plain() for reason in stats.reasons],
+        "fallback": None if stats.fallback is None else stats.fallback.to_plain(),
+        "guard": None if stats.guard is None else stats.guard.to_plain(),
+    }
+
+
+def stats_from_dict(plain: dict[str, Any]) -> AnswerStats:
+    """Phases and reasons that only a later version knows are ignored. Raises ERRORS."""
+    phases = [[name, seconds] for name, seconds in plain["phases"] if name in _PHASES]
+    reasons = [each for each in plain["reasons"] if decode(Reason, each) is not None]
+    return decode(AnswerStats, plain | {"phases": phases, "reasons": reasons})
+
+
+# ------------------------------------------------------------------------------------ columns
 
 
 def pack_time(time: datetime) -> int:
@@ -41,125 +172,26 @@ def unpack_time(milliseconds: int) -> datetime:
 
 
 def pack_ids(ids: tuple[int, ...] | None) -> bytes | None:
-    """Token ids as 4 bytes each, little-endian."""
-    return None if ids is None else struct.pack(f"<{len(ids)}I", *ids)
+    """Token ids as 4 bytes each, little-endian. Raises ValueError for larger ones."""
+    try:
+        return None if ids is None else struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as error:
+        raise ValueError("no token id") from error
 
 
 def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
     return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
 
 
-def pack_pins(pinned: tuple[tuple[int, int], ...]) -> str:
-    return json.dumps(pinned)
-
-
-def unpack_pins(packed: str) -> tuple[tuple[int, int], ...]:
-    """Raises ValueError or TypeError when they are damaged."""
-    return tuple((int(start), int(end)) for start, end in json.loads(packed))
-
-
-def retrieval_to_dict(retrieval: Retrieval | None) -> dict[str, Any] | None:
-    return None if retrieval is None else asdict(retrieval)
-
-
-def retrieval_from_dict(plain: Any) -> Retrieval | None:
-    """Raises ValueError, TypeError, KeyError or AttributeError."""
-    if plain is None:
-        return None
-    words, tokens = _names(plain["words"]), plain["tokens"]
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 0:
-        raise TypeError("tokens is no count")
-    return Retrieval(RetrievalReason(plain["reason"]), tokens, words)
-
-
 def pack_retrieval(retrieval: Retrieval | None) -> str:
-    return "" if retrieval is None else json.dumps(retrieval_to_dict(retrieval))
+    return "" if retrieval is None else json.dumps(asdict(retrieval))
 
 
-def unpack_retrieval(packed: str) -> Retrieval | None:
-    """None for a damaged one, which must not hide the document."""
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
-        return retrieval_from_dict(json.loads(packed)) if packed else None
-    return None
-
-
-def overrides_to_dict(choices: Overrides) -> dict[str, Any]:
-    """The overrides that are set, by name."""
-    return {name: value for name, value in asdict(choices).items() if value is not None}
-
-
-def overrides_from_dict(plain: Any) -> Overrides:
-    """Other names, such as those of a later version, are skipped. Raises ValueError or
-    TypeError."""
-    made: dict[str, Any] = {}
-    for name, kind in _OVERRIDE_TYPES.items():
-        if (value := plain.get(name)) is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, kind) if kind is float else kind):
-            raise TypeError(f"{name} is no {kind.__name__}")
-        made[name] = kind(value)
-    for name in ("always_read", "never_read"):
-        if (names := plain.get(name)) is not None:
-            made[name] = _names(names)
-    return Overrides(**made)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
-        raise TypeError("these are no names")
-    return tuple(value)
-
-
-def unpack_overrides(packed: str) -> Overrides:
-    """Damaged overrides count as none, so that the conversation can still be opened."""
-    with suppress(ValueError, TypeError, AttributeError):
-        return overrides_from_dict(json.loads(packed))
-    return Overrides()
-
-
-def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
-    """By the names of columns, phases as pairs."""
-    values = {name: getattr(stats, name) for name in STATS_COLUMNS}
-    return values | {
-        "phases": [(str(phase.phase), phase.seconds) for phase in stats.phases],
-        "reasons": [reason.to_plain() for reason in stats.reasons],
-        "fallback": None if stats.fallback is None else stats.fallback.to_plain(),
-        "guard": None if stats.guard is None else stats.guard.to_plain(),
-    }
-
-
-def stats_from_dict(values: dict[str, Any]) -> AnswerStats:
-    """Phases and reasons that only a later version knows are ignored. Raises ValueError, TypeError
-    or KeyError."""
-    made = {name: values[name] for name in STATS_COLUMNS}
-    made["reading"], made["mode"] = Reading(made["reading"]), Mode(made["mode"])
-    made["unsure"] = bool(made["unsure"])
-    known = [(name, seconds) for name, seconds in made["phases"] if name in _PHASES]
-    made["phases"] = tuple(PhaseTime(Phase(name), float(seconds)) for name, seconds in known)
-    reasons = map(reason_from_plain, made["reasons"])
-    made["reasons"] = tuple(reason for reason in reasons if reason is not None)
-    for name in _REASONS:
-        made[name] = None if made[name] is None else reason_from_plain(made[name])
-    return AnswerStats(**made)
-
-
-_PHASES = frozenset(Phase)
-_REASONS = ("fallback", "guard")
-"""Fields that hold one reason or none."""
-
-
-def pack_stats(stats: AnswerStats) -> dict[str, Any]:
-    """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
-    values = stats_to_dict(stats)
-    packed = {name: json.dumps(values[name]) for name in ("phases", "reasons")}
-    packed |= {name: json.dumps(values[name]) for name in _REASONS if values[name] is not None}
-    return values | packed | {"seed": str(stats.seed)}
-
-
-def unpack_stats(values: dict[str, Any]) -> AnswerStats:
-    plain = {name: json.loads(values[name]) for name in ("phases", "reasons")}
-    plain |= {name: json.loads(values[name]) for name in _REASONS if values[name] is not None}
-    return stats_from_dict(values | plain | {"seed": int(values["seed"])})
+def unpack(kind: type[T], packed: str, damaged: D) -> T | D:
+    """A record from a column of JSON, or `damaged` where it is: it must not hide the rest."""
+    with suppress(*ERRORS):
+        return decode(kind, json.loads(packed))
+    return damaged
 
 
 def pack_failure(failure: Failure | None) -> str | None:
@@ -167,17 +199,34 @@ def pack_failure(failure: Failure | None) -> str | None:
 
 
 def unpack_failure(packed: str | None) -> Failure | None:
-    """None for a damaged one, which must not hide the message."""
-    with suppress(ValueError, TypeError, KeyError):
-        return None if packed is None else failure_from_plain(json.loads(packed))
+    return None if packed is None else unpack(Failure, packed, None)
+
+
+_JSON_COLUMNS = ("phases", "reasons", "fallback", "guard")
+
+
+def pack_stats(stats: AnswerStats) -> dict[str, Any]:
+    """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
+    values = stats_to_dict(stats)
+    packed = {name: json.dumps(values[name]) for name in _JSON_COLUMNS if values[name] is not None}
+    return values | packed | {"seed": str(stats.seed)}
+
+
+def unpack_stats(row: tuple[Any, ...]) -> AnswerStats | None:
+    """From STATS_COLUMNS; None if they are damaged, which must not hide the answer."""
+    plain = dict(zip(STATS_COLUMNS, row, strict=True))
+    with suppress(*ERRORS):
+        for name in _JSON_COLUMNS:
+            plain[name] = None if plain[name] is None else json.loads(plain[name])
+        plain |= {"seed": int(plain["seed"]), "unsure": bool(plain["unsure"])}
+        return stats_from_dict(plain)
     return None
 
 
 def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:
-    """Spans, compressed, and importance."""
-    spans = [(span.start, span.end, span.reason, span.score) for span in read_map.spans]
-    texts = [(t.span, t.message, t.document, t.start, t.end) for t in read_map.texts]
-    packed = json.dumps([spans, texts], separators=(",", ":"))
+    """Spans and texts, compressed, and importance."""
+    parts = [[astuple(each) for each in part] for part in (read_map.spans, read_map.texts)]
+    packed = json.dumps(parts, separators=(",", ":"))
     return zlib.compress(packed.encode()), read_map.importance
 
 
@@ -185,14 +234,17 @@ def unpack_map(packed: bytes, importance: bytes) -> ReadMap:
     """Raises StoreError when it is damaged."""
     try:
         spans, texts = json.loads(zlib.decompress(packed))
-    except (zlib.error, ValueError) as error:
+        return map_from_lists(spans, texts, importance)
+    except (zlib.error, *ERRORS) as error:
         raise StoreError(
             "The map of what was read for this answer is damaged", "ask again to have a new one"
         ) from error
+
+
+def map_from_lists(spans: Any, texts: Any, importance: bytes) -> ReadMap:
+    """Without spans if only a later version knows why they were selected. Raises ERRORS."""
+    described = decode(tuple[SpanText, ...], texts)
     try:
-        selected = tuple(
-            Span(start, end, SpanReason(reason), score) for start, end, reason, score in spans
-        )
-    except ValueError:  # a later version wrote it
+        return ReadMap(decode(tuple[Span, ...], spans), described, importance)
+    except UnknownName:
         return ReadMap(importance=importance)
-    return ReadMap(selected, tuple(SpanText(*text) for text in texts), importance)

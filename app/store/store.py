@@ -7,49 +7,79 @@ the disk; all of them raise StoreError, one sentence for the user.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
-from app.store import backup, conversations, document_index, drafts, messages, quarantine
+from app.store import backup, document_index, recovery
+from app.store import conversations as conversation_rows
+from app.store import messages as message_rows
 from app.store.attachments import Attachments, Source
-from app.store.database import Readers, single_transaction, transaction
+from app.store.database import Readers, Task, Writer, folder_error, single_transaction, transaction
 from app.store.document_index import Indexer
-from app.store.errors import DamagedError, StoreError
-from app.store.limits import ATTACHMENT_LIMIT, TRASH_DAYS
 from app.store.records import (
-    AnswerStats,
+    ATTACHMENT_LIMIT,
+    TRASH_DAYS,
     Attachment,
     Conversation,
-    ConversationSize,
+    DamagedError,
     DeletedMessages,
     Draft,
     FoundDocuments,
     Message,
     Overrides,
-    ReadMap,
-    SearchHit,
     State,
+    StoreError,
     Tree,
 )
 from app.store.reply_writer import ReplyWriter
-from app.store.search import search, search_documents
-from app.store.startup import Paths, open_database
-from app.store.writer import Task, Writer
+from app.store.search import search as search_messages
+from app.store.search import search_documents
+from app.util.atomic_files import Lock
 
-_BACKUP_SECONDS = 3600.0
-"""How often a running program checks whether the daily backup is due."""
-
+P = ParamSpec("P")
 T = TypeVar("T")
+_Query = Callable[Concatenate[sqlite3.Connection, P], T]
+_Method = Callable[Concatenate["Store", P], T]
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def _reads(query: _Query[P, T]) -> _Method[P, T]:
+    """A method of the store that runs a query on a connection for reading."""
+
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store._read(lambda connection: query(connection, *args, **kwargs))
+
+    return method
+
+
+def _writes(query: _Query[P, T]) -> _Method[P, T]:
+    """A method of the store that runs a query in a transaction of the writer."""
+
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store._write(lambda connection: query(connection, *args, **kwargs))
+
+    return method
+
+
+def _writes_once(query: _Query[P, T]) -> _Method[P, T]:
+    """As `_writes`; the method also works while another process is the writer."""
+
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store._write_once(lambda connection: query(connection, *args, **kwargs))
+
+    return method
 
 
 class Store:
@@ -68,11 +98,11 @@ class Store:
         document, in bytes. What has been in the trash for more than `trash_days` is deleted. If
         another process still has the lock after `lock_timeout` seconds, this store can read, and
         write single transactions (rename, delete, import), but no answers."""
-        paths = Paths(folder)
+        paths = recovery.Paths(folder)
         self._now = clock
         self._paths = paths
         self._attachments = Attachments(paths.attachments, attachment_limit)
-        opened = open_database(paths, clock(), lock_timeout)
+        opened = recovery.open_database(paths, clock(), lock_timeout)
         self.notices: list[str] = opened.notices
         """Sentences for the user about how the store was opened."""
         self.trash_days = trash_days
@@ -91,8 +121,7 @@ class Store:
         if opened.connection is not None:
             self._purge(opened.connection, trash_days)
             self._writer = Writer(opened.connection, self._flag_for_check)
-            self._writer.submit(self._purge_backups, 0)
-            self._writer.submit(self._back_up_daily, 0)
+            self._writer.submit(self._back_up)
             self._start_indexer(self._writer)
 
     def __enter__(self) -> Self:
@@ -118,87 +147,64 @@ class Store:
 
     # -- conversations
 
-    def create(
-        self, title: str = "", overrides: Overrides = conversations.NO_OVERRIDES
-    ) -> Conversation:
+    conversations = _reads(conversation_rows.list_all)
+    conversation_ids = _reads(conversation_rows.list_ids)
+    last_used = _reads(conversation_rows.last_used)
+    conversation = _reads(conversation_rows.conversation)
+    sizes = _reads(conversation_rows.sizes)
+    rename = _writes_once(conversation_rows.rename)
+    pin = _writes_once(conversation_rows.pin)
+    set_overrides = _writes(conversation_rows.set_overrides)
+    tree = _reads(conversation_rows.tree)
+
+    def create(self, title: str = "", overrides: Overrides | None = None) -> Conversation:
         """A new, empty conversation. Without a title, it is titled after its first question."""
-        messages.check_text(title)
-        return self._conversation(lambda c: conversations.create(c, title, self._now(), overrides))
 
-    def conversations(self, trashed: bool = False) -> tuple[Conversation, ...]:
-        """Pinned ones first, then the last used ones; or those in the trash."""
-        return self._read(lambda c: conversations.list_all(c, trashed))
+        def create(connection: sqlite3.Connection) -> Conversation:
+            chosen = overrides or Overrides()
+            id = conversation_rows.create(connection, title, self._now(), chosen)
+            return conversation_rows.conversation(connection, id)
 
-    def conversation_ids(self) -> tuple[int, ...]:
-        """Of those that are not in the trash; much faster than reading them."""
-        return self._read(conversations.list_ids)
-
-    def last_used(self) -> Conversation | None:
-        """The last used one that is not in the trash."""
-        return self._read(conversations.last_used)
-
-    def conversation(self, id: int) -> Conversation:
-        return self._read(lambda c: conversations.conversation(c, id))
-
-    def sizes(self) -> dict[int, ConversationSize]:
-        """Of all conversations with a question, by their ids."""
-        return self._read(conversations.sizes)
-
-    def rename(self, id: int, title: str) -> None:
-        self._write_once(lambda c: conversations.rename(c, id, title))
-
-    def pin(self, id: int, pinned: bool = True) -> None:
-        self._write_once(lambda c: conversations.pin(c, id, pinned))
-
-    def set_overrides(self, id: int, overrides: Overrides) -> None:
-        """Replaces all overrides of this conversation."""
-        self._write(lambda c: conversations.set_overrides(c, id, overrides))
+        return self._write(create)
 
     def trash(self, id: int) -> None:
         """Move a conversation to the trash; `restore` undoes that until it expires."""
-        self._write_once(lambda c: conversations.trash(c, id, self._now()))
+        self._write_once(lambda c: conversation_rows.trash(c, id, self._now()))
 
     def restore(self, id: int) -> None:
-        self._write_once(lambda c: conversations.trash(c, id, None))
+        self._write_once(lambda c: conversation_rows.trash(c, id, None))
 
     def empty_trash(self) -> None:
         """Permanently, also in backups. The documents are deleted at the next start."""
         self._write(lambda c: self._forget(c, datetime.max.replace(tzinfo=UTC)))
-        self._require_writer().submit(self._purge_backups, 0)
+        self._require_writer().submit(self._back_up)
 
     def duplicate(self, id: int) -> Conversation:
         """A copy of the conversation, with all branches."""
-        return self._write_once(lambda c: conversations.duplicate(c, id, self._now()))
+        return self._write_once(lambda c: conversation_rows.duplicate(c, id, self._now()))
+
+    def add_tree(self, tree: Tree) -> Conversation:
+        """A new conversation with these messages. Their attachments must be stored already."""
+        self._require_attachments([a for message in tree.messages for a in message.attachments])
+        added = self._write_once(
+            lambda c: conversation_rows.conversation(c, conversation_rows.add_tree(c, tree))
+        )
+        self._index_soon()
+        return added
 
     # -- messages
 
-    def branch(self, conversation: int, limit: int | None = None) -> tuple[Message, ...]:
-        """The current branch, oldest first, or only its last `limit` messages."""
-
-        def read(connection: sqlite3.Connection) -> tuple[Message, ...]:
-            last = conversations.conversation(connection, conversation).current
-            return () if last is None else messages.branch(connection, last, limit)
-
-        return self._read(read)
-
-    def message(self, id: int) -> Message:
-        return self._read(lambda c: messages.message(c, id))
-
-    def answer_stats(self, limit: int = 1000) -> tuple[AnswerStats, ...]:
-        """The statistics of the last `limit` answers, newest first, of every conversation."""
-        return self._read(lambda c: messages.answer_stats(c, limit))
-
-    def versions(self, id: int) -> tuple[int, ...]:
-        """The ids of all versions of this message, including itself."""
-        return self._read(lambda c: messages.versions(c, id))
-
-    def forks(self, conversation: int) -> dict[int, tuple[int, ...]]:
-        """The versions of each message of a conversation that has several."""
-        return self._read(lambda c: messages.forks(c, conversation))
-
-    def read_map(self, id: int) -> ReadMap | None:
-        """What was read for this answer, if known."""
-        return self._read(lambda c: messages.read_map(c, id))
+    branch = _reads(conversation_rows.branch)
+    message = _reads(message_rows.message)
+    answer_stats = _reads(message_rows.answer_stats)
+    versions = _reads(message_rows.versions)
+    forks = _reads(message_rows.forks)
+    read_map = _reads(message_rows.read_map)
+    set_branch = _writes(conversation_rows.set_branch)
+    restore_messages = _writes(conversation_rows.restore_messages)
+    pin_passages = _writes(message_rows.pin)
+    search = _reads(search_messages)
+    unindexed_documents = _reads(document_index.count_unindexed)
 
     def add_message(
         self,
@@ -209,21 +215,25 @@ class Store:
     ) -> Message:
         """Continue the current branch."""
 
-        def add(connection: sqlite3.Connection) -> int:
-            last = conversations.conversation(connection, conversation).current
+        def add(connection: sqlite3.Connection) -> Message:
+            last = conversation_rows.conversation(connection, conversation).current
             return self._add(connection, conversation, last, role, text, attachments)
 
-        return self._message(add)
+        added = self._write(add)
+        self._index_soon()
+        return added
 
     def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
         """Another version of message `id`, with its attachments unless others are passed."""
 
-        def fork(connection: sqlite3.Connection) -> int:
-            old = messages.message(connection, id)
+        def fork(connection: sqlite3.Connection) -> Message:
+            old = message_rows.message(connection, id)
             chosen = old.attachments if attachments is None else attachments
             return self._add(connection, old.conversation, old.parent, old.role, text, chosen)
 
-        return self._message(fork)
+        added = self._write(fork)
+        self._index_soon()
+        return added
 
     def begin_reply(
         self, question: int, mode: Mode | None = None, keep: float | None = None
@@ -232,18 +242,16 @@ class Store:
         and at this keep."""
 
         def begin(connection: sqlite3.Connection) -> int:
-            conversation = messages.message(connection, question).conversation
-            now = self._now()
+            conversation, now = message_rows.message(connection, question).conversation, self._now()
             role, state = Role.ASSISTANT, State.PARTIAL
-            id = messages.add(
-                connection, conversation, question, role, state, "", now, mode=mode, keep=keep
-            )
-            conversations.advance(connection, conversation, id, now)
+            answer = Message(0, conversation, question, role, state, now, "", mode=mode, keep=keep)
+            id = message_rows.add(connection, answer)
+            conversation_rows.advance(connection, conversation, id, now)
             return id
 
         writer = self._require_writer()
-        reply = ReplyWriter(writer, writer.run(begin), attach=self._attachments.add)
-        self._replies = [*(r for r in self._replies if not r.ended), reply]
+        reply = self._keep(ReplyWriter(writer, writer.run(begin), self._attachments.add))
+        writer.submit(self._back_up)  # on the first question of a day
         return reply
 
     def continue_reply(self, id: int, known_ids: bool) -> ReplyWriter:
@@ -251,55 +259,24 @@ class Store:
         another model, and the new one supplies them again."""
 
         def resume(connection: sqlite3.Connection) -> Message:
-            messages.resume_reply(connection, id)
-            found = messages.message(connection, id)
-            conversations.trash(connection, found.conversation, None)
+            message_rows.resume_reply(connection, id)
+            found = message_rows.message(connection, id)
+            conversation_rows.trash(connection, found.conversation, None)
             return found
 
         writer = self._require_writer()
         before = writer.run(resume)
         before = before if known_ids else replace(before, token_ids=None)
-        reply = ReplyWriter(writer, id, before, self._attachments.add)
-        self._replies = [*(r for r in self._replies if not r.ended), reply]
-        return reply
-
-    def set_branch(self, id: int) -> None:
-        """Make the newest branch through message `id` the current one."""
-
-        def go(connection: sqlite3.Connection) -> None:
-            conversation = messages.message(connection, id).conversation
-            last = messages.newest_leaf(connection, id)
-            conversations.set_current(connection, conversation, last)
-
-        self._write(go)
+        return self._keep(ReplyWriter(writer, id, self._attachments.add, before))
 
     def delete_message(self, id: int) -> DeletedMessages:
         """Delete a message and everything after it. If it was on the current branch, another
         version becomes current, or the branch ends before it."""
-        return self._write(lambda c: conversations.delete_message(c, id, self._now()))
-
-    def restore_messages(self, removed: DeletedMessages) -> None:
-        """Undo `delete_message`."""
-        self._write(lambda c: conversations.restore_messages(c, removed))
-
-    def pin_passages(self, id: int, pins: Mapping[int, tuple[tuple[int, int], ...]]) -> None:
-        """Set the characters that are always read of the attachments of message `id`, by index."""
-        self._write(lambda c: messages.pin(c, id, pins))
-
-    def search(self, words: str, limit: int = 50, best_only: bool = False) -> tuple[SearchHit, ...]:
-        """Messages with all these words, the last of which may be a prefix, best first; or only the
-        best one of each conversation."""
-        messages.check_text(words)
-        return self._read(lambda c: search(c, words, limit, best_only))
+        return self._write(lambda c: conversation_rows.delete_message(c, id, self._now()))
 
     def search_documents(self, words: str, limit: int = 20) -> FoundDocuments:
         """Documents of questions with all these words, as in `search`, best first."""
-        messages.check_text(words)
         return self._read(lambda c: search_documents(c, self._attachments.iter_text, words, limit))
-
-    def unindexed_documents(self) -> int:
-        """How many documents `search_documents` cannot find yet."""
-        return self._read(document_index.count_unindexed)
 
     def wait_for_index(self, timeout: float | None = None) -> bool:
         """Wait until this store has indexed its documents; False after `timeout` seconds."""
@@ -307,17 +284,12 @@ class Store:
 
     # -- drafts
 
-    def draft(self, conversation: int | None) -> Draft:
-        """The unsent draft of a conversation, or (None) of a new one."""
-        return self._read(lambda c: drafts.draft(c, conversation))
-
-    def last_draft(self) -> Draft | None:
-        """The draft saved last, which shows where the user was."""
-        return self._read(drafts.last)
+    draft = _reads(conversation_rows.draft)
+    last_draft = _reads(conversation_rows.last_draft)
 
     def save_draft(self, draft: Draft) -> None:
         self._require_attachments(draft.attachments)
-        self._write(lambda c: drafts.save(c, draft))
+        self._write(lambda c: conversation_rows.save_draft(c, draft))
 
     # -- attachments
 
@@ -334,7 +306,7 @@ class Store:
         if not self._secondary:
             self._require_writer()
         for name, _ in documents:
-            messages.check_text(name)
+            message_rows.check_text(name)
         return self._attachments.add(documents)
 
     def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
@@ -344,20 +316,6 @@ class Store:
     def text(self, attachment: Attachment) -> str:
         """Its text, without a byte order mark."""
         return "".join(self._attachments.iter_text(attachment))
-
-    # -- whole conversations, for export and import
-
-    def tree(self, id: int) -> Tree:
-        return self._read(lambda c: conversations.tree(c, id))
-
-    def add_tree(self, tree: Tree) -> Conversation:
-        """A new conversation with these messages. Their attachments must be stored already."""
-        self._require_attachments([a for message in tree.messages for a in message.attachments])
-        added = self._write_once(
-            lambda c: conversations.conversation(c, conversations.add_tree(c, tree))
-        )
-        self._index_soon()
-        return added
 
     # -- inside
 
@@ -392,13 +350,10 @@ class Store:
             with contextlib.suppress(OSError):
                 self._paths.needs_check.touch()
 
-    def _message(self, task: Task[int]) -> Message:
-        added = self._write(lambda c: messages.message(c, task(c)))
-        self._index_soon()
-        return added
-
-    def _conversation(self, task: Task[int]) -> Conversation:
-        return self._write(lambda c: conversations.conversation(c, task(c)))
+    def _keep(self, reply: ReplyWriter) -> ReplyWriter:
+        """Note an unfinished reply, for `close`."""
+        self._replies = [*(each for each in self._replies if not each.ended), reply]
+        return reply
 
     def _add(
         self,
@@ -408,16 +363,15 @@ class Store:
         role: Role,
         text: str,
         attachments: Sequence[Attachment],
-    ) -> int:
+    ) -> Message:
         self._require_attachments(attachments)
-        now = self._now()
-        id = messages.add(
-            connection, conversation, parent, role, State.DONE, text, now, attachments
-        )
-        conversations.advance(connection, conversation, id, now)
+        now, attached = self._now(), tuple(attachments)
+        new = Message(0, conversation, parent, role, State.DONE, now, text, attachments=attached)
+        id = message_rows.add(connection, new)
+        conversation_rows.advance(connection, conversation, id, now)
         if role is Role.USER:
-            conversations.set_default_title(connection, conversation, text)
-        return id
+            conversation_rows.set_default_title(connection, conversation, text)
+        return message_rows.message(connection, id)
 
     def _require_attachments(self, attachments: Sequence[Attachment]) -> None:
         for attachment in attachments:
@@ -432,25 +386,28 @@ class Store:
         with contextlib.suppress(StoreError, OSError):
             with transaction(connection):
                 self._forget(connection, self._now() - timedelta(days=trash_days))
-                used = messages.attachment_digests(connection) | drafts.attachment_digests(
-                    connection
-                )
-            self.notices += quarantine.purge(self._paths.quarantine, self._now())
+                used = message_rows.attachment_digests(connection)
+                used |= conversation_rows.draft_digests(connection)
+            self.notices += recovery.purge_broken(self._paths, self._now())
             # A damaged database may be repaired later: its documents stay as long as it does.
-            if quarantine.is_empty(self._paths.quarantine):
+            if not recovery.has_broken(self._paths):
                 self._attachments.delete_unused(used)
 
     def _forget(self, connection: sqlite3.Connection, before: datetime) -> None:
         """Delete what went into the trash before then. Raises OSError."""
-        if gone := conversations.expired(connection, before):
-            backup.note_purge(self._paths.backups, gone)
-            conversations.purge(connection, gone)
+        if conversation_rows.purge(connection, before):
+            backup.mark_outdated(self._paths.backups)
 
-    def _purge_backups(self, _: sqlite3.Connection) -> None:
+    def _back_up(self, _: sqlite3.Connection) -> None:
+        """Once a day, and when something has to leave the backups."""
         try:
-            backup.purge(self._paths.backups)
-        except (OSError, sqlite3.Error, StoreError) as error:
-            self.notices.append(f"What was deleted is still in backups ({error}).")
+            if backup.is_due(self._paths.backups, self._now()):
+                backup.back_up(self._paths.database, self._paths.backups, self._now())
+        except (OSError, sqlite3.Error) as error:
+            what = "The daily backup was not made"
+            if backup.is_outdated(self._paths.backups):
+                what = "What was deleted is still in backups"
+            self.notices.append(f"{what} ({error}).")
 
     def _start_indexer(self, writer: Writer) -> None:
         self._indexer = Indexer(
@@ -465,11 +422,62 @@ class Store:
         if self._indexer is not None:  # there may be new documents
             self._indexer.start()
 
-    def _back_up_daily(self, _: sqlite3.Connection) -> None:
-        try:
-            if backup.is_due(self._paths.backups, self._now()):
-                backup.back_up(self._paths.database, self._paths.backups, self._now())
-        except (OSError, sqlite3.Error) as error:
-            self.notices.append(f"The daily backup was not made ({error}).")
-        with contextlib.suppress(StoreError):  # the store may be closing
-            self._require_writer().submit(self._back_up_daily, _BACKUP_SECONDS)
+
+TEMPORARY_PREFIX = "specchat-unsaved-"
+
+
+class TemporaryStore(Store):
+    """A store in a temporary folder that only this user can read. It has no backups, and it is
+    deleted when it is closed, at exit or, after a crash, when the next one is opened."""
+
+    def __init__(self, first_id: int = 1) -> None:
+        """The first conversation and the first message have the id `first_id`. Raises
+        StoreError."""
+        _delete_abandoned()
+        try:  # mode 700
+            self._directory = tempfile.TemporaryDirectory(
+                prefix=TEMPORARY_PREFIX, ignore_cleanup_errors=True
+            )
+        except OSError as error:
+            raise folder_error(Path(tempfile.gettempdir()), error) from error
+        super().__init__(Path(self._directory.name), attachment_limit=sys.maxsize)
+        self._write(lambda connection: _start_ids(connection, first_id))
+
+    def close(self) -> None:
+        super().close()
+        self._directory.cleanup()
+
+    def copy_from(self, store: Store, id: int) -> Conversation:
+        """Copy a conversation of another store, with its ids and documents; it may be here
+        already. Raises StoreError."""
+        if any(each.id == id for each in self.conversations()):
+            return self.conversation(id)
+        tree = store.tree(id)
+        for message in tree.messages:
+            for attachment in message.attachments:
+                with contextlib.suppress(OSError):  # a missing document is reported when it is read
+                    self._attachments.copy_from(store._attachments, attachment.sha256)
+        self._write(lambda c: conversation_rows.add_tree(c, tree, keep_ids=True))
+        return self.conversation(id)
+
+    def _back_up(self, _: sqlite3.Connection) -> None:
+        """Nothing of it is to be found elsewhere."""
+
+    def _start_indexer(self, writer: Writer) -> None:
+        """Nor is it searched."""
+
+
+def _start_ids(connection: sqlite3.Connection, first_id: int) -> None:
+    connection.executemany(
+        "INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)",
+        [(table, first_id - 1) for table in ("conversations", "messages")],
+    )
+
+
+def _delete_abandoned() -> None:
+    """The folders of processes that were killed: those whose lock nobody holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if (folder / "lock").exists():
+                Lock(folder / "lock").release()
+                shutil.rmtree(folder)

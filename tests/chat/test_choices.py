@@ -15,8 +15,7 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason
 from app.store.records import Overrides
-from app.store.store import Store
-from app.store.temporary import TemporaryStore
+from app.store.store import Store, TemporaryStore
 
 MODELS, SAMPLING = ModelPair("target", "revision 1"), Sampling(max_tokens=7)
 

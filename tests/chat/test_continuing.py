@@ -18,8 +18,7 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason, Statistics
 from app.store.records import State
-from app.store.store import Store
-from app.store.temporary import TemporaryStore
+from app.store.store import Store, TemporaryStore
 from tests.fakes import MEMORY_EXHAUSTED, FakeEngine, Story
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")

@@ -21,8 +21,7 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase, Statistics
-from app.store.errors import StoreError
-from app.store.records import State
+from app.store.records import State, StoreError
 from app.store.store import Store
 from tests.fakes import ANSWER, FakeEngine, Story, fell_back
 
@@ -366,7 +365,7 @@ def test_applying_never_waits_for_the_disk(store: Store) -> None:
     turn = ask(store, "Who?")
     held, release = threading.Event(), threading.Event()
     assert store._writer is not None
-    store._writer.submit(lambda _: held.set() or release.wait(30), 0)
+    store._writer.submit(lambda _: held.set() or release.wait(30))
     assert held.wait(30)
     turn.apply(Token(turn.turn.number, (1,), "He."))
     turn.apply(Finished(turn.turn.number, FinishReason.STOP, "He.", (1,), None))

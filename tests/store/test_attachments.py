@@ -13,7 +13,7 @@ import pytest
 
 from app.protocol.prompt import Role
 from app.store import attachments
-from app.store.errors import StoreError
+from app.store.records import StoreError
 from app.store.store import Store
 from tests.store.samples import attach
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from app.chat.export import to_html, to_json, to_markdown
-from app.store.errors import StoreError
 from app.store.importing import from_json
-from app.store.records import Overrides
+from app.store.records import Overrides, StoreError
 from app.store.store import Store
 from tests.store.samples import CHOICES, answered
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
-from app.store import quarantine
-from app.store.errors import DamagedError, StoreError
+from app.store import recovery
+from app.store.records import DamagedError, StoreError
 from app.store.store import Store
 from tests.store.faults import (
     DATABASE,
@@ -66,8 +66,7 @@ MOVED = r"is {} and was moved to '.*1-conversations.db(?:-wal)?': "
 USED = MOVED + r"the backup of 2030-01-02 was restored\.$"
 DAMAGED, NO_DATABASE = USED.format("damaged"), USED.format("not a database")
 JOURNAL_ONLY = USED.format("only a journal")
-LAST_CHANGES = "The last changes .* cannot be read: see '.*1-conversations.db-wal'"
-SOME_CHANGES = "Some of the last changes .* cannot be read: see '.*1-conversations.db-wal'"
+CHANGES = "Some of the last changes .* cannot be read: see '.*1-conversations.db-wal'"
 GONE = "The last changes before specchat ended are lost with their journal"
 
 FOUND = {
@@ -105,33 +104,31 @@ FOUND = {
     "no journal and no index": Found(remove(JOURNAL, INDEX), None, OLD, False, "crashed"),
     "an empty journal": Found(cut(JOURNAL, 0), GONE, OLD, False, "crashed"),
     "a garbled journal": Found(
-        write(JOURNAL, random.Random(1).randbytes(9999)), LAST_CHANGES, OLD, True, "crashed"
+        write(JOURNAL, random.Random(1).randbytes(9999)), CHANGES, OLD, True, "crashed"
     ),
-    "a journal of text": Found(write(JOURNAL, b"Dear"), LAST_CHANGES, OLD, True, "crashed"),
-    "a journal cut in its head": Found(cut(JOURNAL, 31), LAST_CHANGES, OLD, True, "crashed"),
+    "a journal of text": Found(write(JOURNAL, b"Dear"), CHANGES, OLD, True, "crashed"),
+    "a journal cut in its head": Found(cut(JOURNAL, 31), CHANGES, OLD, True, "crashed"),
     **{
-        f"journal flipped at {offset}": Found(
-            flip(JOURNAL, offset), LAST_CHANGES, OLD, True, "crashed"
-        )
+        f"journal flipped at {offset}": Found(flip(JOURNAL, offset), CHANGES, OLD, True, "crashed")
         for offset in (0, 5, 10, 17, 25, 31)
     },
     **{
-        f"a journal cut to {size}": Found(cut(JOURNAL, size), SOME_CHANGES, OLD, True, "crashed")
+        f"a journal cut to {size}": Found(cut(JOURNAL, size), CHANGES, OLD, True, "crashed")
         for size in (32, 33, 56, 5000, 32 + 4120 * 3)
     },
-    "a journal cut by 1": Found(cut_by(JOURNAL, 1), SOME_CHANGES, OLD, True, "crashed"),
+    "a journal cut by 1": Found(cut_by(JOURNAL, 1), CHANGES, OLD, True, "crashed"),
     "a journal cut, and no index: nobody can know": Found(
         both(cut(JOURNAL, 5000), remove(INDEX)), None, OLD, False, "crashed"
     ),
     **{
         f"the journal flipped at {offset}, no index": Found(
-            both(flip(JOURNAL, offset), remove(INDEX)), SOME_CHANGES, OLD, True, "crashed"
+            both(flip(JOURNAL, offset), remove(INDEX)), CHANGES, OLD, True, "crashed"
         )
         for offset in (34, 52, 100, 4151, 9000)
     },
     **{
         f"the journal flipped at {offset}": Found(
-            flip(JOURNAL, offset), SOME_CHANGES, OLD, True, "crashed"
+            flip(JOURNAL, offset), CHANGES, OLD, True, "crashed"
         )
         for offset in (34, 38, 41, 52, 100, 4151, 9000)
     },
@@ -306,7 +303,7 @@ def test_what_was_put_aside_takes_only_so_much_room(
     images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(quarantine, "MAX_BYTES", 1000)
+    monkeypatch.setattr(recovery, "MAX_BYTES", 1000)
     for _ in range(2):
         flip(DATABASE, 100)(tmp_path)
         with Store(tmp_path) as store:

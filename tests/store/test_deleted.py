@@ -6,13 +6,14 @@ import gzip
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from app.protocol.prompt import Role
-from app.store import backup, conversations
+from app.store import backup
 from app.store.store import Store
 from tests.store.faults import DAY
 from tests.store.samples import attach
@@ -95,7 +96,7 @@ def test_a_purge_that_was_interrupted_is_finished_at_the_next_start(
     filled(tmp_path, clock)
     clock.now += timedelta(days=31)
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "_purge_backups", lambda self, connection: None)
+        patch.setattr(Store, "_back_up", lambda self, connection: None)
         Store(tmp_path, clock=clock).close()
     assert SECRET.encode() in everything(tmp_path / "backups")
     Store(tmp_path, clock=clock).close()
@@ -106,17 +107,15 @@ def test_a_purge_that_the_disk_refuses_is_told_and_repeated(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(tmp_path, clock)
-    purge = conversations.purge
 
-    def refuse(connection: sqlite3.Connection, gone: conversations.Expired) -> None:
-        purge(connection, gone)
-        if "unfinished" in connection.execute("PRAGMA database_list").fetchone()[2]:
-            raise sqlite3.OperationalError("database or disk is full")
+    def refuse(path: Path) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
 
     with Store(tmp_path, clock=clock) as store, monkeypatch.context() as patch:
-        patch.setattr(conversations, "purge", refuse)
+        patch.setattr(backup, "sync_path", refuse)
         store.empty_trash()
         store.add_message(store.create("later").id, Role.USER, "one more task")
+        assert "What was deleted is still in backups" in store.notices[-1]
         assert "disk is full" in store.notices[-1].lower()
     assert SECRET.encode() in everything(tmp_path / "backups")
     Store(tmp_path, clock=clock).close()
@@ -140,7 +139,22 @@ def test_a_damaged_backup_does_not_keep_the_others_from_being_purged(
     with Store(tmp_path, clock=clock) as store:
         store.empty_trash()
         store.create("later")
-    assert SECRET.encode() not in other.read_bytes().lower()
+    assert backup.list_backups(tmp_path / "backups")
+    assert SECRET.encode() not in everything(tmp_path / "backups")
+
+
+def test_a_copy_that_is_damaged_leaves_the_backups_there_were(tmp_path: Path, clock: Clock) -> None:
+    filled(tmp_path, clock)
+    database, backups = tmp_path / "conversations.db", tmp_path / "backups"
+    before = backup.list_backups(backups)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = 1")
+        connection.execute("UPDATE messages SET role = 'usfr'")
+    backup.mark_outdated(backups)
+    with pytest.raises(sqlite3.DatabaseError):
+        backup.back_up(database, backups, clock())
+    assert backup.list_backups(backups) == before
+    assert backup.is_outdated(backups)
 
 
 def test_only_this_user_can_read_what_is_stored(tmp_path: Path, clock: Clock) -> None:

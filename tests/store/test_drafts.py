@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
-from app.store.errors import StoreError
-from app.store.records import Attachment, ConversationSize, Draft
+from app.store.records import Attachment, ConversationSize, Draft, StoreError
 from app.store.store import Store
 from tests.store.samples import DOCUMENT, answered, attach
 

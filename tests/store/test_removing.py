@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
-from app.store.errors import StoreError
-from app.store.records import State
+from app.store.records import State, StoreError
 from app.store.store import Store
 from tests.store.samples import answered, attach
 

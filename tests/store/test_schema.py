@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.store import schema
-from app.store.errors import StoreError
+from app.store.records import StoreError
 from app.store.store import Store
 from tests.store.samples import answered
 

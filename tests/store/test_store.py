@@ -13,8 +13,7 @@ import pytest
 
 from app.protocol.prompt import Role
 from app.protocol.reasons import too_long
-from app.store.errors import StoreError
-from app.store.records import ReadMap, State, quantise
+from app.store.records import ReadMap, State, StoreError, quantise
 from app.store.store import Store
 from tests.store.samples import all_texts, answer_stats, answered, attach
 

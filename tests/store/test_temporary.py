@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
-from app.store.errors import StoreError
-from app.store.limits import FIRST_UNSAVED_ID
-from app.store.store import Store
-from app.store.temporary import TemporaryStore
+from app.store.records import FIRST_UNSAVED_ID, StoreError
+from app.store.store import Store, TemporaryStore
 from tests.store.samples import answered, attach
 
 
@@ -40,14 +38,14 @@ def test_its_folder_is_private_has_no_backup_and_goes_when_it_is_closed(folder: 
 
 
 def test_it_goes_at_exit_though_nobody_closed_it(folder: Path) -> None:
-    code = "from app.store.temporary import TemporaryStore; store = TemporaryStore()"
+    code = "from app.store.store import TemporaryStore; store = TemporaryStore()"
     subprocess.run([sys.executable, "-c", code], check=True, env={"TMPDIR": str(folder)})
 
 
 def test_what_a_killed_program_left_goes_when_the_next_one_is_opened(folder: Path) -> None:
     with TemporaryStore() as living:
         (alive,) = folder.iterdir()
-        code = "import os; from app.store.temporary import TemporaryStore"
+        code = "import os; from app.store.store import TemporaryStore"
         code += "; store = TemporaryStore(); os.kill(os.getpid(), 9)"
         subprocess.run([sys.executable, "-c", code], check=False, env={"TMPDIR": str(folder)})
         assert len(list(folder.iterdir())) == 2

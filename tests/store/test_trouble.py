@@ -24,7 +24,7 @@ import pytest
 from app.errors import UserError
 from app.protocol.prompt import Role
 from app.store import schema
-from app.store.errors import StoreError
+from app.store.records import StoreError
 from app.store.store import Store
 from app.util import atomic_files
 from tests.limits import files_end_early

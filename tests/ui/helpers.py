@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from app.protocol.commands import Load
 from app.settings.file import SettingsFile
-from app.store.errors import StoreError
+from app.store.records import StoreError
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox

@@ -27,15 +27,13 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
 from app.store import records
-from app.store.errors import StoreError
-from app.store.limits import FIRST_UNSAVED_ID
+from app.store.records import FIRST_UNSAVED_ID, StoreError
 from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, next_mode_for
 from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
-    from app.store.store import Store
-    from app.store.temporary import TemporaryStore
+    from app.store.store import Store, TemporaryStore
 
 T = TypeVar("T")
 
@@ -289,7 +287,7 @@ class ChatRepository:
         return chat
 
     def _open_temporary(self) -> None:
-        from app.store.temporary import TemporaryStore
+        from app.store.store import TemporaryStore
 
         try:
             self._temporary = TemporaryStore(FIRST_UNSAVED_ID)
