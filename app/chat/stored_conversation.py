@@ -82,7 +82,7 @@ class StoredConversation:
         return str(self.id)
 
     def question_id(self, turn: Turn) -> int:
-        """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
+        """The id of the message that asks a turn: what `Store.edit` takes."""
         return self._question_ids[turn.number]
 
     def load_progress(self) -> None:

@@ -83,7 +83,7 @@ def single_transaction(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Readers:
-    """A pool of read-only connections."""
+    """A pool of read-only connections: opening one takes longer than most reads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,27 +93,25 @@ class Readers:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """A connection whose reads all see the same state. Raises StoreError."""
-        connection = self._acquire()
+        connection: sqlite3.Connection | None = None
         try:
+            with suppress(IndexError):
+                connection = self._idle.pop()
+            connection = connection or connect_for_reading(self._path)
             connection.execute("BEGIN")
             yield connection
         except ERRORS as error:
             raise store_error(error) from error
         finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.append(connection)
+            if connection is not None:
+                self._release(connection)
 
-    def _acquire(self) -> sqlite3.Connection:
-        with suppress(IndexError):
-            return self._idle.pop()
-        try:
-            return connect_for_reading(self._path)
-        except ERRORS as error:
-            raise store_error(error) from error
+    def _release(self, connection: sqlite3.Connection) -> None:
+        connection.rollback()
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
 
     def close(self) -> None:
         self._closed = True

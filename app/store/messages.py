@@ -80,17 +80,6 @@ def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[Message
     return _records(connection, _select(connection, where, conversation))
 
 
-def versions(connection: sqlite3.Connection, id: int) -> tuple[int, ...]:
-    """The ids of all versions of this message, including itself."""
-    rows = connection.execute(
-        "SELECT other.id FROM messages m JOIN messages other"
-        " ON other.conversation = m.conversation AND other.parent IS m.parent"
-        " WHERE m.id = ? AND other.trashed_at IS NULL ORDER BY other.id",
-        (id,),
-    )
-    return tuple(id for (id,) in rows)
-
-
 def forks(connection: sqlite3.Connection, conversation: int) -> dict[int, tuple[int, ...]]:
     """The ids of all versions of each message that has several, in the order of writing."""
     places: dict[int | None, list[int]] = {}

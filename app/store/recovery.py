@@ -51,40 +51,19 @@ _ENVIRONMENT_ERRORS = (
 """Errors that come from the folder, the disk or another program."""
 
 
-@dataclass(frozen=True, slots=True)
 class Paths:
     """The files of a store."""
 
-    folder: Path
-
-    @property
-    def database(self) -> Path:
-        return self.folder / "conversations.db"
-
-    @property
-    def wal(self) -> Path:
-        return self.folder / "conversations.db-wal"
-
-    @property
-    def wal_index(self) -> Path:
-        return self.folder / "conversations.db-shm"
-
-    @property
-    def attachments(self) -> Path:
-        return self.folder / "attachments"
-
-    @property
-    def backups(self) -> Path:
-        return self.folder / "backups"
-
-    @property
-    def broken(self) -> Path:
-        return self.folder / "broken"
-
-    @property
-    def needs_check(self) -> Path:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "conversations.db"
+        self.wal = folder / "conversations.db-wal"
+        self.wal_index = folder / "conversations.db-shm"
+        self.attachments = folder / "attachments"
+        self.backups = folder / "backups"
+        self.broken = folder / "broken"
+        self.needs_check = folder / "suspect"
         """Exists if SQLite reported damage that the check at the start does not find."""
-        return self.folder / "suspect"
 
 
 @dataclass(slots=True)

@@ -79,13 +79,6 @@ class ReplyWriter:
         called again."""
         self.end(State.DONE, stats, read_map).result()
 
-    def stop(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
-        """The user stopped it."""
-        self.end(State.STOPPED, stats, read_map).result()
-
-    def fail(self, failure: Failure, stats: AnswerStats | None = None) -> None:
-        self.end(State.FAILED, stats, failure=failure).result()
-
     def end(
         self,
         state: State,

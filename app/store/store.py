@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -114,6 +114,7 @@ class Store:
         self._readers = Readers(paths.database)
         self._replies: list[ReplyWriter] = []
         """The unfinished ones."""
+        self._backup_tried: date | None = None
         self._writer: Writer | None = None
         self._indexer: Indexer | None = None
         if self.read_only is not None:
@@ -197,7 +198,6 @@ class Store:
     branch = _reads(conversation_rows.branch)
     message = _reads(message_rows.message)
     answer_stats = _reads(message_rows.answer_stats)
-    versions = _reads(message_rows.versions)
     forks = _reads(message_rows.forks)
     read_map = _reads(message_rows.read_map)
     set_branch = _writes(conversation_rows.set_branch)
@@ -251,7 +251,8 @@ class Store:
 
         writer = self._require_writer()
         reply = self._keep(ReplyWriter(writer, writer.run(begin), self._attachments.add))
-        writer.submit(self._back_up)  # on the first question of a day
+        if self._now().date() != self._backup_tried:  # the first question of another day
+            writer.submit(self._back_up)
         return reply
 
     def continue_reply(self, id: int, known_ids: bool) -> ReplyWriter:
@@ -400,6 +401,7 @@ class Store:
 
     def _back_up(self, _: sqlite3.Connection) -> None:
         """Once a day, and when something has to leave the backups."""
+        self._backup_tried = self._now().date()
         try:
             if backup.is_due(self._paths.backups, self._now()):
                 backup.back_up(self._paths.database, self._paths.backups, self._now())

@@ -21,9 +21,9 @@ from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import Reading
 from app.store import importing
 from app.store.importing import from_json
-from app.store.records import ReadMap, StoreError
+from app.store.records import ReadMap, State, StoreError
 from app.store.store import Store
-from tests.store.samples import answer_stats, answered, attach
+from tests.store.samples import answer_stats, answered, attach, versions
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def rich(store: Store) -> int:
     store.edit(question.id, 'Odd </pre><script>alert(1)</script> "text" \x1b[31m \u202e 中文')
     again = store.begin_reply(question.id, Mode.SPARSE, 0.35)
     again.append("Sto", [5])
-    again.stop()
-    store.begin_reply(question.id).fail(Failure(FailureKind.NO_MODEL))
+    again.end(State.STOPPED).result()
+    store.begin_reply(question.id).end(State.FAILED, failure=Failure(FailureKind.NO_MODEL)).result()
     store.set_branch(answer.id)
     more = [attach(store), attach(store, "ä" * 1_000_001, "second.txt")]
     follow_up = store.add_message(conversation, Role.USER, "And this?", more)
@@ -281,7 +281,7 @@ def test_html_shows_the_documents_of_a_dense_answer_in_order_and_bright(store: S
 
 def test_html_holds_nothing_that_acts(store: Store) -> None:
     conversation = rich(store)
-    store.set_branch(store.versions(store.branch(conversation)[0].id)[1])
+    store.set_branch(versions(store, store.branch(conversation)[0].id)[1])
     store.rename(conversation, "</title><script>")
     page = exported(store, conversation, to_html)
     assert "<script" not in page

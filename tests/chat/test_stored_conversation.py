@@ -24,6 +24,7 @@ from app.protocol.stats import FinishReason, Phase, Statistics
 from app.store.records import State, StoreError
 from app.store.store import Store
 from tests.fakes import ANSWER, FakeEngine, Story, fell_back
+from tests.store.samples import versions
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, seed=3)
@@ -236,7 +237,7 @@ def test_asking_again_takes_the_place_of_the_last_answer(store: Store) -> None:
     assert (again.command.mode, again.command.keep_ratio) == (Mode.FULL, 0.5)
     play(again, Story(answer="Better."))
     assert [message.text for message in store.branch(1)] == ["One?", "Yes.", "Two?", "Better."]
-    assert len(store.versions(again.turn.number)) == 2
+    assert len(versions(store, again.turn.number)) == 2
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ def answered(store: Store, question: str = "Who pays?", answer: str = "The tenan
     return conversation
 
 
+def versions(store: Store, message: int) -> tuple[int, ...]:
+    """The ids of all versions of a message, including itself."""
+    return store.forks(store.message(message).conversation).get(message, (message,))
+
+
 def all_texts(folder: Path) -> list[str]:
     """Every message that a fresh store finds in this folder, in the order of writing."""
     with Store(folder) as store:

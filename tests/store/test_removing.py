@@ -12,7 +12,7 @@ import pytest
 from app.protocol.prompt import Role
 from app.store.records import State, StoreError
 from app.store.store import Store
-from tests.store.samples import answered, attach
+from tests.store.samples import answered, attach, versions
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_where_there_is_another_version_that_is_current_then(store: Store) -> No
     removed = store.delete_message(edited.id)
     assert texts(store)[2:] == ["Question 1?", "Answer 1.", "Question 2?", "Answer 2."]
     assert store.forks(1) == {}
-    assert store.versions(second.id) == (second.id,)
+    assert versions(store, second.id) == (second.id,)
     store.restore_messages(removed)
     assert texts(store)[2:] == ["Otherwise?"]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
+from app.store.records import State
 from app.store.store import Store
 from tests.store.samples import answered
 
@@ -83,7 +84,7 @@ def test_a_reply_is_found_once_it_has_ended(tmp_path: Path) -> None:
         reply = store.begin_reply(store.add_message(store.create().id, Role.USER, "x").id)
         reply.append("xylophone")
         assert store.search("xylophone") == ()
-        reply.stop()
+        reply.end(State.STOPPED).result()
         assert [hit.message for hit in store.search("xylophone")] == [reply.message]
 
 

@@ -15,7 +15,7 @@ from app.protocol.prompt import Role
 from app.protocol.reasons import too_long
 from app.store.records import ReadMap, State, StoreError, quantise
 from app.store.store import Store
-from tests.store.samples import all_texts, answer_stats, answered, attach
+from tests.store.samples import all_texts, answer_stats, answered, attach, versions
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_clock_that_was_moved_back_changes_no_order(tmp_path: Path) -> None:
         assert [message.text for message in messages] == ["a", "b", "c"]
         assert messages[0].created_at > messages[2].created_at
         store.edit(messages[0].id, "x")
-        assert store.versions(messages[0].id)[0] == messages[0].id
+        assert versions(store, messages[0].id)[0] == messages[0].id
 
 
 def test_editing_and_trying_again_fork(store: Store) -> None:
@@ -139,8 +139,8 @@ def test_editing_and_trying_again_fork(store: Store) -> None:
         reply.append(text)
         reply.finish()
     assert texts(store, conversation) == ["Who may terminate?", "Both."]
-    assert store.versions(edited.id) == (question.id, edited.id)
-    assert len(store.versions(reply.message)) == 2
+    assert versions(store, edited.id) == (question.id, edited.id)
+    assert len(versions(store, reply.message)) == 2
     store.set_branch(question.id)
     assert texts(store, conversation) == ["Who pays?", "The tenant."]
     assert store.conversation(conversation).current == answer.id
@@ -178,7 +178,7 @@ def test_what_was_asked_in_a_conversation_another_process_deleted_went_into_the_
     write(lambda: store.add_message(conversation, Role.USER, "And when?"))
     write(lambda: store.edit(question.id, "Who does not?"))
     reply = store.begin_reply(question.id)
-    reply.stop()
+    reply.end(State.STOPPED).result()
     write(lambda: store.continue_reply(reply.message, False))
     write(lambda: store.begin_reply(question.id))
 
@@ -241,7 +241,7 @@ def test_a_duplicate_is_the_same_but_for_its_name_and_ids(store: Store) -> None:
     assert copied_answer.stats == answer.stats
     assert copied_answer.token_ids == answer.token_ids
     assert copied_question.attachments == question.attachments
-    assert len(store.versions(copied_question.id)) == 2
+    assert len(versions(store, copied_question.id)) == 2
     copied_map, read_map = store.read_map(copied_answer.id), store.read_map(answer.id)
     assert copied_map is not None
     assert read_map is not None
@@ -260,7 +260,7 @@ def test_a_reply_that_is_being_written_is_seen_as_partial(store: Store) -> None:
     assert store.message(reply.message).state is State.PARTIAL
     copy = store.duplicate(conversation).id
     assert store.branch(copy)[-1].state is State.STOPPED
-    reply.stop(answer_stats(generated_tokens=1))
+    reply.end(State.STOPPED, answer_stats(generated_tokens=1)).result()
     ended = store.message(reply.message)
     assert (ended.state, ended.text, ended.token_ids) == (State.STOPPED, "Half", (1,))
     assert ended.stats is not None
@@ -274,7 +274,7 @@ def test_a_reply_that_failed_keeps_why(store: Store) -> None:
     question = store.add_message(store.create().id, Role.USER, "x")
     reply = store.begin_reply(question.id)
     failure = too_long(900, "tiny", 500)
-    reply.fail(failure)
+    reply.end(State.FAILED, failure=failure).result()
     failed = store.message(reply.message)
     assert (failed.state, failed.failure) == (State.FAILED, failure)
 

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from app.protocol.prompt import Role
 from app.store.records import State
 from app.store.store import Store
+from tests.store.samples import versions
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -164,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
             branch = self.store.branch(conversation)
             assert [(message.id, message.text) for message in branch] == tree.branch()
             for message in branch:
-                assert list(self.store.versions(message.id)) == tree.versions(message.id)
+                assert list(versions(self.store, message.id)) == tree.versions(message.id)
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
