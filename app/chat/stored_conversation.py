@@ -7,7 +7,6 @@ screen does that on a thread.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -363,7 +362,7 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
     contents = []
     for document in documents:
         try:
-            contents.append((document.name, io.BytesIO(document.text.encode())))
+            contents.append((document.name, document.text.encode()))
         except UnicodeEncodeError:
             raise QuestionError(
                 f"The document '{document.name}' is not valid Unicode", "attach it as a file"

@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, Protocol
 from uuid import uuid4
 
 from app.store.database import folder_error
@@ -29,15 +28,9 @@ from app.util.regular_files import open_file
 WRITERS = 16
 """Threads that write documents."""
 CHUNK_BYTES = 1 << 20
-"""Bytes that are in memory at a time."""
+"""Bytes of a document that are read at a time."""
 _GZIP_LEVEL = 4
 """Of gzip's 1..9: a third of the time of 6, for text 7 % larger."""
-
-
-class Source(Protocol):
-    """A binary stream: `read` returns about `size` bytes, or none at the end."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 class Attachments:
@@ -46,7 +39,7 @@ class Attachments:
         self._folder = folder
         self.limit = limit
 
-    def add(self, documents: Sequence[tuple[str, Source]]) -> tuple[Attachment, ...]:
+    def add(self, documents: Sequence[tuple[str, bytes]]) -> tuple[Attachment, ...]:
         """Store documents, given by name and content, durably. Raises StoreError if one is too
         large or the disk is full.
 
@@ -64,35 +57,27 @@ class Attachments:
             raise folder_error(self._folder, error) from error
         return written
 
-    def _write(self, document: tuple[str, Source]) -> Attachment:
-        name, source = document
+    def _write(self, document: tuple[str, bytes]) -> Attachment:
+        name, content = document
+        if len(content) > self.limit:
+            raise StoreError(
+                f"The document '{name}' is larger than {_megabytes(self.limit)}",
+                "attach a part of it, or raise the limit in the settings",
+            )
+        attachment = Attachment(hashlib.sha256(content).hexdigest(), name, len(content))
+        path = self._path(attachment.sha256)
+        make_folder(path.parent)
         aside = self._folder / f"unfinished-{uuid4().hex}"
         try:
             with create_private(aside) as file:
-                sha256, size = self._compress(name, source, file)
+                file.write(gzip.compress(content, _GZIP_LEVEL, mtime=0))
                 file.flush()
                 os.fsync(file.fileno())
-            path = self._path(sha256)
-            make_folder(path.parent)
             os.replace(aside, path)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-        return Attachment(sha256, name, size)
-
-    def _compress(self, name: str, source: Source, file: BinaryIO) -> tuple[str, int]:
-        digest, size = hashlib.sha256(), 0
-        with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-            while piece := source.read(CHUNK_BYTES):
-                size += len(piece)
-                if size > self.limit:
-                    raise StoreError(
-                        f"The document '{name}' is larger than {_megabytes(self.limit)}",
-                        "attach a part of it, or raise the limit in the settings",
-                    )
-                digest.update(piece)
-                packed.write(piece)
-        return digest.hexdigest(), size
+        return attachment
 
     def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
         """The original bytes, up to CHUNK_BYTES at a time. Raises StoreError if the file is missing

@@ -4,7 +4,6 @@ conversation is imported as a whole or not at all."""
 from __future__ import annotations
 
 import base64
-import io
 import json
 from dataclasses import replace
 from typing import Any, TextIO
@@ -67,7 +66,7 @@ def _refuse(constant: str) -> None:
 
 def _attach(store: Store, attachment: Attachment, documents: dict[str, str]) -> None:
     content = base64.b64decode(documents[attachment.sha256], validate=True)
-    attached = store.attach(attachment.name, io.BytesIO(content))
+    attached = store.attach(attachment.name, content)
     if (attached.sha256, attached.size) != (attachment.sha256, attachment.size):
         raise ValueError("a document differs from its digest")
 

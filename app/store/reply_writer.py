@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from app.protocol.prompt import RetrievedPart
 from app.protocol.reasons import Failure
 from app.store import conversations, messages
-from app.store.attachments import Source
 from app.store.database import Writer
 from app.store.records import (
     AnswerStats,
@@ -28,9 +27,7 @@ from app.store.records import (
 FLUSH_SECONDS = 0.5
 """From a token's arrival to its commit; at most twice this is guaranteed."""
 
-_End = tuple[State, AnswerStats | None, ReadMap | None, Failure | None, int | None, bool]
-
-Attach = Callable[[Sequence[tuple[str, Source]]], tuple[Attachment, ...]]
+Attach = Callable[[Sequence[tuple[str, bytes]]], tuple[Attachment, ...]]
 """Stores documents, given by name and content."""
 
 
@@ -56,7 +53,7 @@ class ReplyWriter:
         self._thinking = [before.thinking] if before else []
         self._token_ids = [*(before.token_ids or ())] if before else []
         self._flush_scheduled = False
-        self._last_end: _End = (State.STOPPED, None, None, None, None, False)
+        self._last_end = partial(self.end, State.STOPPED)
 
     def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
         """Add generated text; `thinking` is the text between thinking tags."""
@@ -94,7 +91,7 @@ class ReplyWriter:
         `records.Message`."""
         if self.ended:
             raise RuntimeError("the reply has ended")
-        self._last_end = (state, stats, read_map, failure, revert_to, truncated)
+        self._last_end = partial(self.end, state, stats, read_map, failure, revert_to, truncated)
 
         def task(connection: sqlite3.Connection) -> None:
             self._write(connection)
@@ -124,7 +121,7 @@ class ReplyWriter:
     def close(self) -> None:
         """The program ends: an unfinished reply is stopped, or its failed end is written again."""
         if not self.ended:
-            self.end(*self._last_end).result()
+            self._last_end().result()
 
     def _write(self, connection: sqlite3.Connection) -> None:
         with self._lock:
@@ -138,7 +135,7 @@ class ReplyWriter:
         if retrieved is not None:
             files = self._attach(
                 [
-                    (part.document.name, io.BytesIO(part.document.text.encode(errors="replace")))
+                    (part.document.name, part.document.text.encode(errors="replace"))
                     for part in retrieved
                 ]
             )

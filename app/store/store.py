@@ -22,7 +22,7 @@ from app.protocol.prompt import Role
 from app.store import backup, document_index, recovery
 from app.store import conversations as conversation_rows
 from app.store import messages as message_rows
-from app.store.attachments import Attachments, Source
+from app.store.attachments import Attachments
 from app.store.database import Readers, Task, Writer, folder_error, single_transaction, transaction
 from app.store.document_index import Indexer
 from app.store.records import (
@@ -298,11 +298,11 @@ class Store:
         """Set the largest size of a document, in bytes."""
         self._attachments.limit = limit
 
-    def attach(self, name: str, source: Source) -> Attachment:
+    def attach(self, name: str, content: bytes) -> Attachment:
         """Store a document, durably, for a later message."""
-        return self.attach_all([(name, source)])[0]
+        return self.attach_all([(name, content)])[0]
 
-    def attach_all(self, documents: Sequence[tuple[str, Source]]) -> tuple[Attachment, ...]:
+    def attach_all(self, documents: Sequence[tuple[str, bytes]]) -> tuple[Attachment, ...]:
         """The same for several, by name and content: much faster than one by one."""
         if not self._secondary:
             self._require_writer()

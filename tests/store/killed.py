@@ -8,7 +8,6 @@ Every fifth seed writes one long reply, the others many short ones.
 
 from __future__ import annotations
 
-import io
 import random
 import sys
 import time
@@ -35,7 +34,7 @@ def main(folder: Path, seed: int) -> None:
         while True:
             attached = []
             if chance.random() < 0.3:
-                attached.append(store.attach("x.txt", io.BytesIO(chance.randbytes(50_000))))
+                attached.append(store.attach("x.txt", chance.randbytes(50_000)))
             asked = store.add_message(conversation, Role.USER, f"question {seed}", attached)
             say("asked", asked.id)
             reply, length = store.begin_reply(asked.id), 0

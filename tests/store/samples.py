@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def answer_stats(**changes: Any) -> AnswerStats:
 
 
 def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> Attachment:
-    return store.attach(name, io.BytesIO(text.encode()))
+    return store.attach(name, text.encode())
 
 
 def answered(store: Store, question: str = "Who pays?", answer: str = "The tenant.") -> int:

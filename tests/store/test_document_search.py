@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shutil
 import signal
 import sqlite3
@@ -27,7 +26,7 @@ from tests.store.samples import attach
 def asked(store: Store, **documents: str) -> int:
     """A conversation with a question about documents, which are indexed; returns its id."""
     conversation = store.create().id
-    files = [(name, io.BytesIO(text.encode())) for name, text in documents.items()]
+    files = [(name, text.encode()) for name, text in documents.items()]
     store.add_message(conversation, Role.USER, "What is this?", store.attach_all(files))
     store.wait_for_index()
     return conversation

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -314,7 +313,7 @@ class ChatRepository:
         known = {d: self._stored_attachments.get(d) for d in documents_of(draft.attached)}
         for document in (document for document, stored in known.items() if stored is None):
             with suppress(UnicodeEncodeError):
-                new[document] = document.name, BytesIO(document.text.encode())
+                new[document] = document.name, document.text.encode()
         known |= zip(new, store.attach_all([*new.values()]), strict=True)
         attached = {document: stored for document, stored in known.items() if stored is not None}
         store.save_draft(to_record(draft, id, tuple(attached.values())))

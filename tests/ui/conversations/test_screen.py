@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from io import BytesIO
 from pathlib import Path
 from threading import Event
 
@@ -360,7 +359,7 @@ def attached(folder: Path, **documents: str) -> None:
     with Store(folder) as store:
         answered(store, "Before", "Nothing.")
         conversation = store.create().id
-        files = [(name, BytesIO(text.encode())) for name, text in documents.items()]
+        files = [(name, text.encode()) for name, text in documents.items()]
         question = store.add_message(
             conversation, Role.USER, "Where is it?", store.attach_all(files)
         )

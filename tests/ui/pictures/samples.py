@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -63,7 +62,7 @@ def earlier_conversations(folder: Path) -> None:
         with Store(folder, clock=lambda then=then: then) as store:
             conversation = store.create(title)
             text = f"{title}\n" * (kilobytes * 1_000 // (len(title) + 1))
-            document = store.attach("document.txt", io.BytesIO(text.encode()))
+            document = store.attach("document.txt", text.encode())
             asked = store.add_message(conversation.id, Role.USER, title, [document])
             reply = store.begin_reply(asked.id)
             reply.append(answer)
