@@ -65,16 +65,8 @@ def _reads(query: _Query[P, T]) -> _Method[P, T]:
 
 
 def _writes(query: _Query[P, T]) -> _Method[P, T]:
-    """A method of the store that runs a query in a transaction of the writer."""
-
-    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store._write(lambda connection: query(connection, *args, **kwargs))
-
-    return method
-
-
-def _writes_once(query: _Query[P, T]) -> _Method[P, T]:
-    """As `_writes`; the method also works while another process is the writer."""
+    """A method of the store that runs a query in one transaction, which is also possible while
+    another process is the writer."""
 
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store._write_once(lambda connection: query(connection, *args, **kwargs))
@@ -153,8 +145,8 @@ class Store:
     last_used = _reads(conversation_rows.last_used)
     conversation = _reads(conversation_rows.conversation)
     sizes = _reads(conversation_rows.sizes)
-    rename = _writes_once(conversation_rows.rename)
-    pin = _writes_once(conversation_rows.pin)
+    rename = _writes(conversation_rows.rename)
+    pin = _writes(conversation_rows.pin)
     set_overrides = _writes(conversation_rows.set_overrides)
     tree = _reads(conversation_rows.tree)
 
