@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 import shutil
+import sqlite3
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -234,6 +235,22 @@ def test_damaged_figures_do_not_hide_the_answer(images: dict[str, Path], tmp_pat
         assert (answer.text, answer.stats) == ("The tenant.", None)
         with pytest.raises(StoreError, match="map of what was read for this answer is damaged"):
             store.read_map(answer.id)
+
+
+def test_a_damaged_journal_never_covers_what_the_database_has_already(tmp_path: Path) -> None:
+    texts = [f"question {number}" for number in range(20)]
+    with Store(tmp_path / "running", clock=lambda: DAY) as store:
+        conversation = store.create().id
+        for text in texts:
+            store.add_message(conversation, Role.USER, text)
+        with contextlib.closing(sqlite3.connect(tmp_path / "running" / DATABASE)) as other:
+            busy, frames, copied = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            assert (busy, copied) == (0, frames)
+            shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    flip(JOURNAL, 32 + (24 + 4096) * (frames // 2) + 100)(tmp_path / "crashed")
+    with Store(tmp_path / "crashed") as store:
+        assert store.notices == []
+        assert [message.text for message in store.branch(conversation)] == texts
 
 
 def test_a_second_start_after_damage_has_nothing_more_to_say(
