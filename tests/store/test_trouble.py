@@ -307,6 +307,18 @@ def test_seven_backups_are_kept(tmp_path: Path) -> None:
     assert names == [f"{n:06}-2030-01-{n:02}.db" for n in range(6, 13)]
 
 
+def test_a_store_that_stays_open_is_backed_up_the_next_day(tmp_path: Path) -> None:
+    now = DAY
+    with Store(tmp_path, clock=lambda: now) as store:
+        question = store.add_message(store.create().id, Role.USER, "x")
+        for _ in range(2):
+            now += timedelta(days=1)
+            store.begin_reply(question.id).finish()
+            store.begin_reply(question.id).finish()
+    names = sorted(path.name for path in (tmp_path / "backups").iterdir())
+    assert names == [f"{n:06}-2030-01-{n:02}.db" for n in (1, 2, 3)]
+
+
 def test_a_backup_that_fails_is_told_and_nothing_else_stops(
     images: dict[str, Path], tmp_path: Path
 ) -> None:
