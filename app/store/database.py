@@ -136,7 +136,7 @@ class Writer:
         return self.submit(task).result()
 
     def submit(self, task: Task[T]) -> Future[T]:
-        """The same without waiting."""
+        """Run a task as `run` does, without waiting. Raises StoreError once this is closed."""
         try:
             return self._thread.submit(self._execute, task)
         except RuntimeError:  # it was shut down

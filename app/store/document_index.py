@@ -22,7 +22,7 @@ from app.store.records import Attachment, StoreError
 TOKENISER = "unicode61 remove_diacritics 2"
 """As in `message_text`."""
 MAX_WORDS = 1_000_000
-"""Of one document; the most frequent ones are indexed."""
+"""Maximum number of words indexed of one document: its most frequent ones."""
 MAX_WORD_LENGTH = 100
 """Characters; longer words, such as encoded data, are not indexed."""
 MAX_PIECE = 1 << 20

@@ -219,7 +219,7 @@ def _header_condition(database: Path) -> Condition:
 
 
 def _damaged(error: Exception) -> Condition:
-    """DAMAGED for an error about a file's content. Others are raised again."""
+    """Returns DAMAGED for an error about a file's content, and raises others again."""
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in _ENVIRONMENT_ERRORS or code == sqlite3.SQLITE_IOERR_WRITE:
         raise error
@@ -227,8 +227,8 @@ def _damaged(error: Exception) -> Condition:
 
 
 def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[str]) -> Condition:
-    """Set a damaged database aside, and put the newest good backup in its place. One that passes
-    the check may have damaged indexes only: then it is its own best copy."""
+    """Set a damaged database aside, and put the newest good backup in its place. A database that
+    passes the quick check may have damaged indexes only: then a copy with new ones replaces it."""
     make_folder(paths.broken)
     sources = backup.list_backups(paths.backups)[::-1]
     if condition is Condition.GOOD:
@@ -280,8 +280,8 @@ def _copy_whole(source: Path, copy: Path) -> bool:
 
 
 def _set_aside(paths: Paths, parts: list[Path], now: datetime, copy: bool = False) -> Path:
-    """Move files into broken/, or copy them; those of one time get the same number. Returns the new
-    path of the first one. Raises OSError."""
+    """Move or copy files into broken/, where those that belong together get the same number.
+    Returns the new path of the first one. Raises OSError."""
     make_folder(paths.broken)
     number = max(_broken_files(paths), default=0) + 1
     parts = [part for part in parts if _size(part)]
@@ -348,20 +348,20 @@ def _size(path: Path) -> int:
 
 # ------------------------------------------------------------------------------------- the WAL
 
-# SQLite uses the frames of its write-ahead log (WAL) up to the first damaged one, says nothing of
-# the rest, and overwrites it later. No pragma tells, so this compares what the WAL's index said
-# before with what SQLite finds. Formats: sqlite.org/walformat.html.
+# SQLite reads its write-ahead log (WAL) up to the first damaged frame. It does not report the rest,
+# and overwrites it later. No pragma reports it either, so this compares the WAL's index as the last
+# process left it with the one that SQLite makes. Formats: sqlite.org/walformat.html.
 
 _HEADER, _FRAME_HEADER = 32, 24
 """Bytes of the WAL's header, and of each frame's header."""
 _MAX_WAL_BYTES = 1 << 26
-"""SQLite's limit is a few MB; what is after this is not looked at, to save time."""
+"""How much of a WAL is examined; SQLite's usual limit is a few MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WalIndex:
-    """Of the `frames` up to the last commit, `copied` are in the database already. The WAL with
-    these `salts` is meant."""
+    """What SQLite's index says of a WAL: it has `frames` up to its last commit, of which `copied`
+    are in the database already. `salts` name the WAL; they change when it is used again."""
 
     frames: int = 0
     copied: int = 0
@@ -376,7 +376,7 @@ def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
     with suppress(*ERRORS), closing(connect_for_reading(paths.database)) as connection:
         connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite makes its index
     after = _wal_index(paths) or _WalIndex()
-    # The salts are in the header and in each frame, of which any may be damaged.
+    # The salts are in the header and in each frame; either may be damaged.
     if before is not None and (len(wal) < 48 or before.salts in (wal[16:24], wal[40:48])):
         lost = max(before.copied, after.frames) < before.frames
     else:
@@ -401,8 +401,8 @@ def _wal_index(paths: Paths) -> _WalIndex | None:
 
 
 def _commits_after(wal: bytes, frames: int) -> bool:
-    """Whether a frame after these ends a transaction. An earlier use of the file left other salts
-    behind."""
+    """Whether a frame after the first `frames` ends a transaction of this WAL. Frames with other
+    salts are from an earlier use of the file."""
     size = _FRAME_HEADER + int.from_bytes(wal[8:12], "big")
     starts = range(_HEADER + frames * size, len(wal) - size + 1, size)
     return any(

@@ -25,9 +25,9 @@ SNIPPET_WORDS = 24
 """The approximate length of a snippet."""
 
 MAX_READ_CHARACTERS = 16 << 20
-"""Of all documents together, in which a search looks for the lines of its hits."""
+"""How much text of all documents together a search reads to find the lines of its hits."""
 MAX_LINES = 50
-"""Of one document, those with most words, of which a search shows the best one."""
+"""Lines of a document with most of the words; a search shows the best of them."""
 MAX_LINE = 2000
 """Characters of a longer line that are compared."""
 

@@ -295,7 +295,7 @@ class Store:
         return self.attach_all([(name, content)])[0]
 
     def attach_all(self, documents: Sequence[tuple[str, bytes]]) -> tuple[Attachment, ...]:
-        """The same for several, by name and content: much faster than one by one."""
+        """Store several documents, given by name and content: much faster than one by one."""
         if not self._secondary:
             self._require_writer()
         for name, _ in documents:
@@ -455,10 +455,10 @@ class TemporaryStore(Store):
         return self.conversation(id)
 
     def _back_up(self, _: sqlite3.Connection) -> None:
-        """Nothing of it is to be found elsewhere."""
+        """A temporary store is not backed up."""
 
     def _start_indexer(self, writer: Writer) -> None:
-        """Nor is it searched."""
+        """Its documents are not searched."""
 
 
 def _start_ids(connection: sqlite3.Connection, first_id: int) -> None:
