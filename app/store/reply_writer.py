@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -25,15 +24,15 @@ from app.store.records import (
 )
 
 FLUSH_SECONDS = 0.5
-"""From a token's arrival to its commit; at most twice this is guaranteed."""
+"""How often new text is committed; a token is on the disk after at most twice this."""
 
 Attach = Callable[[Sequence[tuple[str, bytes]]], tuple[Attachment, ...]]
 """Stores documents, given by name and content."""
 
 
 class ReplyWriter:
-    """One answer, from its first token to its end. `append` never waits for the disk: the writer
-    thread commits the text within a second, whether or not more is appended."""
+    """One answer, from its first token to its end. `append` never waits for the disk: a thread
+    commits the text within a second, whether or not more is appended."""
 
     def __init__(
         self, writer: Writer, message: int, attach: Attach, before: Message | None = None
@@ -52,7 +51,10 @@ class ReplyWriter:
         self._text = [before.text] if before else []
         self._thinking = [before.thinking] if before else []
         self._token_ids = [*(before.token_ids or ())] if before else []
-        self._flush_scheduled = False
+        self._dirty = False
+        """Whether something is not committed yet."""
+        self._closed = threading.Event()
+        threading.Thread(target=self._flush, name="reply", daemon=True).start()
         self._last_end = partial(self.end, State.STOPPED)
 
     def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
@@ -63,13 +65,12 @@ class ReplyWriter:
             self._text.append(text)
             self._thinking.append(thinking)
             self._token_ids.extend(token_ids)
-        self._flush_later()
+            self._dirty = True
 
     def retrieve(self, parts: Sequence[RetrievedPart]) -> None:
         """Store what was retrieved for this answer, as its attachments."""
         with self._lock:
-            self._retrieved = parts
-        self._flush_later()
+            self._retrieved, self._dirty = parts, True
 
     def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
         """The answer is complete; returns when it is on the disk. After a StoreError it may be
@@ -110,9 +111,11 @@ class ReplyWriter:
             error = written.exception()
             self.ended = error is None
             if error is None:
+                self._closed.set()
                 self.problem = None
                 done.set_result(None)
             else:
+                self._dirty = True
                 done.set_exception(error)
 
         self._writer.submit(task).add_done_callback(tell)
@@ -120,8 +123,11 @@ class ReplyWriter:
 
     def close(self) -> None:
         """The program ends: an unfinished reply is stopped, or its failed end is written again."""
-        if not self.ended:
-            self._last_end().result()
+        try:
+            if not self.ended:
+                self._last_end().result()
+        finally:
+            self._closed.set()
 
     def _write(self, connection: sqlite3.Connection) -> None:
         with self._lock:
@@ -130,7 +136,7 @@ class ReplyWriter:
             self._thinking = ["".join(self._thinking)]
             text, thinking = self._text[0], self._thinking[0]
             token_ids = tuple(self._token_ids)
-            self._flush_scheduled, retrieved = False, self._retrieved
+            self._dirty, retrieved = False, self._retrieved
         messages.write_reply(connection, self.message, text, thinking, token_ids)
         if retrieved is not None:
             files = self._attach(
@@ -143,25 +149,14 @@ class ReplyWriter:
             messages.add_attachments(connection, self.message, attachments)
             self._retrieved = None
 
-    def _flush_later(self) -> None:
-        with self._lock:
-            if self._flush_scheduled:
-                return
-            self._flush_scheduled = True
-        timer = threading.Timer(FLUSH_SECONDS, self._flush)
-        timer.daemon = True
-        timer.start()
-
     def _flush(self) -> None:
-        if not self.ended:
-            with contextlib.suppress(StoreError):  # the store was closed, and this reply before it
-                self._writer.submit(self._write).add_done_callback(self._flushed)
-
-    def _flushed(self, result: Future[None]) -> None:
-        error = result.exception()
-        self.problem = error if isinstance(error, StoreError) else None
-        if self.problem is not None:
-            self._flush_later()
+        while not self._closed.wait(FLUSH_SECONDS):
+            if self._dirty:
+                try:
+                    self._writer.run(self._write)
+                    self.problem = None
+                except StoreError as error:
+                    self.problem, self._dirty = error, True
 
 
 def _retrieved_attachment(file: Attachment, part: RetrievedPart) -> Attachment:
