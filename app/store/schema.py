@@ -1,4 +1,4 @@
-"""The tables. `_sqlite_migrations`, which sqlite-utils keeps, names the version of a database."""
+"""The tables of the database, and whether a database has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sqlite3
 from contextlib import closing
 from enum import StrEnum
 
-NAME, VERSION = "specchat conversations", "1"
+APPLICATION_ID, VERSION = 0x73706368, 1
+"""SQLite keeps both in a database's header; the first is `spch`."""
 
 SQL = """
 CREATE TABLE conversations (
@@ -145,23 +146,16 @@ class Condition(StrEnum):
 
 def condition(connection: sqlite3.Connection) -> Condition:
     """The condition of the tables. Raises sqlite3.Error when one of them is invalid."""
-    tables = {
-        name
-        for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
-    }
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not tables:
         return Condition.NEW
-    if "_sqlite_migrations" not in tables:
+    if application != APPLICATION_ID:
         return Condition.FOREIGN
-    rows = connection.execute(
-        "SELECT name FROM _sqlite_migrations WHERE migration_set = ?", (NAME,)
-    ).fetchall()
-    names = {name for (name,) in rows}
-    if VERSION not in names:
-        return Condition.DAMAGED if names else Condition.FOREIGN
-    if names != {VERSION}:
+    if version > VERSION:
         return Condition.NEWER
-    return Condition.GOOD if _is_whole(connection) else Condition.DAMAGED
+    return Condition.GOOD if version == VERSION and _is_whole(connection) else Condition.DAMAGED
 
 
 def _is_whole(connection: sqlite3.Connection) -> bool:
@@ -190,15 +184,9 @@ def _names(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
 
 def create(connection: sqlite3.Connection) -> None:
     """Create the tables of a new database, all or none."""
-    # Imported here, because it loads numpy, which only the first start needs.
-    from sqlite_utils import Database, Migrations
-
-    migrations = Migrations(NAME)
-    migrations(name=VERSION)(lambda database: database.executescript(SQL))
-    connection.execute("BEGIN IMMEDIATE")
+    identity = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
     try:
-        migrations.apply(Database(connection, execute_plugins=False))
-        connection.execute("COMMIT")
+        connection.executescript(f"BEGIN IMMEDIATE; {SQL} {identity} COMMIT;")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

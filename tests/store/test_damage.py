@@ -79,7 +79,7 @@ FOUND = {
     "page size flipped": Found(flip(DATABASE, 17), DAMAGED, OLD),
     "root page flipped": Found(flip(DATABASE, 100), DAMAGED, OLD),
     "page count flipped": Found(flip(DATABASE, 4096 * 3, 4096 * 5, 4096 * 7), DAMAGED, OLD),
-    "an unknown version": Found(sql("UPDATE _sqlite_migrations SET name = '!'"), DAMAGED, OLD),
+    "an unknown version": Found(sql("PRAGMA user_version = 0"), DAMAGED, OLD),
     "a table gone": Found(sql("DROP TABLE runs"), DAMAGED, OLD),
     "a trigger gone": Found(sql("DROP TRIGGER text_of_ended"), DAMAGED, OLD),
     "a read-only file format": Found(flip(DATABASE, 18), DAMAGED, OLD),

@@ -155,10 +155,7 @@ def test_a_newer_schema_is_read_only_and_left_alone(
     images: dict[str, Path], tmp_path: Path
 ) -> None:
     shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
-    sql(
-        "INSERT INTO _sqlite_migrations (migration_set, name, applied_at)"
-        f" VALUES ('{schema.NAME}', 'from the future', '')"
-    )(tmp_path)
+    sql(f"PRAGMA user_version = {schema.VERSION + 1}")(tmp_path)
     before = (tmp_path / DATABASE).read_bytes()
     with Store(tmp_path) as store:
         assert_reads_only(store, "newer version of specchat .*: update specchat")
