@@ -6,7 +6,6 @@ document of 100 MB.
 
 from __future__ import annotations
 
-import io
 import random
 import tempfile
 import time
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.prompt import Role
-from app.sessions.records import Attachment
-from app.sessions.store import Store
+from app.store.records import Attachment
+from app.store.store import Store
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 
 CONVERSATIONS, MESSAGES, SCREENFUL = 50, 200, 30
@@ -43,7 +42,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             progress.show("filling the store")
             conversation = _fill(store, text)
             large = text(LARGE // 8).encode()
-            attached = store.attach("large.txt", io.BytesIO(large))
+            attached = store.attach("large.txt", large)
             for name, goal, action in (
                 ("last 30 of 200 messages", GOAL, lambda: store.branch(conversation, SCREENFUL)),
                 ("list of conversations", None, store.conversations),
@@ -55,7 +54,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
                 yield timed(name, goal, action, progress)
             once = Progress()
             save, load = "attach a document of 100 MB", "read a document of 100 MB"
-            yield timed(save, None, lambda: store.attach("x", io.BytesIO(large)), once)
+            yield timed(save, None, lambda: store.attach("x", large), once)
             yield timed(load, None, lambda: sum(map(len, store.iter_bytes(attached))), once)
         yield timed("open and close", None, lambda: Store(Path(folder)).close(), progress)
 
@@ -63,7 +62,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 def _fill(store: Store, text: Callable[[int], str]) -> int:
     """Conversations of questions and answers; returns the id of the one with a document."""
     first = store.create().id
-    document = io.BytesIO(text(DOCUMENT // 8).encode())
+    document = text(DOCUMENT // 8).encode()
     _ask(store, first, text(50), store.attach("document.txt", document))
     for number in range(CONVERSATIONS):
         conversation = first if number == 0 else store.create().id

@@ -139,7 +139,7 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
         "app.models.resolve",
         "app.models.pairs",
         "app.ingest.reader",
-        "app.sessions.store",
+        "app.store.store",
         "app.settings.file",
     ],
 )

@@ -18,7 +18,7 @@ from app.protocol.options import AUTO_KEEP, FROM_MODEL, MODELS_OWN, Mode, Sampli
 from app.protocol.prompt import Document, FileChoice, Message, RetrievedPart, Role
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Reading, Statistics, merge_statistics
-from app.sessions.records import Overrides
+from app.store.records import Overrides
 
 Pins = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 """Characters `(start, end)` by message and document."""

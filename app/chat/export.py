@@ -1,6 +1,7 @@
 """A conversation as Markdown or HTML, to be read, or as JSON, to be read back by `importing`.
 
-All raise StoreError, also when a document is missing.
+All raise StoreError, also when a document is missing. Texts are not trusted: in HTML they are
+escaped, control characters are made visible, and bidirectional text is isolated.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,17 +21,28 @@ from uuid import uuid4
 from app.chat import wording
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
-from app.sessions import html
-from app.sessions.errors import StoreError
-from app.sessions.importing import FORMAT, VERSION
-from app.sessions.records import Attachment, Message, Overrides, ReadMap, State, Tree
-from app.sessions.serialization import overrides_to_dict, stats_to_dict
-from app.sessions.store import Store
+from app.store.importing import FORMAT, VERSION
+from app.store.records import Attachment, Message, Overrides, ReadMap, State, StoreError, Tree
+from app.store.serialization import overrides_to_dict, stats_to_dict
+from app.store.store import Store
 from app.util import formatting
 from app.util.prose import as_markdown
 
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
 QUOTE = "Quote"
+
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem }
+h2 { font-size: 1rem; margin: 2rem 0 .5rem }
+pre { font: inherit; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0;
+      unicode-bidi: isolate }
+small, .skipped { opacity: .5 }
+.read { font-weight: 600 }
+"""
+
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}
+_VISIBLE |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def to_markdown(store: Store, conversation: int, out: TextIO) -> None:
@@ -54,14 +67,12 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
     read of them is bright, the rest dim."""
     branch = store.branch(conversation)
     found = store.conversation(conversation)
-    out.write(
-        html.head(found.title, describe_overrides(found.overrides), found.overrides.system or "")
-    )
+    out.write(_html_head(found.title, found.overrides))
     for number, message in enumerate(branch):
-        out.write(html.message(heading(message), message, remarks(message)))
+        out.write(_html_message(message))
         for attachment, read in _documents_read(store, message, branch[: number + 1]):
-            out.write(html.document(attachment.name, store.text(attachment), read))
-    out.write(html.FOOT)
+            out.write(html_document(attachment.name, store.text(attachment), read))
+    out.write("</body></html>\n")
 
 
 def _documents_read(
@@ -81,6 +92,61 @@ def _documents_read(
                 if (text.message, text.document) == (message.id, index)
             )
             yield attachment, None if answer.stats.reading is Reading.DENSE else ranges
+
+
+def _html_head(title: str, overrides: Overrides) -> str:
+    """With the conversation's own settings and system prompt, if it has any."""
+    described = describe_overrides(overrides)
+    chosen = f"<p><small>{_safe(described)}</small></p>\n" if described else ""
+    if overrides.system:
+        chosen += f"<h2>System</h2>\n<pre>{_safe(overrides.system)}</pre>\n"
+    return (
+        '<!DOCTYPE html>\n<html><head><meta charset="utf-8">'
+        '<meta http-equiv="Content-Security-Policy"'
+        " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{_safe(title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{_safe(title)}</h1>\n{chosen}"
+    )
+
+
+def _html_message(message: Message) -> str:
+    attached = "".join(
+        f"<small>{_safe(a.name)} ({a.size:,} bytes)</small><br>\n" for a in message.attachments
+    )
+    below = f"<small>{_safe(remark)}</small>\n" if (remark := remarks(message)) else ""
+    when = f"{message.created_at:%Y-%m-%d %H:%M} UTC"
+    return (
+        f"<h2>{heading(message)} <small>{when}</small></h2>\n{attached}"
+        f"<pre>{_safe(message.text)}</pre>\n{below}"
+    )
+
+
+def html_document(name: str, text: str, read: list[tuple[int, int]] | None) -> str:
+    """A collapsible document; `read` are the ranges of read characters, ascending, None for all."""
+    pieces = "".join(
+        f'<span class="{"read" if is_read else "skipped"}">{_safe(text[start:end])}</span>'
+        for start, end, is_read in _pieces(len(text), [(0, len(text))] if read is None else read)
+    )
+    return f"<details><summary>{_safe(name)}</summary><pre>{pieces}</pre></details>\n"
+
+
+def _pieces(length: int, read: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int, bool]]:
+    """All characters from 0 to `length`, in order, each once: `(start, end, whether read)`."""
+    at = 0
+    for start, end in read:
+        start, end = max(start, at), min(end, length)
+        if start >= end:
+            continue
+        if start > at:
+            yield at, start, False
+        yield start, end, True
+        at = end
+    if at < length:
+        yield at, length, False
+
+
+def _safe(text: str) -> str:
+    return escape(text.translate(_VISIBLE))
 
 
 def heading(message: Message) -> str:
@@ -131,22 +197,11 @@ def to_json(store: Store, conversation: int, out: TextIO) -> None:
     for message in tree.messages:
         for attachment in message.attachments:
             if attachment.sha256 not in written:
-                out.write(("," if written else "") + f'\n  "{attachment.sha256}": "')
-                _write_base64(store, attachment, out)
-                out.write('"')
+                content = base64.b64encode(b"".join(store.iter_bytes(attachment))).decode()
+                separator = "," if written else ""
+                out.write(f'{separator}\n  "{attachment.sha256}": "{content}"')
                 written.add(attachment.sha256)
     out.write("\n }\n}\n")
-
-
-def _write_base64(store: Store, attachment: Attachment, out: TextIO) -> None:
-    """In chunks, so that a large document is never in memory as a whole."""
-    pending = b""
-    for piece in store.iter_bytes(attachment):
-        pending += piece
-        whole = len(pending) // 3 * 3
-        out.write(base64.b64encode(pending[:whole]).decode())
-        pending = pending[whole:]
-    out.write(base64.b64encode(pending).decode())
 
 
 Writer = Callable[[Store, int, TextIO], None]

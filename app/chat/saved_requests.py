@@ -13,10 +13,10 @@ from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason
-from app.sessions.errors import StoreError
+from app.store.records import StoreError
 
 if TYPE_CHECKING:
-    from app.sessions.store import Store
+    from app.store.store import Store
 
 
 class SavedRequests:

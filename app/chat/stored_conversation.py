@@ -7,7 +7,6 @@ screen does that on a thread.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,11 +28,11 @@ from app.protocol.options import EMBEDDED, Mode, Sampling
 from app.protocol.prompt import Document, RetrievedPart, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
-from app.sessions import records
-from app.sessions.errors import StoreError
+from app.store import records
+from app.store.records import StoreError
 
 if TYPE_CHECKING:
-    from app.sessions.store import Store
+    from app.store.store import Store
 
 _STATES = {
     records.State.DONE: TurnState.DONE,
@@ -82,7 +81,7 @@ class StoredConversation:
         return str(self.id)
 
     def question_id(self, turn: Turn) -> int:
-        """The id of the message that asks a turn: what `Store.edit` and `Store.versions` take."""
+        """The id of the message that asks a turn: what `Store.edit` takes."""
         return self._question_ids[turn.number]
 
     def load_progress(self) -> None:
@@ -363,7 +362,7 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
     contents = []
     for document in documents:
         try:
-            contents.append((document.name, io.BytesIO(document.text.encode())))
+            contents.append((document.name, document.text.encode()))
         except UnicodeEncodeError:
             raise QuestionError(
                 f"The document '{document.name}' is not valid Unicode", "attach it as a file"

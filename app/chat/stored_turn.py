@@ -19,11 +19,11 @@ from app.protocol.events import (
     Token,
 )
 from app.protocol.stats import FinishReason, Reading, Statistics
-from app.sessions import records
-from app.sessions.errors import StoreError
+from app.store import records
+from app.store.records import StoreError
 
 if TYPE_CHECKING:
-    from app.sessions.reply_writer import ReplyWriter
+    from app.store.reply_writer import ReplyWriter
 
 
 class StoredTurn:

@@ -23,7 +23,7 @@ from app.protocol.events import (
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
-from app.sessions.records import ReadMap
+from app.store.records import ReadMap
 
 SPARSE_PHASES = (
     Phase.TOKENISE,

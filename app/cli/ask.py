@@ -30,9 +30,8 @@ from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, SnapshotFailed
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
-from app.sessions.store import Store
-from app.sessions.temporary import TemporaryStore
 from app.settings.definitions import KvBits, Settings
+from app.store.store import Store, TemporaryStore
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 

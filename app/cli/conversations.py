@@ -22,10 +22,10 @@ from app.engine.cache.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
 from app.paths import snapshots_path
-from app.sessions import importing
-from app.sessions.records import Conversation, DocumentHit, Message, SearchHit
-from app.sessions.serialization import stats_to_dict
-from app.sessions.store import Store
+from app.store import importing
+from app.store.records import Conversation, DocumentHit, Message, SearchHit
+from app.store.serialization import stats_to_dict
+from app.store.store import Store
 from app.util import formatting
 from app.util.regular_files import NotRegular, open_descriptor
 from app.util.sanitize import sanitize, sanitize_line

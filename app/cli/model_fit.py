@@ -35,10 +35,9 @@ from app.paths import config_path, costs_path, data_path
 from app.protocol.commands import CachePolicy
 from app.protocol.cost_model import AttentionWork, scoring_work
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
-from app.sessions.errors import StoreError
-from app.sessions.records import AnswerStats
-from app.sessions.startup import Paths
 from app.settings.definitions import KvBits
+from app.store.records import AnswerStats, StoreError
+from app.store.recovery import Paths
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from app.cli.settings import user_settings
 from app.errors import UserError
 from app.paths import data_path
-from app.sessions.records import Conversation
-from app.sessions.store import Store
 from app.settings.definitions import Settings
+from app.store.records import Conversation
+from app.store.store import Store
 from app.util.sanitize import sanitize
 
 LAST = "last"

@@ -25,7 +25,7 @@ from app.models.architecture import Architecture, Layer
 from app.models.fit import SSM_CHUNK, ModelSize
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.protocol.stats import Phase, Reading
-from app.sessions.records import AnswerStats
+from app.store.records import AnswerStats
 
 OVERHEAD = 0.02
 """`e`, an estimate for observing the question and eight tokens, and selecting chunks."""

@@ -1,1 +1,1 @@
-"""The plain records that engine, sessions and interfaces exchange. Imports nothing of ours."""
+"""The plain records that engine, store and interfaces exchange. Imports nothing of ours."""

@@ -20,7 +20,7 @@ from app.protocol.options import (
     Mode,
     Sampling,
 )
-from app.sessions.limits import ATTACHMENT_LIMIT, TRASH_DAYS
+from app.store.records import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
 _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()

@@ -36,7 +36,7 @@ from app.protocol.commands import CachePolicy
 from app.protocol.events import Event, Finished, Token
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
-from app.sessions.store import Store
+from app.store.store import Store
 from app.util.assets import assets_path
 
 STEP = 128

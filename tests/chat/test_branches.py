@@ -15,9 +15,8 @@ from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
-from app.sessions.limits import FIRST_UNSAVED_ID
-from app.sessions.store import Store
-from app.sessions.temporary import TemporaryStore
+from app.store.records import FIRST_UNSAVED_ID
+from app.store.store import Store, TemporaryStore
 from tests.fakes import MEMORY_EXHAUSTED, FakeEngine, Story
 
 MODELS = ModelPair("big", "revision 1")

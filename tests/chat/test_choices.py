@@ -14,9 +14,8 @@ from app.protocol.events import Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import FinishReason
-from app.sessions.records import Overrides
-from app.sessions.store import Store
-from app.sessions.temporary import TemporaryStore
+from app.store.records import Overrides
+from app.store.store import Store, TemporaryStore
 
 MODELS, SAMPLING = ModelPair("target", "revision 1"), Sampling(max_tokens=7)
 

@@ -17,9 +17,8 @@ from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role
 from app.protocol.stats import FinishReason, Statistics
-from app.sessions.records import State
-from app.sessions.store import Store
-from app.sessions.temporary import TemporaryStore
+from app.store.records import State
+from app.store.store import Store, TemporaryStore
 from tests.fakes import MEMORY_EXHAUSTED, FakeEngine, Story
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")

@@ -27,10 +27,10 @@ from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Finished, SnapshotRestored
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
-from app.sessions.records import State
-from app.sessions.store import Store
+from app.store.records import State
+from app.store.store import Store
 from tests.chat.killed import STEP, question
-from tests.sessions.faults import assert_whole
+from tests.store.faults import assert_whole
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOST_SECONDS = 1.0

@@ -16,7 +16,7 @@ from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.options import DEFAULT_SAMPLING
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
 from app.protocol.stats import FinishReason
-from app.sessions.store import Store
+from app.store.store import Store
 
 MODELS = ModelPair("target", "1", None)
 SYSTEM = Message(Role.SYSTEM, "Be brief.")

@@ -21,10 +21,10 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role, Span, SpanReason, SpanText
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase, Statistics
-from app.sessions.errors import StoreError
-from app.sessions.records import State
-from app.sessions.store import Store
+from app.store.records import State, StoreError
+from app.store.store import Store
 from tests.fakes import ANSWER, FakeEngine, Story, fell_back
+from tests.store.samples import versions
 
 MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, seed=3)
@@ -237,7 +237,7 @@ def test_asking_again_takes_the_place_of_the_last_answer(store: Store) -> None:
     assert (again.command.mode, again.command.keep_ratio) == (Mode.FULL, 0.5)
     play(again, Story(answer="Better."))
     assert [message.text for message in store.branch(1)] == ["One?", "Yes.", "Two?", "Better."]
-    assert len(store.versions(again.turn.number)) == 2
+    assert len(versions(store, again.turn.number)) == 2
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_applying_never_waits_for_the_disk(store: Store) -> None:
     turn = ask(store, "Who?")
     held, release = threading.Event(), threading.Event()
     assert store._writer is not None
-    store._writer.submit(lambda _: held.set() or release.wait(30), 0)
+    store._writer.submit(lambda _: held.set() or release.wait(30))
     assert held.wait(30)
     turn.apply(Token(turn.turn.number, (1,), "He."))
     turn.apply(Finished(turn.turn.number, FinishReason.STOP, "He.", (1,), None))

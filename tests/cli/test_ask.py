@@ -24,8 +24,8 @@ from app.engine.backend import memory, mlx_patches
 from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill, set_next_position
 from app.paths import data_path
 from app.protocol.events import Event, Token
-from app.sessions.store import Store
 from app.settings.definitions import KvBits, Reading, Settings
+from app.store.store import Store
 from tests import tiny
 
 TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))

@@ -17,8 +17,8 @@ from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
-from app.sessions.records import Message, Overrides, State
-from app.sessions.store import Store
+from app.store.records import Message, Overrides, State
+from app.store.store import Store
 from tests import tiny
 
 TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))

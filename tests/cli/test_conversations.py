@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -17,9 +16,9 @@ from app.cli.main import run
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import data_path, snapshots_path
 from app.protocol.prompt import Role
-from app.sessions.records import Conversation
-from app.sessions.store import Store
-from tests.sessions.samples import answered
+from app.store.records import Conversation
+from app.store.store import Store
+from tests.store.samples import answered
 
 NUMBERED = [(1, "Who pays?"), (2, "When?")]
 HOSTILE = "evil\x1b]0;title\x07\u202eright"
@@ -121,7 +120,7 @@ def test_the_best_documents_are_shown_and_all_counted(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Store(data_path()) as store:
-        files = [(f"{n}.txt", io.BytesIO(f"needle {n}".encode())) for n in range(25)]
+        files = [(f"{n}.txt", f"needle {n}".encode()) for n in range(25)]
         store.add_message(store.create().id, Role.USER, "x", store.attach_all(files))
     assert run(["conversations", "search", "needle"]) == 0
     out, err = capsys.readouterr()
@@ -309,7 +308,7 @@ def test_on_a_terminal_nothing_from_a_text_reaches_it(
 ) -> None:
     with Store(data_path()) as store:
         id = store.create(HOSTILE).id
-        document = store.attach(HOSTILE, io.BytesIO(b"x"))
+        document = store.attach(HOSTILE, b"x")
         store.add_message(id, Role.USER, HOSTILE, [document])
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     for arguments in (

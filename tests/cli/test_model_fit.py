@@ -12,14 +12,14 @@ from app.cli import model_fit
 from app.models.cache import ModelCache
 from app.protocol.prompt import Role
 from app.protocol.stats import Phase, PhaseTime
-from app.sessions.store import Store
+from app.store.store import Store
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
 from tests.models import files
 from tests.models.fake_hub import FakeHub, Fault
 from tests.models.pulls import NAME, tiny_model
 from tests.models.test_pairs import SIZES, folder
-from tests.sessions.samples import answer_stats
+from tests.store.samples import answer_stats
 
 BIG, SMALL = "mlx-community/Qwen3.5-9B-4bit", "mlx-community/Qwen3.5-0.8B-MLX-4bit"
 

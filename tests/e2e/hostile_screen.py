@@ -22,13 +22,13 @@ from textual.pilot import Pilot
 from app.protocol.commands import Load
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
-from app.sessions.store import Store
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.util.sanitize import sanitize_line
 from tests import fakes
 from tests.e2e.hostile import TEXTS
 from tests.fakes import FakeEngine, LoadStory, Story
-from tests.sessions.samples import answered
+from tests.store.samples import answered
 from tests.ui import quick
 from tests.ui.helpers import paste, screen_text, type_in, until, until_gone, until_shown
 

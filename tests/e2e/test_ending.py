@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from app.crash import NOTE
-from app.sessions.store import Store
+from app.store.store import Store
 from benchmarks import terminal as plain
 from benchmarks.terminal import own_folders
 from tests.e2e.terminal import Terminal

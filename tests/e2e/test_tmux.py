@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.sessions.store import Store
+from app.store.store import Store
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from app.models.pairs import (
 from app.protocol.options import Mode
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
-from app.sessions.records import AnswerStats
+from app.store.records import AnswerStats
 from tests.models import files
 
 OURS = catalogue()

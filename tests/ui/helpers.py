@@ -12,9 +12,9 @@ from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
-from app.sessions.errors import StoreError
-from app.sessions.store import Store
 from app.settings.file import SettingsFile
+from app.store.records import StoreError
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
 from tests.fakes import FakeEngine

@@ -16,9 +16,9 @@ from app.protocol.events import Finished, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
-from app.sessions import records
-from app.sessions.records import State
-from app.sessions.store import Store
+from app.store import records
+from app.store.records import State
+from app.store.store import Store
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen

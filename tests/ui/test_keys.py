@@ -16,7 +16,7 @@ from app.protocol.commands import Close
 from app.protocol.events import Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
-from app.sessions.store import Store
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.screen import ChatScreen

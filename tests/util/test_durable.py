@@ -51,6 +51,6 @@ def test_nothing_else_in_the_app_syncs_by_itself() -> None:
     assert set(found.split()) == {
         "app/cli/stress_runs.py",
         "app/engine/cache/snapshot.py",
-        "app/sessions/attachments.py",
+        "app/store/attachments.py",
         "app/util/durable.py",
     }

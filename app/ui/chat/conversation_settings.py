@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from app.errors import UserError
-from app.sessions.records import Overrides
+from app.store.records import Overrides
 from app.ui.background import start_task
 from app.ui.chat.context import ChatContext
 from app.ui.keep.next_mode import next_mode_for

@@ -15,7 +15,7 @@ from app.protocol.events import (
     Selected,
 )
 from app.protocol.stats import Reading
-from app.sessions.records import DocumentHit
+from app.store.records import DocumentHit
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
 from app.ui.prefill.panel_render import would_read

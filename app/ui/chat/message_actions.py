@@ -11,7 +11,7 @@ from app.chat.conversation import Turn, TurnPart, TurnState
 from app.chat.stored_conversation import StoredConversation
 from app.errors import UserError
 from app.protocol.options import AUTO_KEEP, Mode
-from app.sessions.records import DeletedMessages, DocumentHit
+from app.store.records import DeletedMessages, DocumentHit
 from app.ui.background import start_task
 from app.ui.chat.context import ChatContext
 from app.ui.chat.keep_preview import KeepPreview

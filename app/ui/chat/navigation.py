@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import TurnState
 from app.errors import UserError
 from app.protocol.commands import CachePolicy, DropConversation, PruneSnapshots
-from app.sessions.records import DocumentHit
+from app.store.records import DocumentHit
 from app.ui.background import start_task
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext

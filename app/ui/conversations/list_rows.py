@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
 from app.protocol.prompt import Role
-from app.sessions.records import Conversation, ConversationSize, DocumentHit, SearchHit
+from app.store.records import Conversation, ConversationSize, DocumentHit, SearchHit
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line

@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.sessions.records import Conversation
+from app.store.records import Conversation
 from app.ui.background import start_task
 from app.ui.conversations.list_rows import UNTITLED, distinct_labels
 from app.ui.state.repository import ChatRepository

@@ -20,7 +20,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 from textual.widgets import Input
 
-from app.sessions.records import Overrides
+from app.store.records import Overrides
 from app.ui.files.overview import FileFacts, summary
 from app.ui.files.tree import Choice, FileTree, Row
 from app.ui.framed_screen import FramedScreen

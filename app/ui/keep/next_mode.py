@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from app.chat.conversation import effective_mode
 from app.protocol.options import AUTO_KEEP, Mode
-from app.sessions.records import Overrides
 from app.settings.definitions import Settings
+from app.store.records import Overrides
 from app.util import formatting
 
 

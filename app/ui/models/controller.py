@@ -18,8 +18,8 @@ from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import Hosts, Machines
 from app.protocol.memory import MemoryStats
-from app.sessions.records import AnswerStats
 from app.settings.introspection import find
+from app.store.records import AnswerStats
 from app.ui.background import start_task
 from app.ui.models.choice import PairChoice, PairStatus
 from app.ui.models.jobs import Jobs

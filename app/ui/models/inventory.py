@@ -20,7 +20,7 @@ from app.models.model_details import ModelDetails, find_model, known_models
 from app.models.pairs import ModelOverview, TokenizerCache, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
-from app.sessions.records import AnswerStats
+from app.store.records import AnswerStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from app.models.text import memory_heading
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import Machine as HostMachine
 from app.protocol.hosts import Machines
-from app.sessions.records import AnswerStats
+from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
 from app.ui.click_line import ClickLine, Piece
 from app.ui.filter_list import FilterList, FilterListScreen

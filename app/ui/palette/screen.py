@@ -22,8 +22,8 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 from textual.widgets import LoadingIndicator, Static
 
-from app.sessions.records import Conversation
 from app.settings.introspection import Setting, all_settings
+from app.store.records import Conversation
 from app.ui.completion.commands import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from app.sessions.records import DocumentHit
+from app.store.records import DocumentHit
 from app.ui.spans.passages import ReadDocument, ReadKind
 
 Position = tuple[int, int]

@@ -19,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
-from app.sessions.records import DocumentHit
+from app.store.records import DocumentHit
 from app.ui.help.screen import Section
 from app.ui.keys import SafeInput, forward_key, run_own_binding
 from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from app.chat.conversation import Question
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
-from app.sessions import records
+from app.store import records
 from app.ui.attach.attachment import Attachment, documents_of, group_documents, merge
 from app.ui.attach.attachment_meta import to_notes, with_notes
 from app.ui.keep.next_mode import NextMode

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,17 +24,15 @@ from app.protocol.engine import AskedTurn
 from app.protocol.events import Event
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
-from app.sessions import records
-from app.sessions.errors import StoreError
-from app.sessions.limits import FIRST_UNSAVED_ID
 from app.settings.definitions import Settings
+from app.store import records
+from app.store.records import FIRST_UNSAVED_ID, StoreError
 from app.ui.attach.attachment import Attachment, documents_of
 from app.ui.keep.next_mode import NextMode, next_mode_for
 from app.ui.state.draft import Draft, from_record, to_record
 
 if TYPE_CHECKING:
-    from app.sessions.store import Store
-    from app.sessions.temporary import TemporaryStore
+    from app.store.store import Store, TemporaryStore
 
 T = TypeVar("T")
 
@@ -248,7 +245,7 @@ class ChatRepository:
         return self._store
 
     def _open(self, next_mode: NextMode) -> OpenChat:
-        from app.sessions.store import Store  # on this thread, after the first drawing
+        from app.store.store import Store  # on this thread, after the first drawing
 
         assert self._folder is not None
         self._models = _resolve_models(self._load)
@@ -289,7 +286,7 @@ class ChatRepository:
         return chat
 
     def _open_temporary(self) -> None:
-        from app.sessions.temporary import TemporaryStore
+        from app.store.store import TemporaryStore
 
         try:
             self._temporary = TemporaryStore(FIRST_UNSAVED_ID)
@@ -316,7 +313,7 @@ class ChatRepository:
         known = {d: self._stored_attachments.get(d) for d in documents_of(draft.attached)}
         for document in (document for document, stored in known.items() if stored is None):
             with suppress(UnicodeEncodeError):
-                new[document] = document.name, BytesIO(document.text.encode())
+                new[document] = document.name, document.text.encode()
         known |= zip(new, store.attach_all([*new.values()]), strict=True)
         attached = {document: stored for document, stored in known.items() if stored is not None}
         store.save_draft(to_record(draft, id, tuple(attached.values())))

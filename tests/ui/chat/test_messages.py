@@ -12,8 +12,8 @@ from app.protocol.events import Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason
-from app.sessions import records
-from app.sessions.store import Store
+from app.store import records
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.spans.screen import SpansScreen
 from app.ui.transcript.message import MessageView

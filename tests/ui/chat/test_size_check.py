@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from app.protocol.reasons import Failure, FailureKind, too_long
 from app.protocol.stats import Phase
-from app.sessions.store import Store
+from app.store.store import Store
 from app.ui.attach.chips import Chips
 from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story

@@ -15,8 +15,8 @@ from app.models.embedded import draft_path, target_path
 from app.models.fit import mac_with
 from app.models.pairs import Recommendation, recommend
 from app.protocol.commands import Load
-from app.sessions.store import Store
 from app.settings.file import SettingsFile
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat import welcome
 from tests.fakes import FakeEngine, Story

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from io import BytesIO
 from pathlib import Path
 from threading import Event
 
@@ -14,11 +13,11 @@ from textual.pilot import Pilot
 from app.protocol.commands import DropConversation
 from app.protocol.events import Finished, Token
 from app.protocol.prompt import Role
-from app.sessions.records import State
-from app.sessions.store import Store
+from app.store.records import State
+from app.store.store import Store
 from app.ui.conversations.screen import ConversationsScreen
 from tests.fakes import ANSWER, FakeEngine, Story
-from tests.sessions.samples import answer_stats, answered, attach
+from tests.store.samples import answer_stats, answered, attach
 from tests.ui.helpers import (
     DOCUMENT,
     ask,
@@ -360,7 +359,7 @@ def attached(folder: Path, **documents: str) -> None:
     with Store(folder) as store:
         answered(store, "Before", "Nothing.")
         conversation = store.create().id
-        files = [(name, BytesIO(text.encode())) for name, text in documents.items()]
+        files = [(name, text.encode()) for name, text in documents.items()]
         question = store.add_message(
             conversation, Role.USER, "Where is it?", store.attach_all(files)
         )

@@ -9,12 +9,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from app.sessions.records import Conversation
-from app.sessions.store import Store
+from app.store.records import Conversation
+from app.store.store import Store
 from app.ui.conversations.list_rows import distinct_labels
 from app.ui.conversations.sidebar import Sidebar, sidebar_line
 from tests.fakes import FakeEngine
-from tests.sessions.samples import answered
+from tests.store.samples import answered
 from tests.ui.helpers import ask, kept_app, screen_text, until, until_gone, until_shown
 
 pytestmark = pytest.mark.asyncio

@@ -11,7 +11,7 @@ from textual.widgets import TextArea
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
-from app.sessions.store import Store
+from app.store.store import Store
 from app.ui.completion.commands import commands
 from app.ui.conversations.screen import ConversationsScreen
 from app.ui.palette.screen import PaletteScreen

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from datetime import UTC, datetime
 from pathlib import Path
 
 from app.protocol.prompt import Role
-from app.sessions.records import ReadMap
-from app.sessions.store import Store
+from app.store.records import ReadMap
+from app.store.store import Store
 from tests.fakes import Story
-from tests.sessions.samples import answer_stats
+from tests.store.samples import answer_stats
 
 LICENCE = Path(__file__).parents[3] / "assets" / "demo" / "gpl-3.0.txt"
 QUESTION = "What is the Corresponding Source, and what does it leave out?"
@@ -63,7 +62,7 @@ def earlier_conversations(folder: Path) -> None:
         with Store(folder, clock=lambda then=then: then) as store:
             conversation = store.create(title)
             text = f"{title}\n" * (kilobytes * 1_000 // (len(title) + 1))
-            document = store.attach("document.txt", io.BytesIO(text.encode()))
+            document = store.attach("document.txt", text.encode())
             asked = store.add_message(conversation.id, Role.USER, title, [document])
             reply = store.begin_reply(asked.id)
             reply.append(answer)

@@ -189,7 +189,7 @@ def fixed(look: Look, home: Path) -> Iterator[None]:
     environment = {"HOME": str(home), "TZ": "UTC"} | ({} if look.colour else {"NO_COLOR": "1"})
     with (
         patch.dict(os.environ, environment),
-        patch("app.sessions.store.datetime", Today),
+        patch("app.store.store.datetime", Today),
         patch("app.ui.conversations.screen.datetime", Today),
     ):
         if look.colour:

@@ -10,12 +10,12 @@ from textual.pilot import Pilot
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
-from app.sessions import records
-from app.sessions.records import Overrides
-from app.sessions.store import Store
 from app.settings.definitions import Answers, Reading, Settings
 from app.settings.file import SettingsFile
 from app.settings.introspection import find
+from app.store import records
+from app.store.records import Overrides
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.settings.conversation_screen import ConversationSettingsScreen, conversation_settings
 from app.ui.settings.row import SettingRow

@@ -12,8 +12,8 @@ from textual.screen import Screen
 
 from app.protocol.events import Token
 from app.protocol.prompt import Role
-from app.sessions import records
-from app.sessions.store import Store
+from app.store import records
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine, Story

@@ -11,8 +11,8 @@ from app.models.pairs import recommend
 from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Role
 from app.protocol.reasons import Failure, FailureKind
-from app.sessions import records
-from app.sessions.store import Store
+from app.store import records
+from app.store.store import Store
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine, LoadStory
 from tests.ingest.helpers import written

@@ -1,0 +1,418 @@
+"""Opening the database: the lock, the check, and what is done about damage.
+
+A database that passes SQLite's quick check is used. Otherwise the newest good backup replaces it,
+or a new database if there is none. Nothing that may contain text of the user is overwritten:
+damaged files are moved to broken/ before, where they stay for MAX_AGE_DAYS.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import struct
+from collections import defaultdict
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from app.store import backup, schema
+from app.store.database import (
+    ERRORS,
+    connect_for_reading,
+    connect_for_writing,
+    folder_error,
+    store_error,
+    transaction,
+)
+from app.store.records import DamagedError, StoreError
+from app.store.schema import Condition
+from app.util.atomic_files import Lock, make_folder, replace_durably, temp_file
+from app.util.durable import sync_path
+from app.util.private_file import create_private, make_private
+from app.util.regular_files import open_file
+
+MAX_AGE_DAYS = 180
+"""After this, damaged files are deleted."""
+MAX_BYTES = 2**30
+"""Total size of damaged files, in bytes, above which the oldest are deleted; the newest stays."""
+
+_MAGIC = b"SQLite format 3\0"
+_ENVIRONMENT_ERRORS = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+)
+"""Errors that come from the folder, the disk or another program."""
+
+
+class Paths:
+    """The files of a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "conversations.db"
+        self.wal = folder / "conversations.db-wal"
+        self.wal_index = folder / "conversations.db-shm"
+        self.attachments = folder / "attachments"
+        self.backups = folder / "backups"
+        self.broken = folder / "broken"
+        self.needs_check = folder / "suspect"
+        """Exists if SQLite reported damage that the check at the start does not find."""
+
+
+@dataclass(slots=True)
+class OpenedDatabase:
+    """An opened database. Without a `connection` it can only be read, and `read_only` is the
+    reason; `notices` are other sentences for the user."""
+
+    connection: sqlite3.Connection | None = None
+    lock: Lock | None = None
+    read_only: StoreError | None = None
+    secondary: bool = False
+    """Whether another process is the writer, so that only single transactions can be made."""
+    notices: list[str] = field(default_factory=list)
+
+
+def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDatabase:
+    """Waits `lock_timeout` seconds for another process. Raises StoreError if the database can be
+    neither read nor written."""
+    try:
+        make_folder(paths.folder)
+        with suppress(OSError):  # an earlier umask, or a copy from elsewhere, may let others in
+            make_private(paths.folder, paths.database, paths.wal, paths.wal_index)
+            for folder in (paths.attachments, paths.backups, paths.broken):
+                make_private(folder)
+        lock = Lock(paths.folder / "lock", lock_timeout)
+    except BlockingIOError:
+        return _open_secondary(paths)
+    except OSError as error:
+        raise folder_error(paths.folder, error) from error
+    try:
+        return _open_exclusive(paths, lock, now)
+    except BaseException as error:
+        lock.release()
+        if isinstance(error, OSError):
+            raise folder_error(paths.folder, error) from error
+        if isinstance(error, ERRORS):
+            raise store_error(error) from error
+        raise
+
+
+def _open_secondary(paths: Paths) -> OpenedDatabase:
+    condition = None
+    with suppress(*ERRORS), closing(connect_for_reading(paths.database)) as connection:
+        condition = schema.condition(connection)
+    if condition is not Condition.GOOD:
+        raise StoreError(
+            "Another specchat is preparing the conversations", "wait until it is ready, or close it"
+        )
+    return OpenedDatabase(
+        read_only=StoreError(
+            "Another specchat has the conversations open, so new questions are not saved",
+            "close the other one and start again to save them",
+        ),
+        secondary=True,
+    )
+
+
+def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
+    opened = OpenedDatabase(lock=lock)
+    condition = _check(paths, now, opened.notices)
+    if condition is Condition.NEWER:
+        lock.release()  # so that the newer version can take it
+        opened.lock = None
+        opened.read_only = StoreError(
+            "A newer version of specchat saved these conversations, so they can only be read",
+            "update specchat to continue them",
+        )
+        return opened
+    try:
+        try:
+            opened.connection = _open_writable(paths, condition, opened.notices)
+        except DamagedError:
+            condition = _replace(paths, Condition.GOOD, now, opened.notices)
+            opened.connection = _open_writable(paths, condition, opened.notices)
+    except StoreError as error:
+        if condition is Condition.NEW:
+            raise
+        opened.read_only = error  # such as a full disk: it can still be read
+    return opened
+
+
+def _open_writable(paths: Paths, condition: Condition, notices: list[str]) -> sqlite3.Connection:
+    try:
+        with suppress(OSError):  # it exists, or SQLite says what is wrong
+            create_private(paths.database).close()  # SQLite's other files get the same permissions
+        connection = connect_for_writing(paths.database)
+    except ERRORS as error:
+        raise store_error(error) from error
+    try:
+        if condition is Condition.NEW:
+            schema.create(connection)
+        _mark_stopped(connection, notices)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
+    """Mark the answers that were cut off as stopped. They are not asked again automatically."""
+    with transaction(connection):
+        cut_off = connection.execute(
+            "UPDATE messages SET state = 'stopped' WHERE state = 'partial'"
+        ).rowcount
+    if cut_off:
+        answers = "An answer was" if cut_off == 1 else f"{cut_off} answers were"
+        notices.append(f"{answers} cut off when specchat ended: what was written is saved.")
+
+
+# ------------------------------------------------------------------------------------ the check
+
+
+def _check(paths: Paths, now: datetime, notices: list[str]) -> Condition:
+    """The condition of the database, after a damaged one was replaced."""
+    if _header_condition(paths.database) is Condition.GOOD:
+        _check_wal(paths, now, notices)
+    condition = examine(paths.database)
+    suspect = condition is Condition.GOOD and paths.needs_check.exists()
+    missing = condition is Condition.NEW and backup.list_backups(paths.backups)
+    usable = (Condition.NEW, Condition.GOOD, Condition.NEWER)
+    if suspect or missing or condition not in usable:
+        return _replace(paths, condition, now, notices)
+    return condition
+
+
+def examine(database: Path) -> Condition:
+    """Check a database without changing it. Raises OSError or sqlite3.OperationalError if it cannot
+    be opened, which says nothing about its content."""
+    header = _header_condition(database)
+    if header is not Condition.GOOD:
+        return header
+    try:
+        with closing(connect_for_reading(database)) as connection:
+            connection.execute("PRAGMA cell_size_check = 1")
+            connection.execute("PRAGMA foreign_keys = 1")
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            return schema.condition(connection) if verdict == "ok" else Condition.DAMAGED
+    except ERRORS as error:
+        return _damaged(error)
+
+
+def _header_condition(database: Path) -> Condition:
+    """The condition by the first bytes alone: SQLite deletes the WAL of a file of one byte."""
+    head = _start_of(database, 20)
+    if not head:
+        # A WAL without its database has changes that a new database would overwrite.
+        has_wal = _size(database.with_name(database.name + "-wal"))
+        return Condition.JOURNAL_ONLY if has_wal else Condition.NEW
+    if not head.startswith(_MAGIC):
+        return Condition.NO_DATABASE
+    # Other file formats are read-only for SQLite.
+    return Condition.GOOD if {*head[18:]} <= {1, 2} else Condition.DAMAGED
+
+
+def _damaged(error: Exception) -> Condition:
+    """Returns DAMAGED for an error about a file's content, and raises others again."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in _ENVIRONMENT_ERRORS or code == sqlite3.SQLITE_IOERR_WRITE:
+        raise error
+    return Condition.DAMAGED
+
+
+def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[str]) -> Condition:
+    """Set a damaged database aside, and put the newest good backup in its place. A database that
+    passes the quick check may have damaged indexes only: then a copy with new ones replaces it."""
+    make_folder(paths.broken)
+    sources = backup.list_backups(paths.backups)[::-1]
+    if condition is Condition.GOOD:
+        sources = [paths.database, *sources]
+    aside = paths.database.with_suffix(".restored")
+    used = next((source for source in sources if _copy_whole(source, aside)), None)
+    if condition is Condition.NEW:
+        what = "is missing"
+    else:
+        fault = Condition.DAMAGED if condition is Condition.GOOD else condition
+        moved = _set_aside(paths, [paths.database, paths.wal, paths.wal_index], now)
+        what = f"is {fault} and was moved to '{moved}'"
+    if used is not None:
+        replace_durably(aside, paths.database)
+    paths.needs_check.unlink(missing_ok=True)
+    if used is None:
+        how = "a new one was created"
+    elif used == paths.database:
+        how = "everything was recovered"
+    else:
+        how = f"the backup of {backup.date(used)} was restored"
+    notices.append(f"The conversations file {what}: {how}.")
+    return examine(paths.database)
+
+
+def _copy_whole(source: Path, copy: Path) -> bool:
+    """Copy a database with new indexes; False if it is damaged. Raises OSError or
+    sqlite3.OperationalError for a full disk and the like."""
+    copy.unlink(missing_ok=True)
+    try:
+        create_private(copy).close()
+        with closing(connect_for_reading(source)) as connection:
+            connection.execute("VACUUM INTO ?", (str(copy),))
+        with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+            connection.execute("INSERT INTO message_text(message_text) VALUES ('rebuild')")
+            faults = connection.execute("PRAGMA integrity_check(1)").fetchall()
+            faults += connection.execute("PRAGMA foreign_key_check").fetchall()
+        condition = examine(copy) if faults == [("ok",)] else Condition.DAMAGED
+    except ERRORS as error:
+        condition = _damaged(error)
+    if condition in (Condition.GOOD, Condition.NEWER):
+        sync_path(copy)
+        return True
+    copy.unlink(missing_ok=True)
+    return False
+
+
+# --------------------------------------------------------------------------------- damaged files
+
+
+def _set_aside(paths: Paths, parts: list[Path], now: datetime, copy: bool = False) -> Path:
+    """Move or copy files into broken/, where those that belong together get the same number.
+    Returns the new path of the first one. Raises OSError."""
+    make_folder(paths.broken)
+    number = max(_broken_files(paths), default=0) + 1
+    parts = [part for part in parts if _size(part)]
+    # The WAL first: after a crash here, the next start must not find it beside another database.
+    for part in reversed(parts):
+        target = paths.broken / f"{number}-{part.name}"
+        if copy:
+            unfinished = target.with_suffix(".unfinished")
+            unfinished.unlink(missing_ok=True)
+            with open_file(part) as source, temp_file(unfinished) as file:
+                os.fchmod(file.fileno(), 0o600)
+                shutil.copyfileobj(source, file)
+            unfinished.rename(target)
+        else:
+            part.rename(target)
+        os.utime(target, (now.timestamp(), now.timestamp()))
+    sync_path(paths.broken)
+    sync_path(paths.folder)
+    return paths.broken / f"{number}-{parts[0].name}"
+
+
+def purge_broken(paths: Paths, now: datetime) -> list[str]:
+    """Delete damaged files that are too old, or take too much space. Returns a sentence for each
+    deletion. Raises OSError."""
+    found = _broken_files(paths)
+    total = sum(_size(path) for files in found.values() for path in files)
+    sentences = []
+    for number, files in sorted(found.items()):
+        since = datetime.fromtimestamp(max(path.stat().st_mtime for path in files), UTC)
+        if now - since > timedelta(days=MAX_AGE_DAYS):
+            why = f"after {MAX_AGE_DAYS} days"
+        elif total > MAX_BYTES and number != max(found):
+            why = f"because such files took more than {MAX_BYTES / 2**20:,.0f} MB"
+        else:
+            continue
+        for path in files:
+            total -= _size(path)
+            path.unlink()
+        sentences.append(
+            f"The damaged conversations file that was set aside on {since:%Y-%m-%d} was deleted"
+            f" {why}."
+        )
+    return sentences
+
+
+def has_broken(paths: Paths) -> bool:
+    """Whether damaged files are set aside."""
+    return bool(_broken_files(paths))
+
+
+def _broken_files(paths: Paths) -> dict[int, list[Path]]:
+    """The files in broken/ by their numbers."""
+    found = defaultdict(list)
+    for path in paths.broken.iterdir() if paths.broken.is_dir() else ():
+        if match := re.fullmatch(r"(\d+)-conversations\.db(-wal|-shm)?", path.name):
+            found[int(match[1])].append(path)
+    return found
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 if there is no file."""
+    return path.stat().st_size if path.exists() else 0
+
+
+# ------------------------------------------------------------------------------------- the WAL
+
+# SQLite reads its write-ahead log (WAL) up to the first damaged frame. It does not report the rest,
+# and overwrites it later. No pragma reports it either, so this compares the WAL's index as the last
+# process left it with the one that SQLite makes. Formats: sqlite.org/walformat.html.
+
+_HEADER, _FRAME_HEADER = 32, 24
+"""Bytes of the WAL's header, and of each frame's header."""
+_MAX_WAL_BYTES = 1 << 26
+"""How much of a WAL is examined; SQLite's usual limit is a few MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WalIndex:
+    """What SQLite's index says of a WAL: it has `frames` up to its last commit, of which `copied`
+    are in the database already. `salts` name the WAL; they change when it is used again."""
+
+    frames: int = 0
+    copied: int = 0
+    salts: bytes = bytes(8)
+
+
+def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
+    """Copy a WAL of which SQLite cannot use every commit, and say so. Raises OSError."""
+    before, wal = _wal_index(paths), _start_of(paths.wal, _MAX_WAL_BYTES)
+    if before is None and len(wal) <= _HEADER:
+        return
+    with suppress(*ERRORS), closing(connect_for_reading(paths.database)) as connection:
+        connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite makes its index
+    after = _wal_index(paths) or _WalIndex()
+    # The salts are in the header and in each frame; either may be damaged.
+    if before is not None and (len(wal) < 48 or before.salts in (wal[16:24], wal[40:48])):
+        lost = max(before.copied, after.frames) < before.frames
+    else:
+        lost = after.salts != wal[16:24] or _commits_after(wal, after.frames)
+    changes = "last changes before specchat ended"
+    if lost and not wal:
+        notices.append(f"The {changes} are lost with their journal: check what is missing.")
+    elif lost:
+        saved = _set_aside(paths, [paths.wal], now, copy=True)
+        notices.append(f"Some of the {changes} cannot be read: see '{saved}'.")
+    if before is not None and after.salts == before.salts and after.frames < before.copied:
+        paths.wal.unlink()  # the database has newer pages than its first frames
+
+
+def _wal_index(paths: Paths) -> _WalIndex | None:
+    """None if it is missing or invalid. It is in the machine's own byte order."""
+    data = _start_of(paths.wal_index, 100)
+    if len(data) < 100 or data[:48] != data[48:96] or struct.unpack_from("=I", data) != (3007000,):
+        return None
+    frames, copied = struct.unpack_from("=16xI76xI", data)
+    return _WalIndex(frames, copied, salts=data[32:40])
+
+
+def _commits_after(wal: bytes, frames: int) -> bool:
+    """Whether a frame after the first `frames` ends a transaction of this WAL. Frames with other
+    salts are from an earlier use of the file."""
+    size = _FRAME_HEADER + int.from_bytes(wal[8:12], "big")
+    starts = range(_HEADER + frames * size, len(wal) - size + 1, size)
+    return any(
+        wal[at + 4 : at + 8] != bytes(4) and wal[at + 8 : at + 16] == wal[16:24] for at in starts
+    )
+
+
+def _start_of(path: Path, length: int) -> bytes:
+    try:
+        with open_file(path) as file:
+            return file.read(length)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,164 @@
+"""Writes an answer to the store while it is generated."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+from app.protocol.prompt import RetrievedPart
+from app.protocol.reasons import Failure
+from app.store import conversations, messages
+from app.store.database import Writer
+from app.store.records import (
+    AnswerStats,
+    Attachment,
+    Message,
+    ReadMap,
+    Retrieval,
+    State,
+    StoreError,
+)
+
+FLUSH_SECONDS = 0.5
+"""How often new text is committed; a token is on the disk after at most twice this."""
+
+Attach = Callable[[Sequence[tuple[str, bytes]]], tuple[Attachment, ...]]
+"""Stores documents, given by name and content."""
+
+
+class ReplyWriter:
+    """One answer, from its first token to its end. `append` never waits for the disk: a thread
+    commits the text within a second, whether or not more is appended."""
+
+    def __init__(
+        self, writer: Writer, message: int, attach: Attach, before: Message | None = None
+    ) -> None:
+        """`attach` stores documents. `before` is the message as it was before it is continued."""
+        self.message = message
+        """The message id."""
+        self.problem: StoreError | None = None
+        """Why the last commit failed; it is tried again, and nothing is lost."""
+        self.ended = False
+        """Whether its end is on the disk."""
+        self._writer, self._attach = writer, attach
+        self._retrieved: Sequence[RetrievedPart] | None = None
+        """Still to be stored."""
+        self._lock = threading.Lock()
+        self._text = [before.text] if before else []
+        self._thinking = [before.thinking] if before else []
+        self._token_ids = [*(before.token_ids or ())] if before else []
+        self._dirty = False
+        """Whether something is not committed yet."""
+        self._closed = threading.Event()
+        threading.Thread(target=self._flush, name="reply", daemon=True).start()
+        self._last_end = partial(self.end, State.STOPPED)
+
+    def append(self, text: str, token_ids: Iterable[int] = (), thinking: str = "") -> None:
+        """Add generated text; `thinking` is the text between thinking tags."""
+        with self._lock:
+            if self.ended:
+                raise RuntimeError("the reply has ended")
+            self._text.append(text)
+            self._thinking.append(thinking)
+            self._token_ids.extend(token_ids)
+            self._dirty = True
+
+    def retrieve(self, parts: Sequence[RetrievedPart]) -> None:
+        """Store what was retrieved for this answer, as its attachments."""
+        with self._lock:
+            self._retrieved, self._dirty = parts, True
+
+    def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
+        """The answer is complete; returns when it is on the disk. After a StoreError it may be
+        called again."""
+        self.end(State.DONE, stats, read_map).result()
+
+    def end(
+        self,
+        state: State,
+        stats: AnswerStats | None = None,
+        read_map: ReadMap | None = None,
+        failure: Failure | None = None,
+        revert_to: int | None = None,
+        truncated: bool = False,
+    ) -> Future[None]:
+        """The same without waiting: the future is done once the end is on the disk. If it raises a
+        StoreError, `end` may be called again, as `close` does. With `revert_to`, the branch that
+        ends with that message becomes the current one again; `truncated` is as in
+        `records.Message`."""
+        if self.ended:
+            raise RuntimeError("the reply has ended")
+        self._last_end = partial(self.end, state, stats, read_map, failure, revert_to, truncated)
+
+        def task(connection: sqlite3.Connection) -> None:
+            self._write(connection)
+            messages.end_reply(connection, self.message, state, failure, truncated)
+            if stats is not None:
+                messages.add_stats(connection, self.message, stats)
+            if read_map is not None:
+                messages.add_read_map(connection, self.message, read_map)
+            if revert_to is not None:
+                conversation = messages.message(connection, revert_to).conversation
+                conversations.set_current(connection, conversation, revert_to)
+
+        done: Future[None] = Future()
+
+        def tell(written: Future[None]) -> None:
+            error = written.exception()
+            self.ended = error is None
+            if error is None:
+                self._closed.set()
+                self.problem = None
+                done.set_result(None)
+            else:
+                self._dirty = True
+                done.set_exception(error)
+
+        self._writer.submit(task).add_done_callback(tell)
+        return done
+
+    def close(self) -> None:
+        """The program ends: an unfinished reply is stopped, or its failed end is written again."""
+        try:
+            if not self.ended:
+                self._last_end().result()
+        finally:
+            self._closed.set()
+
+    def _write(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            # Joined once, so that a long answer is not joined from its first token each time.
+            self._text = ["".join(self._text)]
+            self._thinking = ["".join(self._thinking)]
+            text, thinking = self._text[0], self._thinking[0]
+            token_ids = tuple(self._token_ids)
+            self._dirty, retrieved = False, self._retrieved
+        messages.write_reply(connection, self.message, text, thinking, token_ids)
+        if retrieved is not None:
+            files = self._attach(
+                [
+                    (part.document.name, part.document.text.encode(errors="replace"))
+                    for part in retrieved
+                ]
+            )
+            attachments = map(_retrieved_attachment, files, retrieved)
+            messages.add_attachments(connection, self.message, attachments)
+            self._retrieved = None
+
+    def _flush(self) -> None:
+        while not self._closed.wait(FLUSH_SECONDS):
+            if self._dirty:
+                try:
+                    self._writer.run(self._write)
+                    self.problem = None
+                except StoreError as error:
+                    self.problem, self._dirty = error, True
+
+
+def _retrieved_attachment(file: Attachment, part: RetrievedPart) -> Attachment:
+    why = Retrieval(part.reason, part.tokens, part.words)
+    return replace(file, pinned=part.document.pinned, line=part.document.line, retrieval=why)

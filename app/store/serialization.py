@@ -1,0 +1,250 @@
+"""Records as JSON, for exports and for columns that hold JSON, and records from it.
+
+What is read is not trusted: a file may come from anywhere, and a database may be damaged.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import MISSING, asdict, astuple, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from math import isfinite
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from app.protocol.prompt import Span, SpanText
+from app.protocol.reasons import Failure, Reason, failure_from_plain, reason_from_plain
+from app.protocol.stats import Phase
+from app.store.records import AnswerStats, Overrides, ReadMap, Retrieval, StoreError
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+ERRORS = (ValueError, TypeError, KeyError, OverflowError)
+"""What `decode` raises for something else than it expects."""
+STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats) if field.name != "forced_loss")
+"""The fields that the table `runs` and exports hold."""
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+_PHASES = frozenset(Phase)
+
+
+class UnknownName(ValueError):
+    """A value that an enumeration does not have, such as one of a later version."""
+
+
+def decode(kind: type[T], plain: Any) -> T:
+    """A value of this type from JSON. A record comes as an object, of which other keys are ignored,
+    or as the list of all its fields; numbers other than floats are not negative. Raises ERRORS."""
+    value: T = _decoder(kind)(plain)  # type: ignore[arg-type]  # mypy takes no type for hashable
+    return value
+
+
+@cache
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    """What turns JSON into a value of this type."""
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if is_dataclass(kind):
+        return _record_decoder(kind)
+    arguments = get_args(kind)
+    if get_origin(kind) is tuple:
+        if arguments[-1] is ...:
+            each = _decoder(arguments[0])
+            return lambda plain: tuple(map(each, _checked(list, plain)))
+        parts = [_decoder(argument) for argument in arguments]
+        return lambda plain: tuple(
+            part(value) for part, value in zip(parts, _checked(list, plain), strict=True)
+        )
+    if arguments:  # `X | None`
+        some = _decoder(arguments[0])
+        return lambda plain: None if plain is None else some(plain)
+    return lambda plain: _member(kind, plain)
+
+
+def _record_decoder(kind: Any) -> Callable[[Any], Any]:
+    hints = get_type_hints(kind)
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
+    required = {field.name for field in fields(kind) if field.default is MISSING}
+
+    def decode(plain: Any) -> Any:
+        if isinstance(plain, list):
+            plain = dict(zip(decoders, plain, strict=True))
+        if missing := required - _checked(dict, plain).keys():
+            raise KeyError(missing)
+        return kind(**{name: each(plain[name]) for name, each in decoders.items() if name in plain})
+
+    return decode
+
+
+def _checked(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    _checked(str, value).encode()  # a ValueError for half a character
+    return str(value)
+
+
+def _count(value: Any) -> int:
+    if _checked(int, value) < 0:
+        raise ValueError(f"{value} is negative")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if type(value) is int:
+        value = float(value)
+    if not isfinite(_checked(float, value)):
+        raise ValueError("no finite number")
+    return float(value)
+
+
+def _time(value: Any) -> datetime:
+    time = datetime.fromisoformat(_checked(str, value))
+    if time.tzinfo is None:
+        raise ValueError("a time without its zone")
+    return time.astimezone(UTC)  # an OverflowError for the last hours of the year 9999
+
+
+def _member(kind: Any, value: Any) -> Any:
+    if _checked(str, value) not in tuple(kind):
+        raise UnknownName(value)
+    return kind(value)
+
+
+def _json(value: Any) -> Any:
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # raises a ValueError
+    return value
+
+
+_SCALARS: dict[Any, Callable[[Any], Any]] = {
+    str: _text,
+    int: _count,
+    float: _number,
+    bool: lambda value: _checked(bool, value),
+    bytes: lambda value: base64.b64decode(value, validate=True),
+    datetime: _time,
+    Failure: lambda value: failure_from_plain(_json(value)),
+    Reason: lambda value: reason_from_plain(_json(value)),
+}
+
+
+def overrides_to_dict(overrides: Overrides) -> dict[str, Any]:
+    """The overrides that are set, by name."""
+    return {name: value for name, value in asdict(overrides).items() if value is not None}
+
+
+def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
+    """By the names of columns, phases as pairs."""
+    values = {name: getattr(stats, name) for name in STATS_COLUMNS}
+    return values | {
+        "phases": [astuple(phase) for phase in stats.phases],
+        "reasons": [reason.to_plain() for reason in stats.reasons],
+        "fallback": None if stats.fallback is None else stats.fallback.to_plain(),
+        "guard": None if stats.guard is None else stats.guard.to_plain(),
+    }
+
+
+def stats_from_dict(plain: dict[str, Any]) -> AnswerStats:
+    """Phases and reasons that only a later version knows are ignored. Raises ERRORS."""
+    phases = [[name, seconds] for name, seconds in plain["phases"] if name in _PHASES]
+    reasons = [each for each in plain["reasons"] if decode(Reason, each) is not None]
+    return decode(AnswerStats, plain | {"phases": phases, "reasons": reasons})
+
+
+# ------------------------------------------------------------------------------------ columns
+
+
+def pack_time(time: datetime) -> int:
+    """Milliseconds since 1970 UTC; earlier times count as 1970."""
+    return max(0, (time - _EPOCH) // _MILLISECOND)
+
+
+def unpack_time(milliseconds: int) -> datetime:
+    return _EPOCH + milliseconds * _MILLISECOND
+
+
+def pack_ids(ids: tuple[int, ...] | None) -> bytes | None:
+    """Token ids as 4 bytes each, little-endian. Raises ValueError for larger ones."""
+    try:
+        return None if ids is None else struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as error:
+        raise ValueError("no token id") from error
+
+
+def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
+    return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
+
+
+def pack_retrieval(retrieval: Retrieval | None) -> str:
+    return "" if retrieval is None else json.dumps(asdict(retrieval))
+
+
+def unpack(kind: type[T], packed: str, damaged: D) -> T | D:
+    """A record from a column of JSON, or `damaged` where it is: it must not hide the rest."""
+    with suppress(*ERRORS):
+        return decode(kind, json.loads(packed))
+    return damaged
+
+
+def pack_failure(failure: Failure | None) -> str | None:
+    return None if failure is None else json.dumps(failure.to_plain())
+
+
+def unpack_failure(packed: str | None) -> Failure | None:
+    return None if packed is None else unpack(Failure, packed, None)
+
+
+_JSON_COLUMNS = ("phases", "reasons", "fallback", "guard")
+
+
+def pack_stats(stats: AnswerStats) -> dict[str, Any]:
+    """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
+    values = stats_to_dict(stats)
+    packed = {name: json.dumps(values[name]) for name in _JSON_COLUMNS if values[name] is not None}
+    return values | packed | {"seed": str(stats.seed)}
+
+
+def unpack_stats(row: tuple[Any, ...]) -> AnswerStats | None:
+    """From STATS_COLUMNS; None if they are damaged, which must not hide the answer."""
+    plain = dict(zip(STATS_COLUMNS, row, strict=True))
+    with suppress(*ERRORS):
+        for name in _JSON_COLUMNS:
+            plain[name] = None if plain[name] is None else json.loads(plain[name])
+        plain |= {"seed": int(plain["seed"]), "unsure": bool(plain["unsure"])}
+        return stats_from_dict(plain)
+    return None
+
+
+def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:
+    """Spans and texts, compressed, and importance."""
+    parts = [[astuple(each) for each in part] for part in (read_map.spans, read_map.texts)]
+    packed = json.dumps(parts, separators=(",", ":"))
+    return zlib.compress(packed.encode()), read_map.importance
+
+
+def unpack_map(packed: bytes, importance: bytes) -> ReadMap:
+    """Raises StoreError when it is damaged."""
+    try:
+        spans, texts = json.loads(zlib.decompress(packed))
+        return map_from_lists(spans, texts, importance)
+    except (zlib.error, *ERRORS) as error:
+        raise StoreError(
+            "The map of what was read for this answer is damaged", "ask again to have a new one"
+        ) from error
+
+
+def map_from_lists(spans: Any, texts: Any, importance: bytes) -> ReadMap:
+    """Without spans if only a later version knows why they were selected. Raises ERRORS."""
+    described = decode(tuple[SpanText, ...], texts)
+    try:
+        return ReadMap(decode(tuple[Span, ...], spans), described, importance)
+    except UnknownName:
+        return ReadMap(importance=importance)
