@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from app.engine.memory.monitor import MemoryMonitor
     from app.engine.model.loader import ModelPair
     from app.engine.pair_loader import Connect
+    from app.engine.scorers.choice import ChooseScorer
     from app.engine.sharded.model import ShardsLost
 
 IDLE_DELAY = 0.5
@@ -91,7 +92,8 @@ FIRST, BACKGROUND = 0, 1
 class MlxEngine:
     """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
     Without a `probe`, or `power`, the system's own is read, and without a `backend` models run as
-    the device wants it. `connect` is for targets that are spread over machines."""
+    the device wants it. `connect` is for targets that are spread over machines. Measurements pass
+    a `choose_scorer`, called on the engine's thread."""
 
     def __init__(
         self,
@@ -100,9 +102,11 @@ class MlxEngine:
         power: PowerProbe | None = None,
         backend: Backend | None = None,
         connect: Connect | None = None,
+        choose_scorer: ChooseScorer | None = None,
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
         self._backend, self._connect = backend, connect
+        self._choose_scorer = choose_scorer
         self._waiting: queue.PriorityQueue[tuple[int, int, _Queued]] = queue.PriorityQueue()
         self._order, self._numbers = itertools.count(), itertools.count(1)
         self._lock = threading.Lock()
@@ -347,6 +351,7 @@ class MlxEngine:
             self._power,
             self._stopped,
             self._has_pending,
+            self._choose_scorer,
         )
         return self._loaded
 

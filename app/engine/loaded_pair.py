@@ -20,6 +20,7 @@ from app.engine.memory.monitor import MemoryMonitor
 from app.engine.memory.pressure_response import PressureResponse
 from app.engine.model.loader import ModelPair
 from app.engine.progress import Cancelled, TurnClock
+from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.sharded.model import ShardsLost
 from app.engine.turn.calibration import Calibration
 from app.engine.turn.cost_store import CostStore
@@ -94,8 +95,10 @@ class LoadedPair:
         power: PowerProbe | None,
         stopped: Callable[[], bool],
         has_pending: Callable[[], bool],
+        choose: ChooseScorer | None = None,
     ) -> None:
         self.pair, self._monitor, self._emit = pair, monitor, emit
+        self._choose_scorer = choose or choose_scorer
         self._power, self._stopped, self._has_pending = power, stopped, has_pending
         self.apply(policy)
 
@@ -159,7 +162,7 @@ class LoadedPair:
             cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
             self._emit(clock.whole(cancelled))
             return
-        known = self.costs.costs, self.costs.usual_confidence, self.caches
+        known = self.costs.costs, self.costs.usual_confidence, self.caches, self._choose_scorer
         turn = Turn(self.pair, command, cache, clock, self.memory_manager, *known)
         try:
             turn.run()

@@ -25,9 +25,8 @@ from app.engine.model.loader import (
     model_info,
     weight_bytes,
 )
-from app.engine.model.prompt import PromptBuilder
+from app.engine.model.prompt import PairPrompts, PromptBuilder
 from app.engine.model.sparse_probe import weight_arrays
-from app.engine.scorers.foreign_draft import PairPrompts
 from app.engine.sharded.model import ShardedModel, Shards
 from app.protocol.commands import Load
 from app.protocol.reasons import Reason, ReasonCode, reason_from_plain

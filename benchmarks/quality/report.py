@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import Table
 from benchmarks.quality import guard_stats, real_results, results
@@ -24,7 +24,7 @@ from benchmarks.quality.results import (
     SparseCell,
 )
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.settings import TUNING, Scoring, Settings
 from benchmarks.quality.suites import FORCED_TOKENS, ONLY_PASSAGES, PERPLEXITY
 
 COLUMNS = 80
@@ -338,7 +338,6 @@ def markdown(study: Study, figure: str) -> str:
 def _about(study: Study) -> str:
     settings = study.settings
     tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else TUNING)
-    del tuning["scoring"]
     held_out = "held-out wordings" if settings.held_out else "trained wordings"
     lines = [
         f"specchat {study.version}; {_escape(study.machine)}.",

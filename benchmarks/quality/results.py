@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
 from typing import Any, TypeVar
 
-from app.protocol.options import AUTO_KEEP, Mode, Scoring
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading
 from benchmarks.quality.results_log import Record
+from benchmarks.quality.settings import Scoring
 from benchmarks.quality.suites import ONLY_PASSAGES, PERPLEXITY, SUITES
 
 T = TypeVar("T")

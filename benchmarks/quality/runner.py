@@ -22,7 +22,7 @@ from app.protocol.stats import FinishReason, Reading
 from benchmarks.quality.judge import judge, normalised_entropy, share_selected
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
-from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
     HOPS_IN_FILES,
@@ -99,8 +99,8 @@ class Outcome:
 
 
 class Runner:
-    """Measures on a session whose pair is loaded. `tokens` are the target's, as is `context`, its
-    context length in tokens, 0 when not known."""
+    """Measures on a session whose pair is loaded, and whose engine scores as `switch` says.
+    `tokens` are the target's, as is `context`, its context length in tokens, 0 when not known."""
 
     def __init__(
         self,
@@ -108,11 +108,12 @@ class Runner:
         settings: Settings,
         log: ResultsLog,
         tokens: Tokens,
+        switch: ScoringSwitch,
         context: int = 0,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
-        self._tokens, self._context = tokens, context
-        self._tunings = settings.tunings_by_name
+        self._tokens, self._switch, self._context = tokens, switch, context
+        self._ways = settings.ways
         self._corpus = Corpus(settings.files, tokens)
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
         """The messages so far of every unfinished chat."""
@@ -321,7 +322,8 @@ class Runner:
 
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(max_tokens=self._max_tokens(item), seed=zlib.crc32(item.id.encode()))
-        tuning = self._tunings.get(config.scoring, TUNING)
+        scoring, tuning = self._ways.get(config.scoring, (Scoring.BOTH, TUNING))
+        self._switch.scoring = scoring
         conversation = None if item.chat is None else f"{item.chat}/{config}"
         return Ask(
             messages,

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
@@ -31,7 +32,8 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import TurnClock
+from app.engine.progress import Part, TurnClock
+from app.engine.scorers.scorer import Importance, ScoringContext
 from app.engine.sharded.model import Shards
 from app.engine.turn.prompt_reader import PromptReader
 from app.protocol.commands import Ask
@@ -94,6 +96,20 @@ def pair(
     return ModelPair(loaded, None, None, None)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Needed:
+    """A scorer that finds these chunks important."""
+
+    chunks: tuple[int, ...]
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        importance = np.zeros(len(prompt.ids), np.float32)
+        for chunk in self.chunks:
+            importance[chunk_positions(chunk)] = 1
+        return importance
+
+
 class Chat:
     """Two turns on one `ConversationCache`; `needed` chunks of the document are important."""
 
@@ -118,7 +134,7 @@ class Chat:
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
-        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall=keep > 0, recall_share=1.0)
+        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=float(keep > 0))
         keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask((Message(Role.USER, ""),), mode, keep, tuning=tuning)
@@ -129,11 +145,7 @@ class Chat:
             self.reader.read_dense(prompt)
         else:
             assert self.conversation.drop_damaged() is None
-            importance = np.zeros(len(prompt.ids), np.float32)
-            for chunk in needed:
-                importance[chunk_positions(chunk)] = 1
-            self.reader._importance = lambda _: importance  # type: ignore[method-assign]
-            self.reader.read_sparse(prompt)
+            self.reader.read_sparse(prompt, Needed(needed))
         return self._feed(prompt.ids[-1:], prompt.ids)
 
     def _has_read(self, chunk: int) -> bool:

@@ -142,12 +142,11 @@ def prefill_step(
     ids: NDArray[np.int32],
     positions: Positions | None,
     backend: Backend,
-    num_layers: int | None = None,
     whole: bool = False,
     forced: bool = False,
     parts: StepInParts | None = None,
 ) -> None:
-    """Like `forward`, but only to fill the caches of the first `num_layers` layers, or of all.
+    """Like `forward`, but only to fill the caches.
 
     What no cache needs is not computed: the last layer's attention and what follows it, the output
     head, layers that share another one's cache. With `whole` the model's code runs to its end.
@@ -159,7 +158,7 @@ def prefill_step(
             _announce(cache, positions)
         fill(cache, ids, forced)
         return
-    watcher = StepWatcher(flatten(cache[:num_layers]))
+    watcher = StepWatcher(flatten(cache))
     should_exit: Callable[[], bool] = watcher
     undo = None
     if parts is not None and (undo := step_undo(cache)) is not None:
@@ -222,11 +221,10 @@ def prefill(
     positions: Positions | None,
     step: StepSize,
     on_step: OnStep,
-    num_layers: int | None = None,
     on_part: OnStep | None = None,
 ) -> None:
-    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches of the first
-    `num_layers` layers, or of all. When `on_step` raises, the steps done stay in the cache.
+    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches. When
+    `on_step` raises, the steps done stay in the cache.
 
     With `on_part`, a long step can be cancelled, and is then not in the cache: it is called about
     twice a second with the number of tokens done, those of the running step by its share of layers.
@@ -242,7 +240,7 @@ def prefill(
             def report(share: float, done: int = done, count: int = count) -> None:
                 on_part(done + int(share * count))
 
-            parts = StepInParts(cache[:num_layers], step.parts(count), report)
+            parts = StepInParts(cache, step.parts(count), report)
         forced = step.forces_fused(count)
         prefill_step(
             model,
@@ -250,7 +248,6 @@ def prefill(
             ids[done:end],
             chosen,
             step.backend,
-            num_layers,
             forced=forced,
             parts=parts,
         )

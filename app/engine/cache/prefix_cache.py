@@ -74,9 +74,6 @@ class PrefixCache:
     def __init__(self, make_cache: Callable[[], Cache]) -> None:
         self._make_cache = make_cache
         self.before_drop: BeforeDrop | None = None
-        self.num_layers: int | None = None
-        """How many layers, from the first, are run; the caches of later ones stay empty. None:
-        all."""
         self.ids = np.zeros(0, np.int32)
         self.clear()
 
@@ -115,7 +112,7 @@ class PrefixCache:
         return twin
 
     def _copy_to(self, twin: PrefixCache, position: int | None) -> None:
-        twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
+        twin.cache = copy.deepcopy(self.cache)
         twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
         twin.absent = self.absent.copy()
         if self.absent.any():  # rows have no places that a rewind would know
@@ -128,13 +125,6 @@ class PrefixCache:
         if position is not None:
             twin.rewind(position)
             trim_to_size(twin.cache)
-
-    def use_layers(self, num_layers: int | None) -> None:
-        """Run only this many layers from now on. Clears what another number has read: some layers
-        would lack it."""
-        if num_layers != self.num_layers:
-            self.clear()
-            self.num_layers = num_layers
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -233,8 +223,7 @@ class PrefixCache:
             on_step(now)
 
         chosen = positions if positioned_layers(self.cache) else None
-        layers = self.num_layers
-        prefill(model, self.cache, ids[positions], chosen, step, record_step, layers, on_part)
+        prefill(model, self.cache, ids[positions], chosen, step, record_step, on_part)
 
     def evict(self, positions: Positions) -> None:
         """Drop these ascending tokens; only where `can_insert_at` them."""
@@ -316,7 +305,7 @@ class PrefixCache:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
             elif isinstance(c, TRIMMABLE):
-                c.trim(max(c.offset - position, 0))  # layers that are not run are empty
+                c.trim(max(c.offset - position, 0))  # layers that a model never uses are empty
         release_unused(self.cache)
         self.checkpoints = [point for point in self.checkpoints if point.position <= position]
         self.ids, self.cached = self.ids[:position], self.cached[:position]

@@ -14,38 +14,36 @@ from app.engine.cache.positions import Positions
 from app.engine.cache.prefix_cache import BeforeDrop, PrefixCache
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.scorers.attention_scores import Importance
+from app.engine.scorers.scorer import Importance, Scorer
 from app.engine.scorers.selection import Selection, adaptive_keep, select
 from app.protocol.events import Selected
 from app.protocol.options import AUTO_KEEP, Tuning
 from app.protocol.prompt import Span, SpanText
 from app.protocol.reasons import Reason, ReasonCode
 
-OF_SELECTING = ("recall_share", "read_on", "keep_above")
-"""Parts of a tuning that change no score."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScoredPrompt:
-    """A prompt and its importance, to select from at any keep. `cached` bool (L,) says which of its
-    first L tokens the target had in its cache before the turn, `recalled` int32 (n,) which it read
-    while it wrote the answer. With `one_budget`, keep is a share of the whole prompt, not of what
-    is new and of what is not."""
+    """A prompt and its importance by `scorer`, to select from at any keep. `cached` bool (L,) says
+    which of its first L tokens the target had in its cache before the turn, `recalled` int32 (n,)
+    which it read while it wrote the answer. With `one_budget`, keep is a share of the whole prompt,
+    not of what is new and of what is not."""
 
     turn: int
     prompt: Prompt
+    scorer: Scorer
     importance: Importance
     tuning: Tuning
     cached: NDArray[np.bool_]
     one_budget: bool = False
     recalled: Positions = field(default_factory=lambda: np.zeros(0, np.int32))
 
-    def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
-        """Whether the draft would score this prompt the same, with this tuning."""
+    def is_of(self, prompt: Prompt, scorer: Scorer, chunk: int) -> bool:
+        """Whether this scorer would score this prompt's chunks the same."""
         earlier = self.prompt
-        of_selecting = {name: getattr(tuning, name) for name in OF_SELECTING}
         return (
-            replace(self.tuning, **of_selecting) == tuning
+            self.scorer == scorer
+            and self.tuning.chunk == chunk
             and earlier.answer_prefix_len == prompt.answer_prefix_len
             and earlier.question_start == prompt.question_start
             and np.array_equal(earlier.ids, prompt.ids)

@@ -31,7 +31,7 @@ from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
 from app.engine.model.embeddings import EmbeddingSpace
 from app.engine.model.findings import Findings, FindingsRecord, Speed
-from app.engine.model.prompt import Prompts
+from app.engine.model.prompt import PairPrompts, Prompts
 from app.engine.model.sparse_probe import compute_dtype, probe, weight_arrays
 from app.engine.model.speculation import Gate
 from app.engine.sharded.model import ShardedPrefixCache, Shards
@@ -155,6 +155,11 @@ class ModelPair:
     only_quotes: bool = False
     reported_rules: set[TemplateRule] = field(default_factory=set)
     """Rules of the chat template that the user knows of."""
+
+    @property
+    def has_foreign_draft(self) -> bool:
+        """Whether the draft has another tokenizer than the target."""
+        return isinstance(self.prompts, PairPrompts)
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:

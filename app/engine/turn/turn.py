@@ -21,6 +21,7 @@ from app.engine.model.draft_proposals import DraftProposals
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
+from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.sharded.model import ShardsLost
 from app.engine.turn import planner
 from app.engine.turn.decode import Decoder, is_unsure
@@ -64,10 +65,12 @@ class Turn:
         costs: Costs = UNKNOWN_COSTS,
         usual_confidence: float | None = None,
         pool: CachePool | None = None,
+        choose_scorer: ChooseScorer = choose_scorer,
     ) -> None:
         ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
         self._pair, self._ask, self._emit = pair, ask, clock.emit
         self._cache, self._clock, self._pool = cache, clock, pool
+        self._choose_scorer = choose_scorer
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
         self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
@@ -302,7 +305,7 @@ class Turn:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, (Reason(ReasonCode.CONTINUED),))
             expected = planner.PredictedTtft()
-        if plan.show_selection and not self._reader.can_preview_selection(prompt):
+        if plan.show_selection and not foresight.scores_quickly:
             plan = replace(plan, show_selection=False)
         if self._unshared is not None:
             plan = replace(plan, reasons=(*plan.reasons, self._unshared))
@@ -330,7 +333,9 @@ class Turn:
         return plan
 
     def _estimate(self, prompt: Prompt) -> TurnEstimate:
-        return TurnEstimate(self._pair, self._ask, prompt, self._cache, self._memory_manager)
+        return TurnEstimate(
+            self._pair, self._ask, prompt, self._cache, self._memory_manager, self._choose_scorer
+        )
 
     def _since_sent(self, expected: float | None) -> float | None:
         """The predicted time, plus the wait before it."""
@@ -366,7 +371,7 @@ class Turn:
             return self._reader.resume(prompt, self._resume_from)
         if plan.reading is Reading.SPARSE:
             try:
-                return self._reader.read_sparse(prompt)
+                return self._reader.read_sparse(prompt, self._estimate(prompt).scorer)
             except (Cancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
@@ -379,7 +384,7 @@ class Turn:
     def _show_selection(self, prompt: Prompt) -> None:
         """The answer does not depend on it, so a failure loses nothing."""
         try:
-            self._reader.preview_selection(prompt)
+            self._reader.preview_selection(prompt, self._estimate(prompt).scorer)
         except (Cancelled, ShardsLost):
             raise
         except Exception as error:

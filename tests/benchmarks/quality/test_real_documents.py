@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from app.chat.engine_session import EngineSession
-from app.engine.scorers.attention_scores import ScoringError
-from app.engine.turn import prompt_reader
+from app.engine.engine import MlxEngine
+from app.engine.scorers import attention
+from app.engine.scorers.scorer import ScoringError
 from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import Selected
-from app.protocol.options import BackgroundPolicy, Mode, Scoring
+from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
 from benchmarks.quality.figure import results_figure
 from benchmarks.quality.judge import share_selected
@@ -27,7 +28,7 @@ from benchmarks.quality.report import _real_table
 from benchmarks.quality.results import sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
 from benchmarks.quality.runner import Runner
-from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import HELD_OUT, ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
 from benchmarks.quality.tasks import Check, is_correct
 from benchmarks.quality.tokens import FolderTokens
@@ -47,6 +48,7 @@ def documents(filler: int, facts: Sequence[Fact] = FACTS) -> tuple[Document, ...
 
 
 SHORT, LONG = documents(2), documents(40)
+UPKEEP = CachePolicy(BackgroundPolicy.OFF)
 
 
 def words(text: str) -> set[str]:
@@ -165,9 +167,10 @@ def test_documents_that_are_missing_or_differ() -> None:
 def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
     settings = Settings((REAL,), (500,), (0.1, 1.0), (Scoring.LEXICAL,), n=2, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
-        outcome = Runner(session, settings, log, TOKENS).run()
+        outcome = Runner(session, settings, log, TOKENS, switch).run()
     log.close()
     assert outcome.complete
     by_keep = {
@@ -186,13 +189,14 @@ def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
 
 
 def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
-    keeps, scorings = (0.1, 0.3), (Scoring.QUESTION, Scoring.LEXICAL)
+    keeps, scorings = (0.1, 0.3), (Scoring.BOTH, Scoring.LEXICAL)
     tunings = (replace(TUNING, read_on=0.0),)
     settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, tunings=tunings, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
-        runner = Runner(session, settings, log, TOKENS)
+        runner = Runner(session, settings, log, TOKENS, switch)
         outcome = runner.run()
         turns = runner._turn
     log.close()
@@ -217,12 +221,13 @@ def test_a_draft_that_cannot_score_finds_no_passage(
     def fail(*_: object) -> None:
         raise ScoringError("it cannot")
 
-    monkeypatch.setattr(prompt_reader, "score", fail)
-    settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.QUESTION,), n=1, files=LONG)
+    monkeypatch.setattr(attention, "score_by_attention", fail)
+    settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.BOTH,), n=1, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
-        outcome = Runner(session, settings, log, TOKENS).run()
+        outcome = Runner(session, settings, log, TOKENS, switch).run()
     log.close()
     assert outcome.complete
     assert [record.passage for record in outcome.records] == [None, None]

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.protocol.stats import Reading
 from benchmarks.quality.confidence import confidence_note
@@ -17,7 +17,7 @@ from benchmarks.quality.figure import results_figure
 from benchmarks.quality.json_report import as_json
 from benchmarks.quality.report import Study, markdown, table
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.settings import Settings
+from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.suites import DEFAULT, SUITES
 from tests.benchmarks.quality.test_results import record
 
