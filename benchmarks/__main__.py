@@ -265,7 +265,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="like --tune, but one value at a time, added to --tune",
     )
-    files = f"a text for the suites perplexity and real{again}"
+    files = f"a text for suites that ask about files, such as real{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
     say("--report", metavar="OUT.md", help="write a Markdown report with a chart")

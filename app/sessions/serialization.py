@@ -18,7 +18,7 @@ from app.sessions.errors import StoreError
 from app.sessions.records import AnswerStats, Overrides, ReadMap, Retrieval
 
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats) if field.name != "forced_loss")
+STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats))
 """The fields that the table `runs` and exports hold."""
 _OVERRIDE_TYPES: dict[str, type[str | int | float]] = {
     "system": str,

@@ -43,10 +43,7 @@ from benchmarks.quality.suites import (
     GROUPS,
     HELD_OUT,
     NEED_FILES,
-    PERPLEXITY,
     SUITES,
-    DoesNotFit,
-    continuation,
 )
 from benchmarks.quality.tokens import FolderTokens, Tokens
 
@@ -157,10 +154,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     lengths = parse_list(options.length, parse_prompt_length)
     keeps = parse_list(options.keep, parse_keep)
     scorings = parse_list(options.scoring, _scoring)
-    if options.sparse_only and (options.auto or PERPLEXITY in suites):
-        what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
+    if options.sparse_only and options.auto:
         raise UserError(
-            f"{what} is compared with a full prefill, which --sparse-only skips",
+            "--auto is compared with a full prefill, which --sparse-only skips",
             "give one of the two",
         )
     tunings = _tunings(options.tune, options.ablate)
@@ -280,17 +276,6 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
 def _check_files(settings: Settings, tokens: Tokens) -> None:
     about_passages = [name for name in settings.suites if name in ABOUT_PASSAGES]
     Corpus(settings.files, tokens).check(about_passages)
-    for document in settings.files if PERPLEXITY in settings.suites else ():
-        offsets = tokens.offsets(document.text)
-        for length in settings.lengths:
-            try:
-                continuation(document, length, offsets, tokens.count)
-            except DoesNotFit as reason:
-                raise UserError(
-                    f"{document.name!r} is too short for the {PERPLEXITY} suite at {length:,}"
-                    f" tokens, {reason}",
-                    "give a longer file, or a smaller --length",
-                ) from None
 
 
 # -------------------------------------------------------------------------------- the outputs
@@ -307,7 +292,7 @@ def _outputs(options: argparse.Namespace, settings: Settings) -> dict[Path, Call
             )
         drawn = report.with_suffix(".svg")
         outputs[report] = lambda study: markdown(study, drawn.name)
-        if set(settings.suites) != {PERPLEXITY} and not options.sparse_only:
+        if not options.sparse_only:
             title = "Sparse reading over keep"
             outputs[drawn] = lambda study: results_figure(
                 study.cells, study.real, f"{title}: {study.title}"

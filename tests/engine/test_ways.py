@@ -1,4 +1,4 @@
-"""Other ways to read: floors, snapped chunks, a forced answer, and auto mode's guard."""
+"""Auto mode's guard."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import mlx.core as mx
-import numpy as np
 import pytest
-from mlx_lm import load
 
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, Loaded, Planned
@@ -37,23 +34,6 @@ def driver(target: Path) -> Iterator[Driver]:
 def _statistics(finished: Finished) -> Statistics:
     assert finished.statistics is not None
     return finished.statistics
-
-
-def test_a_forced_answer_is_measured_not_written(driver: Driver, target: Path) -> None:
-    forced = "The code of gate 7 is 57."
-    finished = driver.answer(replace(question(mode=Mode.FULL), forced_answer=forced))
-    assert finished.text == forced
-    model, tokenizer = load(str(target))[:2]
-    prompt = list(driver.of(Planned)[-1].prompt_ids)
-    answer = tokenizer.encode(forced, add_special_tokens=False)
-    logits = model(mx.array([prompt + answer]))[0, len(prompt) - 1 : -1].astype(mx.float32)
-    likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    losses = [-float(likely[i, token].item()) for i, token in enumerate(answer)]
-    assert _statistics(finished).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
-    kept = driver.answer(replace(question(keep=1.0), forced_answer=forced))
-    assert _statistics(kept).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
-    sparse = driver.answer(replace(question(keep=0.1), forced_answer=forced))
-    assert _statistics(sparse).forced_loss != pytest.approx(np.mean(losses), rel=1e-3)
 
 
 def _asked(text: str, mode: Mode) -> Ask:

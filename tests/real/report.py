@@ -59,7 +59,6 @@ TABLES = {
     "likelihood-gemma": (
         f"{ANSWERS} {GEMMA} --length 1k --keep 0.2 --scoring builtin,both,lexical --n 16"
     ),
-    "perplexity": f"--suite perplexity {SMOL} --length 1k,2k {KEEPS} --scoring both,random",
 }
 
 

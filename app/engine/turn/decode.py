@@ -82,7 +82,6 @@ class Decoder:
         """Tokens that were verified several at a time, and those of them that were right."""
         self.confidence: float | None = None
         """The geometric mean of the probabilities of what this turn wrote."""
-        self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
@@ -294,20 +293,6 @@ class Decoder:
             return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
 
         return only_next
-
-    def score_forced(
-        self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str
-    ) -> FinishReason:
-        """Feed `answer` instead of writing one, and measure how likely the model finds it."""
-        ids = self._tokenizer.encode(answer, add_special_tokens=False)
-        inputs = mx.array([int(prompt_ids[-1]), *ids[:-1]])[None]
-        logits = model(inputs, cache=cache)[0].astype(mx.float32)
-        log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        loss = -mx.take_along_axis(log_probs, mx.array(ids)[:, None], axis=-1).mean()
-        self.forced_loss = float(np.array(loss))
-        self.ids, self.text = list(ids), answer
-        self.first_token_at = self.last_token_at = time.perf_counter()
-        return FinishReason.STOP
 
     def continued(self, ask: Ask) -> Ask:
         """What continues the answer to `ask` where it is now: it is not complete."""

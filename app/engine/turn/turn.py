@@ -138,10 +138,6 @@ class Turn:
         self._read(prompt, plan)
         self._emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
-        if self._ask.forced_answer is not None:
-            return self._decoder.score_forced(
-                model, target.cache, prompt.ids, self._ask.forced_answer
-            )
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._emit(Token(self._clock.turn, ids, ""))
@@ -261,8 +257,7 @@ class Turn:
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """For a model that only quotes: what it writes, and the prompt in which that is pinned."""
         question = self._ask.question
-        continued = prompt.answer_prefix_len or self._ask.forced_answer is not None
-        if not self._pair.only_quotes or continued:
+        if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total, Part.QUOTATION)
@@ -460,7 +455,6 @@ class Turn:
             decode_seconds=last - first if first and last else 0.0,
             peak_bytes=mx.get_peak_memory(),
             fallback=self._fallback,
-            forced_loss=self._decoder.forced_loss,
             confidence=self.confidence,
             unsure=not self._cache.target.cached.all()
             and is_unsure(self.confidence, self._usual_confidence),

@@ -127,5 +127,4 @@ def statistics(ask: Ask, reading: Reading, selected: int, total: int) -> Statist
         phases=(),
         decode_seconds=0.0,
         peak_bytes=0,
-        forced_loss=None if ask.forced_answer is None else 2.0 + (1 - selected / total),
     )

@@ -158,7 +158,7 @@ def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Pa
 
 
 def test_every_tuning_may_be_given(reader: Reader) -> None:
-    values = ("chunk=16", "neighbours=0.25", "recall_share=0.75", "read_on=0.0", "keep_above=0.5")
+    values = ("chunk=16", "neighbours=0.25", "recall_share=0.75", "read_on=0.0")
     assert run([*SHORT, *(part for value in values for part in ("--tune", value))]) == 0
     tuning = reader.asks[-1].tuning
     given = dict(value.split("=") for value in values)
@@ -181,18 +181,6 @@ def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
     asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
     tried = {(tuning.chunk, tuning.read_on, tuning.neighbours) for tuning in asks}
     assert tried == {(16, 0.5, 0.5), (16, 0.0, 0.5), (16, 0.5, 0.0)}
-
-
-def test_perplexity_of_files(
-    reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text(TEXT)
-    arguments = ["--suite", "perplexity", "--file", str(file), "--file", str(file)]
-    assert run([*SHORT[:1], *SHORT[3:], *arguments]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"^both +512 +0\.2 +1 +7\.3\d+ +1\d\.\d+ +2\.\d+ +2\d\.\d +0$", out, re.M)
-    assert "needle" not in out
 
 
 REFUSALS = {
@@ -219,11 +207,7 @@ REFUSALS = {
     "no such model": (["--pair", "no/model", "embedded"], "no/model"),
     "attention without a draft": (["--target", "{target}", "--scoring", "both"], "needs a draft"),
     "auto with nothing in full": (["--sparse-only", "--auto"], "--auto is compared with"),
-    "perplexity with nothing in full": (
-        ["--sparse-only", "--suite", "perplexity", "--file", "{room}/text.txt"],
-        "compared with a full prefill",
-    ),
-    "no file": (["--suite", "perplexity"], "--file"),
+    "no file": (["--suite", "real"], "--file"),
     "no suite for a file": (
         ["--file", "{room}/text.txt"],
         "or add hops-in-files, real, real-reworded, passage, passage-reworded, passages",
@@ -232,11 +216,7 @@ REFUSALS = {
         ["--suite", "real", "--file", "{room}/text.txt"],
         "'gpl-3.0.txt' that is asked about is missing: fetch the documents",
     ),
-    "no such file": (["--suite", "perplexity", "--file", "{room}/nothing"], "nothing"),
-    "a short file": (
-        ["--suite", "perplexity", "--length", "32k", "--file", "{room}/text.txt"],
-        "'text.txt' is too short",
-    ),
+    "no such file": (["--suite", "real", "--file", "{room}/nothing"], "nothing"),
     "report in no folder": (["--report", "{room}/no/report.md"], "cannot be written"),
     "report is a folder": (["--report", "{room}"], "cannot be written"),
     "report is its figure": (["--report", "{room}/report.svg"], ".md"),
@@ -362,17 +342,13 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_embedded_pair_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The real engine, for a few seconds: what it answers is other tests' business."""
-    file, data = tmp_path / "text.txt", tmp_path / "out.json"
-    file.write_text(TEXT)
-    arguments = ["quality", "--suite", "turns,perplexity", "--file", str(file), "--length", "300"]
+    data = tmp_path / "out.json"
+    arguments = ["quality", "--suite", "turns", "--length", "300"]
     arguments += ["--keep", "0.3,1", "--n", "2", "--auto", "--json", str(data)]
     assert run([*arguments, "--scoring", "both,random,lexical"]) == 0
     assert "At keep 1, all 6 answers equal the dense ones." in capsys.readouterr().out
     content = json.loads(data.read_text())
-    assert len(content["records"]) == 2 * (1 + 3 * 2 + 1) + (1 + 3 * 2)
-    assert [r["failed"] or r["fallback"] for r in content["records"]] == [None] * 23
-    for row in content["perplexity"]:
-        same = pytest.approx(1.0, abs=1e-4)
-        assert row["ratio"] == same if row["keep"] == 1.0 else row["ratio"] != same
+    assert len(content["records"]) == 2 * (1 + 3 * 2 + 1)
+    assert [r["failed"] or r["fallback"] for r in content["records"]] == [None] * 16
     for cell in content["cells"]:
         assert 0.3 < cell["read_fraction"] <= (1.0 if cell["keep"] == 1.0 else 0.7)

@@ -15,7 +15,6 @@ from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, Load
 from app.protocol.options import Mode
-from app.protocol.prompt import Document
 from benchmarks.quality import results, runner
 from benchmarks.quality.guard_stats import guard_stats
 from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
@@ -305,22 +304,6 @@ def test_the_clock_trusts_the_pace_so_far(file: Path) -> None:
     clock.skip(planned[1])
     assert clock.status(planned[0]).eta == pytest.approx(13.5)
     assert (clock.done, clock.total) == (2, 4)
-
-
-def test_perplexity_feeds_what_follows_in_each_file(file: Path) -> None:
-    texts = ["".join(f"Line {n} of {k} says {n * k}.\n" for n in range(400)) for k in (3, 5)]
-    files = tuple(Document(f"{k}.txt", text) for k, text in enumerate(texts))
-    settings = replace(SETTINGS, suites=("perplexity",), files=files, auto=True)
-    outcome, asks = measure(file, settings)
-    assert [ask.mode for ask in asks] == [Mode.FULL, Mode.SPARSE, Mode.SPARSE] * 2
-    assert all(
-        ask.forced_answer and ask.forced_answer in texts[i // 3] for i, ask in enumerate(asks)
-    )
-    rows = {row.keep: row for row in results.perplexities(outcome.records)}
-    assert rows[1.0].ratio == pytest.approx(1.0)
-    assert rows[0.2].ratio > 2.0
-    assert rows[0.2].n == 2
-    assert results.cells(outcome.records) == ()
 
 
 def _copy(folder: Path, to: Path) -> Path:
