@@ -124,8 +124,8 @@ def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable
 def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     error = ValueError("broken on purpose")
     if step == "the draft reads":  # the caches have its second step, the record has not
-        fill = nth_call(prefix_cache.prefill.__globals__["prefill_step"], 2, error)
-        monkeypatch.setitem(prefix_cache.prefill.__globals__, "prefill_step", fill)
+        fill = nth_call(prefix_cache.prefill_step, 2, error)
+        monkeypatch.setattr(prefix_cache, "prefill_step", fill)
     elif step == "the draft observes the question":
         monkeypatch.setattr(attention, "_forward", nth_call(attention._forward, 1, error))
     elif step == "the draft looks ahead":

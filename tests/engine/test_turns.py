@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +42,7 @@ from app.protocol.events import ModelInfo
 from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
+from tests.engine.local_shards import spread_over
 from tests.engine.oracle import BACKENDS, difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 
@@ -121,7 +122,8 @@ class Chat:
         shards: Shards | None = None,
     ) -> None:
         self.models = pair(model, backend, quantisation)
-        self.models.target.shards = shards
+        if shards is not None:
+            self.models = replace(self.models, target=spread_over(shards, self.models.target))
         self.model = model
         self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None

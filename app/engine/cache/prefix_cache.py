@@ -12,6 +12,7 @@ import itertools
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +21,22 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
+from app.engine.backend.device import Backend
 from app.engine.cache.caches import (
     TRIMMABLE,
     Cache,
     PositionedCache,
     WindowedCache,
+    drop_last,
     flatten,
     nbytes,
     positioned_layers,
     row_layers,
     store_of,
 )
-from app.engine.cache.growth import release_unused, trim_to_size
+from app.engine.cache.growth import release_unused, reserve_capacity, trim_to_size
 from app.engine.cache.positions import Positions
-from app.engine.cache.prefill import OnStep, StepSize, prefill
+from app.engine.cache.prefill import OnStep, StepInParts, StepSize, prefill, prefill_step
 
 MAX_CHECKPOINTS = 3
 """Before the documents, and before the last two answers."""
@@ -70,6 +73,9 @@ class PrefixCache:
 
     `before_drop` is called with what is going to be dropped, bool (L,).
     """
+
+    is_remote = False
+    """Whether other processes compute and hold it: a forward is done when it returns."""
 
     def __init__(self, make_cache: Callable[[], Cache]) -> None:
         self._make_cache = make_cache
@@ -223,7 +229,20 @@ class PrefixCache:
             on_step(now)
 
         chosen = positions if positioned_layers(self.cache) else None
-        prefill(model, self.cache, ids[positions], chosen, step, record_step, on_part)
+        prefill(model, self.cache, ids[positions], chosen, step, record_step, on_part, self._fill)
+
+    def _fill(
+        self,
+        model: Any,
+        cache: Cache,
+        ids: NDArray[np.int32],
+        positions: Positions | None,
+        backend: Backend,
+        forced: bool,
+        parts: StepInParts | None,
+    ) -> None:
+        """Have `model` read one step of a prefill."""
+        prefill_step(model, cache, ids, positions, backend, forced=forced, parts=parts)
 
     def evict(self, positions: Positions) -> None:
         """Drop these ascending tokens; only where `can_insert_at` them."""
@@ -323,15 +342,19 @@ class PrefixCache:
         if self.before_drop is not None and tokens.any():
             self.before_drop(self, tokens)
 
-    def rows_released(self, holder: PrefixCache) -> None:
-        """Called before rows are freed that `holder` has as well (`shared_rows.py`)."""
+    def record_absent(self, absent: NDArray[np.bool_], holders: Sequence[PrefixCache]) -> None:
+        """Record that other caches hold the rows of these tokens, bool (L,). `holders` are those
+        that hold what this one does no longer, or from which it has copied what it lacked."""
+        self.absent = absent
 
-    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
-        """Called before the rows of these absent tokens, bool (L,), are copied from `holders`."""
+    def reserved(self, count: int) -> AbstractContextManager[None]:
+        """Inside, layers grow at most once for `count` more tokens; see `reserve_capacity`."""
+        return reserve_capacity(self.cache, count)
 
-    def find_mismatch_elsewhere(self) -> str | None:
-        """How what other processes have of it differs from what is recorded, a clause or None."""
-        return None
+    def drop_last(self, count: int) -> None:
+        """Drop the entries of the last tokens, which are not recorded; only where the layers
+        `can_drop_last`."""
+        drop_last(self.cache, count)
 
     def eval(self) -> None:
         """Compute lazy arrays, so that none of them depends on what comes later."""

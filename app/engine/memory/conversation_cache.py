@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefix_cache import BeforeDrop, PrefixCache
 from app.engine.model.loader import ModelPair
@@ -142,10 +141,13 @@ class ConversationCache:
         """Clear a cache that does not hold the tokens recorded for it, so that they are read again.
         Returns how it was damaged, or None."""
         found = {}
-        for name, cache in (("target", self.target), ("draft", self.draft)):
-            if cache is None:
+        for name, model, cache in (
+            ("target", self._pair.target, self.target),
+            ("draft", self._pair.draft, self.draft),
+        ):
+            if model is None or cache is None:
                 continue
-            if problem := find_mismatch(cache) or cache.find_mismatch_elsewhere():
+            if (problem := model.find_mismatch(cache)) is not None:
                 cache.clear()
                 found[name] = problem
         return Reason(ReasonCode.CACHE_DAMAGED, found) if found else None

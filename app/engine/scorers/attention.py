@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import Backend
-from app.engine.cache.growth import reserve_capacity
 from app.engine.cache.prefill import OnStep, StepSize, forward
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import Prompt
@@ -100,7 +99,7 @@ class AttentionScorer:
             report_lookahead(observer.observed)
 
         try:
-            with reserve_capacity(cache.cache, (new + LOOKAHEAD) * fits):
+            with cache.reserved((new + LOOKAHEAD) * fits):
                 importance = score_by_attention(
                     draft.model,
                     cache,

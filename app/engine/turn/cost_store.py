@@ -61,8 +61,7 @@ def _speed(model: LoadedModel) -> tuple[float, float]:
     """Seconds of a step of one token, and of each token of a longer one."""
     if model.speed is not None:
         return model.speed.step, model.speed.per_token
-    parts = 1 if model.shards is None else int(model.shards.described["ranks"])
-    per_token = 2 * max(model.info.parameters, 1) / parts / matrix_rate()
+    per_token = 2 * max(model.info.parameters, 1) / model.processes / matrix_rate()
     return 10 * per_token, per_token
 
 

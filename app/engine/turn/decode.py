@@ -19,13 +19,13 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
-from app.engine.cache.caches import Cache
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.copy_index import CopyIndex, Match
 from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.loader import ShardsLost
 from app.engine.model.reasoning import ANSWER, REASONING, Reasoning
 from app.engine.model.speculation import Gate
 from app.engine.model.token_stream import Processor, Sampler, TokenStream
-from app.engine.sharded.model import ShardsLost
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.commands import Ask
 from app.protocol.events import Token
@@ -99,7 +99,7 @@ class Decoder:
     def run(
         self,
         model: Any,
-        cache: Cache,
+        prefix: PrefixCache,
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: Callable[[], FinishReason | None],
@@ -112,7 +112,7 @@ class Decoder:
         """Feed the prompt's last token and write until a stop sequence, the limit, a loop if those
         are to end it, or until `stop` returns a reason after a token.
 
-        `prompt_ids` is the whole prompt, of which `cache` has all but the last token. Its last
+        `prompt_ids` is the whole prompt, of which `prefix` has all but the last token. Its last
         `answer_prefix_len` tokens are of the answer, which is continued. With a `quotation`,
         only that is written. Raises what reading for `recall` raises, and ShardsLost unless the
         answer is complete then.
@@ -133,7 +133,7 @@ class Decoder:
         index = CopyIndex(prompt_ids) if sampling.speculate or recall is not None else None
         stream = TokenStream(
             model,
-            cache,
+            prefix,
             gate or Gate(),
             index,
             _sampler(sampling, self._tokenizer.eos_token_ids),

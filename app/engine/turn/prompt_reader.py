@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.cache.growth import reserve_capacity
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import set_next_position
 from app.engine.cache.prefix_cache import PrefixCache
@@ -214,7 +213,7 @@ class PromptReader:
         checkpoints = [prompt.first_eligible, *ends] if target.needs_checkpoints else []
         boundaries = np.searchsorted(positions, checkpoints)
         done = 0
-        with self._clock.timed(Phase.PREFILL), reserve_capacity(target.cache, count * fits):
+        with self._clock.timed(Phase.PREFILL), target.reserved(count * fits):
             for part in np.split(positions, boundaries):
 
                 def on_step(now: int, before: int = done) -> None:

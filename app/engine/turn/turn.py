@@ -18,11 +18,10 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.loader import ModelPair
+from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
-from app.engine.sharded.model import ShardsLost
 from app.engine.turn import planner
 from app.engine.turn.decode import Decoder, is_unsure
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
@@ -144,7 +143,7 @@ class Turn:
         stop = self._clock.stop_reason
         ended = self._decoder.run(
             model,
-            target.cache,
+            target,
             prompt.ids,
             room,
             stop,
@@ -154,7 +153,7 @@ class Turn:
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
         )
-        if (shards := self._pair.target.shards) is not None and shards.lost is not None:
+        if self._pair.target.lost is not None:
             return ended
         # Every token that was given was fed.
         written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
