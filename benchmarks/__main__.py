@@ -11,7 +11,7 @@ from app.cli.arguments import Parser
 from app.cli.library_arguments import add_model_options
 from app.cli.main import run
 from app.cli.parsing import ANSWER, RUNS, number, whole
-from app.protocol.options import Scoring
+from benchmarks.quality.settings import Scoring
 
 _REAL = "real models instead of a shape: a folder or repository"
 
@@ -250,7 +250,6 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         help="use phrasings that the embedded pair was not trained on",
     )
     say("--auto", action="store_true", help="also measure auto mode and its guard")
-    say("--published", action="store_true", help="also measure the published SpecPrefill scoring")
     say("--sparse-only", action="store_true", help="skip the comparison with full prefill")
     say(
         "--tune",
@@ -266,7 +265,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="like --tune, but one value at a time, added to --tune",
     )
-    files = f"a text for the suites perplexity and real{again}"
+    files = f"a text for suites that ask about files, such as real{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
     say("--report", metavar="OUT.md", help="write a Markdown report with a chart")

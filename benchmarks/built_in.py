@@ -61,7 +61,7 @@ def _run(model: Any, vocabulary: int, text: str) -> Run:
 
     from app.engine.model.embeddings import EmbeddingSpace
     from app.engine.model.text_encoder import TextEncoder
-    from app.engine.scorers.embedding_scores import embedding_scores
+    from app.engine.scorers.built_in import embedding_scores
 
     space, length = EmbeddingSpace.of(model), len(text) // CHARACTERS
     ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)

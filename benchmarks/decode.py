@@ -89,6 +89,7 @@ def _timers(
 
 def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
     """As a turn decodes its answer, with the text of each token."""
+    from app.engine.cache.prefix_cache import PrefixCache
     from app.engine.turn.decode import Decoder
     from app.protocol.options import Sampling
     from app.protocol.stats import FinishReason
@@ -103,7 +104,7 @@ def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float
         times.append(time.perf_counter())
         return None
 
-    decoder.run(target, cache, ids, tokens, stop)
+    decoder.run(target, PrefixCache(lambda: cache), ids, tokens, stop)
     return _per_token(times)
 
 

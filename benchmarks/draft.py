@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from app.models.embedded import EMBEDDED, draft_path
-from app.protocol.options import DEFAULT_TUNING
 from app.util.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair
@@ -64,7 +63,7 @@ def _run(model: Any, heads: tuple[Any, Any], length: int) -> Run:
     from app.engine.cache.prefill import device_backend
     from app.protocol.options import Blocks
 
-    top = Blocks(top=DEFAULT_TUNING.sparse_draft_top)
+    top = Blocks()
     block = device_backend().query_block
     plain = _attention(heads, length, nullcontext())
     dense = _attention(heads, length, blocked_attention(block))

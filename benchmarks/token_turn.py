@@ -15,7 +15,7 @@ from app.errors import UserError
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, ModelInfo
 from app.protocol.memory_model import largest_that_fits
-from app.protocol.options import DEFAULT_TUNING, Mode, Sampling, Tuning
+from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Statistics
 from benchmarks.shapes import weights
@@ -65,14 +65,13 @@ def turn(
     ids: NDArray[np.int32],
     keep: float,
     mode: Mode = Mode.SPARSE,
-    tuning: Tuning = DEFAULT_TUNING,
 ) -> Statistics:
     """The statistics of one turn of target and draft on `ids` (M,), to its first token, in a new
     conversation. Raises RuntimeError when it fell back to another mode."""
     from app.engine.memory.conversation_cache import ConversationCache
 
     pair = model_pair(models, ids)
-    ask = Ask((Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1), tuning)
+    ask = Ask((Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1))
     events: list[Event] = []
     run_turn(pair, ask, ConversationCache(pair), events)
     return finished(events)

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from app.engine.backend.power import PowerProbe
     from app.engine.loaded_pair import LoadedPair
     from app.engine.memory.monitor import MemoryMonitor
-    from app.engine.model.loader import ModelPair
+    from app.engine.model.loader import ModelPair, ShardsLost
     from app.engine.pair_loader import Connect
-    from app.engine.sharded.model import ShardsLost
+    from app.engine.scorers.choice import ChooseScorer
 
 IDLE_DELAY = 0.5
 """Seconds without a command after which idle work starts."""
@@ -91,7 +91,8 @@ FIRST, BACKGROUND = 0, 1
 class MlxEngine:
     """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
     Without a `probe`, or `power`, the system's own is read, and without a `backend` models run as
-    the device wants it. `connect` is for targets that are spread over machines."""
+    the device wants it. `connect` is for targets that are spread over machines. Measurements pass
+    a `choose_scorer`, called on the engine's thread."""
 
     def __init__(
         self,
@@ -100,9 +101,11 @@ class MlxEngine:
         power: PowerProbe | None = None,
         backend: Backend | None = None,
         connect: Connect | None = None,
+        choose_scorer: ChooseScorer | None = None,
     ) -> None:
         self._step, self._probe, self._power = step, probe, power
         self._backend, self._connect = backend, connect
+        self._choose_scorer = choose_scorer
         self._waiting: queue.PriorityQueue[tuple[int, int, _Queued]] = queue.PriorityQueue()
         self._order, self._numbers = itertools.count(), itertools.count(1)
         self._lock = threading.Lock()
@@ -323,10 +326,7 @@ class MlxEngine:
             command, self._step, stopped, self._backend, self._connect, self._remembered
         )
         loaded, self._loaded_by = self._keep_loaded(pair), command
-        if (shards := pair.target.shards) is not None:
-            shards.on_lost = partial(self._put, _CheckHosts())
-            if shards.lost is not None:  # before that
-                shards.on_lost()
+        pair.target.watch(partial(self._put, _CheckHosts()))
         loaded.report_loaded(time.perf_counter() - started_at)
 
     @property
@@ -347,6 +347,7 @@ class MlxEngine:
             self._power,
             self._stopped,
             self._has_pending,
+            self._choose_scorer,
         )
         return self._loaded
 
@@ -359,9 +360,8 @@ class MlxEngine:
         return self._loaded
 
     def _run(self, turn: AskedTurn) -> None:
-        from app.engine.model.loader import LoadStopped
+        from app.engine.model.loader import LoadStopped, ShardsLost
         from app.engine.progress import TurnClock
-        from app.engine.sharded.model import ShardsLost
 
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
         if self._stopped():
@@ -399,8 +399,7 @@ class MlxEngine:
         from app.engine.model.loader import LoadStopped
         from app.engine.turn.turn import TurnError
 
-        shards = None if self._loaded is None else self._loaded.pair.target.shards
-        lost = self._lost or (None if shards is None else shards.lost)
+        lost = self._lost or (None if self._loaded is None else self._loaded.pair.target.lost)
         if lost is not None:
             with suppress(TurnError, LoadStopped):  # PairLost says it, or another pair follows
                 self._load_on_this_machine(lost, None)

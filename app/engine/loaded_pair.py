@@ -18,9 +18,9 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.memory.monitor import MemoryMonitor
 from app.engine.memory.pressure_response import PressureResponse
-from app.engine.model.loader import ModelPair
+from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.progress import Cancelled, TurnClock
-from app.engine.sharded.model import ShardsLost
+from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.calibration import Calibration
 from app.engine.turn.cost_store import CostStore
 from app.engine.turn.scored_turns import ScoredTurns
@@ -94,8 +94,10 @@ class LoadedPair:
         power: PowerProbe | None,
         stopped: Callable[[], bool],
         has_pending: Callable[[], bool],
+        choose: ChooseScorer | None = None,
     ) -> None:
         self.pair, self._monitor, self._emit = pair, monitor, emit
+        self._choose_scorer = choose or choose_scorer
         self._power, self._stopped, self._has_pending = power, stopped, has_pending
         self.apply(policy)
 
@@ -134,16 +136,12 @@ class LoadedPair:
         try:
             self.caches.close()
         finally:
-            self._close_shards()
+            self.pair.target.close()
 
     def abandon(self) -> None:
         """As `close`, without saving anything: the GPU is lost."""
         self.caches.abandon()
-        self._close_shards()
-
-    def _close_shards(self) -> None:
-        if self.pair.target.shards is not None:
-            self.pair.target.shards.close()
+        self.pair.target.close()
 
     # ------------------------------------------------------------------ a turn
 
@@ -159,7 +157,7 @@ class LoadedPair:
             cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
             self._emit(clock.whole(cancelled))
             return
-        known = self.costs.costs, self.costs.usual_confidence, self.caches
+        known = self.costs.costs, self.costs.usual_confidence, self.caches, self._choose_scorer
         turn = Turn(self.pair, command, cache, clock, self.memory_manager, *known)
         try:
             turn.run()

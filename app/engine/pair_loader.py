@@ -25,10 +25,10 @@ from app.engine.model.loader import (
     model_info,
     weight_bytes,
 )
-from app.engine.model.prompt import PromptBuilder
+from app.engine.model.prompt import PairPrompts, PromptBuilder
 from app.engine.model.sparse_probe import weight_arrays
-from app.engine.scorers.foreign_draft import PairPrompts
 from app.engine.sharded.model import ShardedModel, Shards
+from app.engine.sharded.target import ShardedTarget
 from app.protocol.commands import Load
 from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.sandbox.process import TextProcess
@@ -141,7 +141,7 @@ def _load_sharded(
     kv = f"/{command.kv_bits}" if command.kv_bits else ""
     size, transient = StepSize(step, backend=backend), Transient(**described["transient"])
     size.expect(0.0, transient.head_dim)
-    loaded = LoadedModel(
+    loaded = ShardedTarget(
         ShardedModel(skeleton, shards),
         tokenizer,
         replace(model_info(name, skeleton, config, path), weight_bytes=described["weight_bytes"]),

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app.engine.model.loader import LoadError, LoadStopped
-from app.engine.sharded.model import Operation, ShardsLost
+from app.engine.model.loader import LoadError, LoadStopped, ShardsLost
+from app.engine.sharded.model import Operation
 from app.hosts.control import Check, HostControl, start_check
 from app.hosts.ranks import Rank, RingWatch
 from app.hosts.shard import ALIVE_SECONDS

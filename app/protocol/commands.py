@@ -62,8 +62,7 @@ class Ask:
     scores are known, such that the first token is predicted within `within_seconds`, unless
     that is 0.
 
-    Turns of one `conversation` (any name) share a cache; without it nothing is cached. A
-    `forced_answer` is fed instead of a generated one, and its loss measured. With
+    Turns of one `conversation` (any name) share a cache; without it nothing is cached. With
     `skip_memory_check` the turn runs even if it is predicted not to fit. With `read_again` the
     target uses nothing that it cached before; the draft does. With `on_disk` False the
     conversation's cache stays in memory only.
@@ -78,7 +77,6 @@ class Ask:
     keep_ratio: float = DEFAULT_KEEP_RATIO
     sampling: Sampling = DEFAULT_SAMPLING
     tuning: Tuning = DEFAULT_TUNING
-    forced_answer: str | None = None
     conversation: str | None = None
     skip_memory_check: bool = False
     read_again: bool = False

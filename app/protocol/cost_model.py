@@ -9,10 +9,14 @@ where M is the prompt's length.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.protocol.options import DEFAULT_TUNING, Blocks, Tuning
+from app.protocol.options import Blocks
+
+SPARSE_DRAFT_FROM = 8192
+"""Prompt tokens from which on the draft's attention is block-sparse."""
 
 
 class CostTerm(StrEnum):
@@ -47,10 +51,9 @@ class AttentionWork:
         )
 
 
-def scoring_work(tokens: int, before: int, tuning: Tuning = DEFAULT_TUNING) -> AttentionWork:
+def scoring_work(tokens: int, before: int) -> AttentionWork:
     """A draft's prefill to score a prompt: for a long one, its attention is block-sparse."""
-    blocks = Blocks(top=tuning.sparse_draft_top)
-    long = tokens + before >= tuning.sparse_draft_from
+    blocks, long = Blocks(), tokens + before >= SPARSE_DRAFT_FROM
     return AttentionWork(tokens, before, blocks.keys + blocks.size if long else 0)
 
 
@@ -84,6 +87,11 @@ class LinearCost:
         if work.tokens <= 0:
             return 0.0
         return self.fixed + self.per_token * work.tokens + self.per_pair * work.attention_pairs
+
+    def seconds_until(self, work: AttentionWork, counted: int = 0) -> Callable[[int], float]:
+        """Predicts the seconds of `work` from the number of tokens done, of which `counted` were
+        cached before."""
+        return lambda done: self.seconds(replace(work, tokens=min(done - counted, work.tokens)))
 
     def saves(self, share: float, work: AttentionWork, other: AttentionWork) -> bool:
         """Whether `work` is faster than `other` by at least this share."""

@@ -1,4 +1,4 @@
-"""What can be chosen for a turn: how it is read, scored and sampled."""
+"""What can be chosen for a turn: how it is read and sampled."""
 
 from __future__ import annotations
 
@@ -64,67 +64,24 @@ class Blocks:
         return self.size * (self.sinks + self.recent + self.top)
 
 
-class Scoring(StrEnum):
-    """Where importance comes from."""
-
-    LOOKAHEAD = "lookahead"
-    """The draft's attention while it writes the first tokens of an answer (arXiv 2502.02789)."""
-    QUESTION = "question"
-    """Its attention while it reads the typed question and the generation prompt."""
-    BOTH = "both"
-    JOINED = "joined"
-    """Both, and what the built-in draft finds."""
-    LIKELIHOOD = "likelihood"
-    """How likely the draft finds the question after each piece of the text, and what the built-in
-    draft finds."""
-    RANDOM = "random"
-    """Random chunks: a baseline. Needs no draft."""
-    LEXICAL = "lexical"
-    """Chunks that share tokens with the question, by BM25: a baseline. Needs no draft."""
-    EMBEDDING = "embedding"
-    """Chunks with words like the question's, by the target's input embeddings. Needs no draft."""
-    BUILT_IN = "builtin"
-    """These, and pieces that mean what it does, by our own encoder: the built-in draft."""
-
-    @property
-    def needs_draft(self) -> bool:
-        return self not in (Scoring.RANDOM, Scoring.LEXICAL, Scoring.EMBEDDING, Scoring.BUILT_IN)
-
-
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """`lookahead`, `pool` and `chunk` are tokens. `neighbours` is the share of a chunk's importance
-    that each adjacent one gets as well, and at least the one after it. With `recall`, a later turn
-    reads the skipped tokens it needs: at least `recall_share` of the keep ratio, more where earlier
-    turns read less than it. While an answer is written, up to `read_on` times keep is read in
-    addition, where it turns out to need it; 0 is nothing. At AUTO_KEEP those chunks are read whose
-    importance is at least `keep_above` times as far above the middle one as the third highest.
-    `layers` is the share of the draft's layers, from the first, that are observed, less the share
-    `skip_layers` of them; where only the question is observed, later ones are not run. The
-    defaults are what `docs/quality.md` found best.
-    `scoring` None is what finds most for its cost: attention and the built-in draft, joined; where
-    the draft costs less than the built-in one, attention alone, up to 65,536 tokens; without a
-    draft, the built-in one."""
+    """How tokens are selected from their importance, `chunk` of them together. `neighbours` is the
+    share of a chunk's importance that each adjacent one gets as well, and at least the one after
+    it. A later turn reads the skipped tokens it needs: at least `recall_share` of the keep ratio,
+    more where earlier turns read less than it. While an answer is written, up to `read_on` times
+    keep is read in addition, where it turns out to need it; 0 is nothing. At AUTO_KEEP those chunks
+    are read whose importance is at least `keep_above` times as far above the middle one as the
+    third highest. The defaults are what `docs/quality.md` found best."""
 
-    scoring: Scoring | None = None
-    lookahead: int = 8
-    pool: int = 13
     chunk: int = 32
     neighbours: float = 0.5
-    recall: bool = True
     recall_share: float = 0.5
     read_on: float = 0.5
     keep_above: float = 0.3
-    layers: float = 1.0
-    skip_layers: float = 0.0
     dense_below: int | None = None
     """In auto mode, prompts with fewer new tokens are read densely. None: the predicted times
     decide."""
-    sparse_draft_from: int = 8192
-    """Prompt tokens from which on the draft's attention is block-sparse."""
-    sparse_draft_top: int = 19
-    """Blocks of 128 keys that each block of queries attends to then, in addition to the first and
-    the last few."""
 
 
 TemplateValues = tuple[tuple[str, str | int | float | bool], ...]

@@ -80,8 +80,6 @@ class Statistics:
     decode_seconds: float
     peak_bytes: int
     fallback: Reason | None = None
-    forced_loss: float | None = None
-    """Of a forced answer: mean negative log likelihood, nats a token."""
     proposed_tokens: int = 0
     """Copies, and what the draft wrote: verified several tokens at a time."""
     accepted_tokens: int = 0

@@ -27,7 +27,7 @@ D = TypeVar("D")
 
 ERRORS = (ValueError, TypeError, KeyError, OverflowError)
 """What `decode` raises for something else than it expects."""
-STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats) if field.name != "forced_loss")
+STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats))
 """The fields that the table `runs` and exports hold."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 _PHASES = frozenset(Phase)

@@ -11,12 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
-from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
 
 from app import paths
 from app.chat import wording
@@ -26,10 +24,11 @@ from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
 from app.cli.parsing import parse_fraction, parse_keep, parse_list, parse_prompt_length, whole
 from app.cli.sigint import cancel_on_sigint
+from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import BackgroundPolicy, Scoring, Tuning
+from app.protocol.options import BackgroundPolicy, Tuning
 from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
 from benchmarks.quality.figure import results_figure
@@ -38,16 +37,13 @@ from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.report import Study, markdown, table
 from benchmarks.quality.results_log import ResultsLog
 from benchmarks.quality.runner import Outcome, Runner, Status, results_name
-from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
     GROUPS,
     HELD_OUT,
     NEED_FILES,
-    PERPLEXITY,
     SUITES,
-    DoesNotFit,
-    continuation,
 )
 from benchmarks.quality.tokens import FolderTokens, Tokens
 
@@ -88,12 +84,13 @@ def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) ->
     # What was skipped must stay skipped, however long the next question takes.
     # Nor may an item start from what another one has read.
     upkeep = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
-    with EngineSession(upkeep=upkeep) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), upkeep) as session:
         loaded = session.load(load)
         if loaded.dense_only is not None:
             why = wording.reason(loaded.dense_only).rstrip(".")
             raise UserError(why, "there is nothing to compare")
-        runner = Runner(session, settings, log, tokens, loaded.target.context_length)
+        runner = Runner(session, settings, log, tokens, switch, loaded.target.context_length)
         with _Progress() as progress, cancel_on_sigint(runner.cancel):
             return runner.run(progress.show)
 
@@ -129,7 +126,6 @@ def _command(options: argparse.Namespace) -> str:
     parts += ["--kv-bits", options.kv_bits] if options.kv_bits else []
     parts += ["--held-out"] if options.held_out else []
     parts += ["--auto"] if options.auto else []
-    parts += ["--published"] if options.published else []
     parts += ["--sparse-only"] if options.sparse_only else []
     for name, values in (
         ("tune", options.tune),
@@ -157,11 +153,10 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise UserError("No chosen suite asks about files", f"leave --file out, or add {known}")
     lengths = parse_list(options.length, parse_prompt_length)
     keeps = parse_list(options.keep, parse_keep)
-    scorings = parse_list(options.scoring, lambda text: _choice(text, Scoring, "scoring"))
-    if options.sparse_only and (options.auto or PERPLEXITY in suites):
-        what = "--auto" if options.auto else f"The {PERPLEXITY} suite"
+    scorings = parse_list(options.scoring, _scoring)
+    if options.sparse_only and options.auto:
         raise UserError(
-            f"{what} is compared with a full prefill, which --sparse-only skips",
+            "--auto is compared with a full prefill, which --sparse-only skips",
             "give one of the two",
         )
     tunings = _tunings(options.tune, options.ablate)
@@ -180,7 +175,6 @@ def _settings(options: argparse.Namespace) -> Settings:
         options.auto,
         tunings,
         files,
-        options.published,
         options.sparse_only,
     )
 
@@ -201,39 +195,26 @@ def _names(suites: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys("passages" if s in HELD_OUT else s for s in suites))
 
 
-class YesNo(StrEnum):
-    YES = "yes"
-    NO = "no"
-
-
-T = TypeVar("T")
-E = TypeVar("E", bound=StrEnum)
-
-
-def _choice(text: str, kind: type[E], what: str) -> E:
-    if text not in list(kind):
-        raise UserError(f"There is no {what} {text!r}", f"choose from {', '.join(kind)}")
-    return kind(text)
+def _scoring(text: str) -> Scoring:
+    if text not in list(Scoring):
+        raise UserError(f"There is no scoring {text!r}", f"choose from {', '.join(Scoring)}")
+    return Scoring(text)
 
 
 def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
     """Every combination of the values in `combined`, then the first of these with each of the
-    values in `alone`; without those that skip every layer."""
+    values in `alone`."""
     values = _tuning_values(combined)
     chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
     tunings = [replace(TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
     for name, others in _tuning_values(alone).items():
         tunings += [replace(tunings[0], **{name: value}) for value in others]  # type: ignore[arg-type]
-    observing = [tuning for tuning in tunings if tuning.skip_layers < tuning.layers]
-    if not observing:
-        raise UserError("No layer is left to observe", "give a skip_layers below layers")
-    return tuple(dict.fromkeys(observing))
+    return tuple(dict.fromkeys(tunings))
 
 
 def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
     """The values of each NAME=VALUE,VALUE; a repeated name replaces the earlier values."""
     known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
-    del known["scoring"]
     values: dict[str, tuple[object, ...]] = {}
     for text in pairs:
         name, separator, value = text.partition("=")
@@ -250,15 +231,9 @@ def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
 
 def _tuned(name: str, text: str, default: object) -> object:
     """The value of a field of Tuning, with the type of its default."""
-    if isinstance(default, bool):
-        return _choice(text, YesNo, name) is YesNo.YES
     if isinstance(default, float):
         return parse_fraction(text, name)
-    least = 1 if name in ("lookahead", "pool", "chunk") else 0
-    value = whole(name, least, 999_999_999)(text)
-    if name == "pool" and value % 2 == 0:
-        raise UserError(f"{text!r} is not a valid {name}", "give an odd number")
-    return value
+    return whole(name, 1 if name == "chunk" else 0, 999_999_999)(text)
 
 
 def _default_scoring(options: argparse.Namespace) -> Scoring:
@@ -288,8 +263,7 @@ def _pair(options: argparse.Namespace) -> tuple[str, str | None]:
 def _load(options: argparse.Namespace, settings: Settings) -> Load:
     load = resolve_pair(*_pair(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
     load = replace(load, only_quotes=False)  # what the model itself writes is measured
-    scorings = [tuning.scoring for tuning in settings.tunings_by_name.values()]
-    needed = [scoring for scoring in scorings if scoring and scoring.needs_draft]
+    needed = [scoring for scoring in settings.scorings if scoring.needs_draft]
     if load.draft is None and needed:
         free = ",".join(s for s in Scoring if not s.needs_draft)
         raise UserError(
@@ -302,17 +276,6 @@ def _load(options: argparse.Namespace, settings: Settings) -> Load:
 def _check_files(settings: Settings, tokens: Tokens) -> None:
     about_passages = [name for name in settings.suites if name in ABOUT_PASSAGES]
     Corpus(settings.files, tokens).check(about_passages)
-    for document in settings.files if PERPLEXITY in settings.suites else ():
-        offsets = tokens.offsets(document.text)
-        for length in settings.lengths:
-            try:
-                continuation(document, length, offsets, tokens.count)
-            except DoesNotFit as reason:
-                raise UserError(
-                    f"{document.name!r} is too short for the {PERPLEXITY} suite at {length:,}"
-                    f" tokens, {reason}",
-                    "give a longer file, or a smaller --length",
-                ) from None
 
 
 # -------------------------------------------------------------------------------- the outputs
@@ -329,7 +292,7 @@ def _outputs(options: argparse.Namespace, settings: Settings) -> dict[Path, Call
             )
         drawn = report.with_suffix(".svg")
         outputs[report] = lambda study: markdown(study, drawn.name)
-        if set(settings.suites) != {PERPLEXITY} and not options.sparse_only:
+        if not options.sparse_only:
             title = "Sparse reading over keep"
             outputs[drawn] = lambda study: results_figure(
                 study.cells, study.real, f"{title}: {study.title}"

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from benchmarks.quality.results import SUITE_ORDER, Interval, Pair, paired, wilson
 from benchmarks.quality.results_log import Record
+from benchmarks.quality.settings import Scoring
 from benchmarks.quality.suites import JUDGED, UNSAFE
 
 

@@ -27,7 +27,6 @@ def as_json(study: Study) -> str:
         "sparse_only": [asdict(cell) for cell in study.sparse_only],
         "cases": [asdict(cell) for cell in study.cases],
         "equal": [asdict(row) for row in study.equals],
-        "perplexity": [asdict(row) for row in study.perplexities],
         "keep_curve": [asdict(row) for row in study.keep_curve],
         "real": [asdict(cell) for cell in study.real],
         "guard": None if study.guard is None else asdict(study.guard),

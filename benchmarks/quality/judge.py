@@ -17,10 +17,9 @@ from benchmarks.quality.tasks import is_correct
 def judge(record: Record, item: Item, event: Finished) -> Record:
     statistics = event.statistics
     assert statistics is not None
-    missing = item.forced is not None and statistics.forced_loss is None
     return replace(
         record,
-        right=item.forced is None and is_correct(event.text, item.expected, item.check),
+        right=is_correct(event.text, item.expected, item.check),
         answer=event.text,
         tokens=hashlib.sha256(repr(event.generated_ids).encode()).hexdigest()[:12],
         prompt_tokens=statistics.prompt_tokens,
@@ -29,8 +28,6 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
         reading=str(statistics.reading),
         ended=str(event.finish_reason),
         fallback=None if statistics.fallback is None else wording.reason(statistics.fallback),
-        failed="The engine did not measure this text." if missing else None,
-        loss=statistics.forced_loss,
         confidence=None if statistics.confidence is None else round(statistics.confidence, 4),
     )
 

@@ -1,11 +1,9 @@
-"""Statistics of answers about real documents: was the passage read, how likely is the answer."""
+"""Statistics of answers about real documents: was the passage read, is the answer the same."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from dataclasses import dataclass
 
 from app.protocol.options import Mode
 from benchmarks.quality.results import SUITE_ORDER, Interval, grouped, scoring_order, wilson
@@ -18,9 +16,7 @@ WHOLE = 0.999
 @dataclass(frozen=True, slots=True)
 class RealCell:
     """All items of a suite at one length, read in one way. `passage` is the share whose passage was
-    read whole. `loss` is the mean of the right answer's, nats a token, and `dense_loss` that of a
-    full reading; `change` is the mean difference, and `margin` the half of its 95 % interval.
-    `agreed` answered the same tokens as the full reading. The last five are None without one."""
+    read whole. `agreed` answered the same tokens as the full reading; None without one."""
 
     suite: str
     length: int
@@ -28,10 +24,6 @@ class RealCell:
     keep: float
     n: int
     passage: Interval
-    loss: float | None
-    dense_loss: float | None = None
-    change: float | None = None
-    margin: float | None = None
     agreed: Interval | None = None
 
 
@@ -50,18 +42,6 @@ def _cell(
 ) -> RealCell:
     n = len(records)
     read = sum((record.passage or 0.0) >= WHOLE for record in records)
-    losses = [record.loss for record in records if record.loss is not None]
-    cell = RealCell(*key, n, wilson(read, n), fmean(losses) if losses else None)
     pairs = [(dense[record.item], record) for record in records if record.item in dense]
-    both = [(d.loss, s.loss) for d, s in pairs if d.loss is not None and s.loss is not None]
-    if not both:
-        return cell
-    changes = [sparse - full for full, sparse in both]
-    error = stdev(changes) / math.sqrt(len(changes)) if len(changes) > 1 else None
-    return replace(
-        cell,
-        dense_loss=fmean(full for full, _ in both),
-        change=fmean(changes),
-        margin=None if error is None else 1.96 * error,
-        agreed=wilson(sum(d.tokens == s.tokens for d, s in pairs), len(pairs)),
-    )
+    agreed = wilson(sum(d.tokens == s.tokens for d, s in pairs), len(pairs)) if pairs else None
+    return RealCell(*key, n, wilson(read, n), agreed)

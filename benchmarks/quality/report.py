@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import Table
 from benchmarks.quality import guard_stats, real_results, results
@@ -19,13 +19,12 @@ from benchmarks.quality.results import (
     EQUIVALENCE_MARGIN,
     EquivalencePoint,
     Interval,
-    Perplexity,
     ResultCell,
     SparseCell,
 )
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.settings import TUNING, Settings
-from benchmarks.quality.suites import FORCED_TOKENS, ONLY_PASSAGES, PERPLEXITY
+from benchmarks.quality.settings import TUNING, Scoring, Settings
+from benchmarks.quality.suites import ONLY_PASSAGES
 
 COLUMNS = 80
 BY_CASE = ("adversarial",)
@@ -43,8 +42,7 @@ EQUIVALENCE = (
 )
 
 REAL_DOCUMENTS = (
-    "Passage: the items whose answer's passage was read whole. Loss: of the right answer, nats a"
-    " token; change: sparse minus dense, with its 95 % interval. Same: answers with the same tokens"
+    "Passage: the items whose answer's passage was read whole. Same: answers with the same tokens"
     " as dense."
 )
 
@@ -76,10 +74,6 @@ class Study:
         return results.equivalence_points(self.records)
 
     @cached_property
-    def perplexities(self) -> tuple[Perplexity, ...]:
-        return results.perplexities(self.records)
-
-    @cached_property
     def real(self) -> tuple[RealCell, ...]:
         return real_results.real_cells(self.records)
 
@@ -104,8 +98,7 @@ class Study:
     @property
     def answers(self) -> list[Record]:
         """Runs that should end in an answer."""
-        without = {PERPLEXITY, *ONLY_PASSAGES}
-        return [record for record in self.records if record.suite not in without]
+        return [record for record in self.records if record.suite not in ONLY_PASSAGES]
 
     def notes(self) -> list[str]:
         """What should not be overlooked, a sentence each."""
@@ -221,26 +214,13 @@ def _equivalence_table(rows: Sequence[EquivalencePoint]) -> Table:
     return Table(head, body, texts=2)
 
 
-def _perplexity_table(rows: Sequence[Perplexity]) -> Table:
-    head = ("scoring", "length", "keep", "files", "dense", "sparse", "ratio", "read, %", "failed")
-    body = []
-    for r in rows:
-        row = [r.scoring, f"{r.length:,}", results.keep_label(r.keep), str(r.n), f"{r.dense:.4g}"]
-        row += [f"{r.sparse:.4g}", f"{r.ratio:.3f}", _percent(r.read_fraction), str(r.failed)]
-        body.append(row)
-    return Table(head, body)
-
-
 def _real_table(rows: Iterable[RealCell]) -> Table:
     head = ["suite", "scoring", "length", "keep", "n", "passage, %", "95 %"]
-    head += ["loss", "dense loss", "change", "same, %"]
+    head += ["same, %"]
     body = []
     for r in rows:
         row = [r.suite, r.scoring, f"{r.length:,}", results.keep_label(r.keep), str(r.n)]
         row += [_percent(r.passage.share), _range(r.passage)]
-        row += ["" if loss is None else f"{loss:.2f}" for loss in (r.loss, r.dense_loss)]
-        change = "" if r.change is None else f"{r.change:+.2f}"
-        row.append(change if r.margin is None else f"{change} ± {r.margin:.2f}")
         body.append([*row, "" if r.agreed is None else _percent(r.agreed.share)])
     return Table(head, body, texts=2)
 
@@ -284,9 +264,6 @@ def table(study: Study) -> str:
         parts += [_wrapped(NOTHING_DENSE), _sparse_table(study.sparse_only).plain()]
     if study.equals:
         parts.append(f"{_wrapped(EQUIVALENCE)}\n{_equivalence_table(study.equals).plain()}")
-    if study.perplexities:
-        title = f"Perplexity of the next {FORCED_TOKENS} tokens of each file"
-        parts.append(f"{title}\n{_perplexity_table(study.perplexities).plain()}")
     if study.real:
         parts.append(f"{_wrapped(REAL_DOCUMENTS)}\n{_real_table(study.real).plain()}")
     if study.guard is not None:
@@ -320,9 +297,6 @@ def markdown(study: Study, figure: str) -> str:
             points = _equivalence_table(study.equals).markdown()
             parts += ["## Equal answers", EQUIVALENCE, points]
         parts += _details(study)
-    if study.perplexities:
-        rows = _perplexity_table(study.perplexities).markdown()
-        parts += [f"## Perplexity of the next {FORCED_TOKENS} tokens", rows]
     if study.real:
         parts += ["## Real documents", REAL_DOCUMENTS, _real_table(study.real).markdown()]
     if study.keep_curve:
@@ -338,7 +312,6 @@ def markdown(study: Study, figure: str) -> str:
 def _about(study: Study) -> str:
     settings = study.settings
     tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else TUNING)
-    del tuning["scoring"]
     held_out = "held-out wordings" if settings.held_out else "trained wordings"
     lines = [
         f"specchat {study.version}; {_escape(study.machine)}.",

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, median
 from typing import Any, TypeVar
 
-from app.protocol.options import AUTO_KEEP, Mode, Scoring
+from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.suites import ONLY_PASSAGES, PERPLEXITY, SUITES
+from benchmarks.quality.settings import Scoring
+from benchmarks.quality.suites import ONLY_PASSAGES, SUITES
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -93,21 +94,6 @@ class SparseCell:
 
 
 @dataclass(frozen=True, slots=True)
-class Perplexity:
-    """Perplexity of what follows in each file; `ratio` is sparse over dense, geometric mean."""
-
-    length: int
-    scoring: str
-    keep: float
-    n: int
-    dense: float
-    sparse: float
-    ratio: float
-    read_fraction: float
-    failed: int
-
-
-@dataclass(frozen=True, slots=True)
 class EquivalencePoint:
     """The smallest keep from which on a scoring's answers on the safe suites equal dense ones, None
     without one. `dense` and `right` are shares of their `n` items; `faster` is as in a cell, and
@@ -150,7 +136,7 @@ def cells(records: Iterable[Record], by_case: bool = False) -> tuple[ResultCell,
         case = sparse.case if by_case else None
         return (sparse.suite, case, sparse.length, sparse.scoring, sparse.keep)
 
-    pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].suite != PERPLEXITY]
+    pairs = paired(records, Mode.SPARSE)
     found = [_cell(name, group) for name, group in grouped(pairs, key).items()]
     return tuple(sorted(found, key=_cell_order))
 
@@ -289,37 +275,6 @@ def _equal(
         fmean(sparse.right for _, sparse in pairs),
         median(ratio for ratio, _ in timed) if timed else None,
         median(slower) if slower else None,
-    )
-
-
-def perplexities(records: Iterable[Record]) -> tuple[Perplexity, ...]:
-    """One row for each length, scoring and keep of the perplexity suite."""
-    pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].suite == PERPLEXITY]
-    groups = grouped(pairs, lambda pair: (pair[1].length, pair[1].scoring, pair[1].keep))
-    order = sorted(groups, key=lambda key: (key[0], scoring_order(key[1]), key[2]))
-    return tuple(_perplexity(*key, groups[key]) for key in order)
-
-
-def _perplexity(length: int, scoring: str, keep: float, pairs: Sequence[Pair]) -> Perplexity:
-    measured = [(d, s, d.loss, s.loss) for d, s in pairs]
-    both = [(s, a, b) for _, s, a, b in measured if a is not None and b is not None]
-    failed = len(pairs) - len(both)
-    if not both:
-        return Perplexity(length, scoring, keep, 0, 0.0, 0.0, 0.0, 0.0, failed)
-
-    def mean(figure: Callable[[float, float], float]) -> float:
-        return math.exp(min(fmean(figure(a, b) for _, a, b in both), 700.0))
-
-    return Perplexity(
-        length=length,
-        scoring=scoring,
-        keep=keep,
-        n=len(both),
-        dense=mean(lambda dense, sparse: dense),
-        sparse=mean(lambda dense, sparse: sparse),
-        ratio=mean(lambda dense, sparse: sparse - dense),
-        read_fraction=fmean(s.read_fraction for s, _, _ in both),
-        failed=failed,
     )
 
 

@@ -34,9 +34,8 @@ DENSE = ReadConfig(Mode.FULL)
 class Record:
     """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
     the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
-    `loss` nats a token of a forced text or of the right answer, `spread` how evenly importance lay
-    on the prompt, `passage` the share of the answer's passage that was read, `confidence` how sure
-    the model was of each token that it wrote."""
+    `spread` how evenly importance lay on the prompt, `passage` the share of the answer's passage
+    that was read, `confidence` how sure the model was of each token that it wrote."""
 
     item: str
     digest: str
@@ -58,7 +57,6 @@ class Record:
     fallback: str | None = None
     guard: str | None = None
     failed: str | None = None
-    loss: float | None = None
     spread: float | None = None
     passage: float | None = None
     confidence: float | None = None
@@ -147,7 +145,7 @@ def code_digest(root: Path = ROOT) -> str:
     """Of the code that affects what is measured, 8 hexadecimal digits."""
     digest = hashlib.sha256()
     folders = (root / name for name in ("app/engine", "benchmarks/quality", "app/protocol"))
-    for path in sorted(path for folder in folders for path in folder.iterdir()):
+    for path in sorted(path for folder in folders for path in folder.rglob("*")):
         if path.suffix in (".py", ".json", ".toml") and path.stem not in REPORTING:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:8]

@@ -22,16 +22,14 @@ from app.protocol.stats import FinishReason, Reading
 from benchmarks.quality.judge import judge, normalised_entropy, share_selected
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
-from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
     HOPS_IN_FILES,
     ONLY_PASSAGES,
-    PERPLEXITY,
     SUITES,
     DoesNotFit,
     Item,
-    continuation,
     item_id,
     make,
 )
@@ -56,17 +54,10 @@ class ItemKey:
 def item_keys(settings: Settings) -> Iterator[ItemKey]:
     """In the order of measuring: short ones first and suites alternating, so that an evaluation
     that is stopped early has about as many of each."""
-    digests = [
-        hashlib.sha256(f.text.encode("utf-8", "replace")).hexdigest() for f in settings.files
-    ]
     for length in settings.lengths:
-        for index in range(max(settings.n, len(digests))):
+        for index in range(settings.n):
             for suite in settings.suites:
-                if suite == PERPLEXITY and index < len(digests):
-                    name = f"{PERPLEXITY}/{length}/{digests[index][:12]}"
-                    yield ItemKey(suite, length, index, name)
-                elif suite != PERPLEXITY and index < settings.n:
-                    yield ItemKey(suite, length, index, item_id(suite, length, index))
+                yield ItemKey(suite, length, index, item_id(suite, length, index))
 
 
 def results_name(load: Load, settings: Settings) -> str:
@@ -99,8 +90,8 @@ class Outcome:
 
 
 class Runner:
-    """Measures on a session whose pair is loaded. `tokens` are the target's, as is `context`, its
-    context length in tokens, 0 when not known."""
+    """Measures on a session whose pair is loaded, and whose engine scores as `switch` says.
+    `tokens` are the target's, as is `context`, its context length in tokens, 0 when not known."""
 
     def __init__(
         self,
@@ -108,11 +99,12 @@ class Runner:
         settings: Settings,
         log: ResultsLog,
         tokens: Tokens,
+        switch: ScoringSwitch,
         context: int = 0,
     ) -> None:
         self._session, self._settings, self._log = session, settings, log
-        self._tokens, self._context = tokens, context
-        self._tunings = settings.tunings_by_name
+        self._tokens, self._switch, self._context = tokens, switch, context
+        self._ways = settings.ways
         self._corpus = Corpus(settings.files, tokens)
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
         """The messages so far of every unfinished chat."""
@@ -183,11 +175,7 @@ class Runner:
         """The item, or None when it has to be skipped."""
         settings = self._settings
         try:
-            if key.suite == PERPLEXITY:
-                document = settings.files[key.index]
-                offsets = self._tokens.offsets(document.text)
-                item = continuation(document, key.length, offsets, self._tokens.count)
-            elif key.suite in ABOUT_PASSAGES:
+            if key.suite in ABOUT_PASSAGES:
                 item = self._corpus.item(key.suite, key.index, key.length, settings.seed)
             else:
                 suite, seed = SUITES[key.suite], settings.seed
@@ -197,8 +185,7 @@ class Runner:
         except DoesNotFit as error:
             self._skipped[key.suite, key.length, str(error)] += 1
             return None
-        answer = item.answer if item.forced is None else item.forced
-        if self._context and item.tokens + self._tokens.count(answer) >= self._context:
+        if self._context and item.tokens + self._tokens.count(item.answer) >= self._context:
             reason = f"with its answer it is longer than this model's {self._context:,} tokens"
             self._skipped[key.suite, key.length, reason] += 1
             return None
@@ -211,8 +198,8 @@ class Runner:
             groups.setdefault((suite, length), []).append((reason, times))
         for (suite, length), reasons in groups.items():
             times = sum(number for _, number in reasons)
-            n = len(self._settings.files) if suite == PERPLEXITY else self._settings.n
-            yield f"{suite} at {length:,} tokens: {times} of {n} items skipped, {reasons[0][0]}."
+            items = f"{times} of {self._settings.n} items"
+            yield f"{suite} at {length:,} tokens: {items} skipped, {reasons[0][0]}."
 
     # ------------------------------------------------------------------------------ one run
 
@@ -220,8 +207,9 @@ class Runner:
         """Runs the item's turns; None when it was cancelled."""
         if item.suite in ONLY_PASSAGES:
             return self._find_passage(item, config)
-        if item.passages:
-            return self._measure_real(item, config)
+        if item.passages:  # what the draft scored once serves all keeps: times are not compared
+            record, _ = self._run_turn(item, config, item.messages)
+            return None if record is None else replace(record, ttft=0.0)
         if item.chat is None:
             return self._run_turn(item, config, item.messages)[0]
         if all(chat != item.chat for chat, _ in self._chats):
@@ -257,17 +245,6 @@ class Runner:
             read_fraction=round(event.selected_tokens / event.prompt_tokens, 6),
             passage=share_selected(event, item),
         )
-
-    def _measure_real(self, item: Item, config: ReadConfig) -> Record | None:
-        """The model's answer, and the likelihood of the right one. Times are not compared: what the
-        draft scored once serves all keeps."""
-        record, finished = self._run_turn(item, config, item.messages)
-        if record is None or finished is None:
-            return record
-        right, _ = self._run_turn(replace(item, forced=item.answer), config, item.messages)
-        if right is None:
-            return None
-        return replace(record, ttft=0.0, loss=right.loss, failed=right.failed)
 
     def _run_turn(
         self, item: Item, config: ReadConfig, messages: tuple[Message, ...]
@@ -321,7 +298,8 @@ class Runner:
 
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(max_tokens=self._max_tokens(item), seed=zlib.crc32(item.id.encode()))
-        tuning = self._tunings.get(config.scoring, TUNING)
+        scoring, tuning = self._ways.get(config.scoring, (Scoring.BOTH, TUNING))
+        self._switch.scoring = scoring
         conversation = None if item.chat is None else f"{item.chat}/{config}"
         return Ask(
             messages,
@@ -329,7 +307,6 @@ class Runner:
             config.keep,
             sampling,
             tuning,
-            item.forced,
             item.id if item.passages else conversation,
             read_again=bool(item.passages),
         )

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Scoring, Tuning
+from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Tuning
 from app.protocol.prompt import Document
 from benchmarks.quality.results_log import DENSE, ReadConfig
-from benchmarks.quality.suites import ONLY_PASSAGES, PERPLEXITY
+from benchmarks.quality.suites import ONLY_PASSAGES
 
-TUNING = Tuning(Scoring.BOTH, dense_below=0)
+if TYPE_CHECKING:
+    from app.engine.model.loader import ModelPair
+    from app.engine.scorers.scorer import Scorer
+
+TUNING = Tuning(dense_below=0)
 """The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
-PUBLISHED = replace(TUNING, scoring=Scoring.LOOKAHEAD, neighbours=0.0)
-"""As SpecPrefill has it (arXiv 2502.02789)."""
+
+
+class Scoring(StrEnum):
+    """Where importance comes from."""
+
+    BOTH = "both"
+    """The draft's attention while it reads the question, and while it writes."""
+    JOINED = "joined"
+    """That, and what the built-in draft finds."""
+    RANDOM = "random"
+    """Random chunks: a floor."""
+    LEXICAL = "lexical"
+    """Chunks that share tokens with the question, by BM25: a floor."""
+    EMBEDDING = "embedding"
+    """Chunks with words like the question's, by the target's input embeddings."""
+    BUILT_IN = "builtin"
+    """The built-in draft."""
+
+    @property
+    def needs_draft(self) -> bool:
+        return self in (Scoring.BOTH, Scoring.JOINED)
+
+
+@dataclass(slots=True)
+class ScoringSwitch:
+    """An engine's `choose_scorer`: uses this `scoring` for the turns that are asked next."""
+
+    scoring: Scoring = Scoring.BOTH
+
+    def __call__(self, pair: ModelPair, tokens: int) -> Scorer:
+        from benchmarks.quality.scorers import scorer_of
+
+        return scorer_of(self.scoring, pair)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The configurations to measure: every scoring with each of `tunings`, which hold everything
-    else, and the published one if `published`. `files` are for the suites that ask about files."""
+    """The configurations to measure: every scoring with each of `tunings`. `files` are for the
+    suites that ask about files."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -30,38 +67,35 @@ class Settings:
     auto: bool = False
     tunings: tuple[Tuning, ...] = (TUNING,)
     files: tuple[Document, ...] = ()
-    published: bool = False
     sparse_only: bool = False
 
     def configs(self, suite: str) -> tuple[ReadConfig, ...]:
         """How each item of a suite is read: dense first, if the others are compared with it. At a
         fixed keep `keep_above` changes nothing."""
         sparse = [
-            ReadConfig(Mode.SPARSE, keep, tuning_name(tuning if keep == AUTO_KEEP else fixed))
-            for tuning in self._tunings
+            ReadConfig(Mode.SPARSE, keep, way_name(scoring, tuning if keep == AUTO_KEEP else fixed))
+            for scoring in self.scorings
+            for tuning in self.tunings
             for fixed in [replace(tuning, keep_above=TUNING.keep_above)]
             for keep in self.keeps
         ]
         sparse = list(dict.fromkeys(sparse))
-        if self.auto and suite not in {PERPLEXITY, *ONLY_PASSAGES}:
-            sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, tuning_name(TUNING)))
+        if self.auto and suite not in ONLY_PASSAGES:
+            name = way_name(Scoring.BOTH, TUNING)
+            sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, name))
         alone = self.sparse_only or suite in ONLY_PASSAGES
         return tuple(sparse) if alone else (DENSE, *sparse)
 
     @property
-    def tunings_by_name(self) -> dict[str, Tuning]:
-        """By the names of `configs`."""
-        fixed = [replace(tuning, keep_above=TUNING.keep_above) for tuning in self._tunings]
-        return {tuning_name(tuning): tuning for tuning in (*self._tunings, *fixed)}
-
-    @property
-    def _tunings(self) -> list[Tuning]:
-        every = [replace(t, scoring=s) for s in self.scorings for t in self.tunings]
-        return [*every, PUBLISHED] if self.published else every
+    def ways(self) -> dict[str, tuple[Scoring, Tuning]]:
+        """Scorings and tunings by the names of `configs`."""
+        fixed = [replace(tuning, keep_above=TUNING.keep_above) for tuning in self.tunings]
+        tunings = [*self.tunings, *fixed]
+        return {way_name(s, t): (s, t) for s in self.scorings for t in tunings}
 
 
-def tuning_name(tuning: Tuning) -> str:
-    """The scoring, and what differs from the defaults: `both`, `both pool=7`."""
-    others = [f.name for f in fields(Tuning) if f.name != "scoring"]
-    differing = [n for n in others if getattr(tuning, n) != getattr(TUNING, n)]
-    return " ".join([str(tuning.scoring), *(f"{n}={getattr(tuning, n)}" for n in differing)])
+def way_name(scoring: Scoring, tuning: Tuning) -> str:
+    """The scoring, and what differs from the defaults: `both`, `both chunk=16`."""
+    names = [field.name for field in fields(Tuning)]
+    differing = [n for n in names if getattr(tuning, n) != getattr(TUNING, n)]
+    return " ".join([scoring, *(f"{n}={getattr(tuning, n)}" for n in differing)])

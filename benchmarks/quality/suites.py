@@ -22,7 +22,7 @@ TOLERANCE = 0.02
 """The relative error of a document's length from which on it is made again."""
 TRIES = 8
 DOCUMENT = "document.txt"
-PERPLEXITY, RECALL, HOPS, HOPS_IN_FILES = "perplexity", "recall", "hops", "hops-in-files"
+RECALL, HOPS, HOPS_IN_FILES = "recall", "hops", "hops-in-files"
 REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
 SEVERAL = "several"
@@ -41,11 +41,8 @@ ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT})
 """Suites that look for the answer's passage among what is selected, and have no answer written."""
 ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ONLY_PASSAGES})
 """Suites that ask about known passages of known files."""
-NEED_FILES = frozenset({PERPLEXITY, HOPS_IN_FILES, *ABOUT_PASSAGES})
+NEED_FILES = frozenset({HOPS_IN_FILES, *ABOUT_PASSAGES})
 """Suites that read files."""
-FORCED_TOKENS = 256
-"""How much of a file is measured after what was read of it."""
-CONTINUE = "Continue the document where it ends."
 
 
 class DoesNotFit(ValueError):
@@ -97,9 +94,8 @@ class Suite:
 
 @dataclass(frozen=True)
 class Item:
-    """One question about one document. `tokens` is about what its prompt takes; `forced` is the
-    text to be measured instead of an answer; `passages` are the document's characters that hold the
-    answer, where they are known: of such items the likelihood of `answer` is measured, too."""
+    """One question about one document. `tokens` is about what its prompt takes; `passages` are the
+    document's characters that hold the answer, where they are known."""
 
     id: str
     suite: str
@@ -112,7 +108,6 @@ class Item:
     check: Check
     tokens: int
     before: tuple[tuple[str, str], ...] = ()
-    forced: str | None = None
     chat: str | None = None
     """The conversation that this is a turn of; its earlier answers are then the model's."""
     passages: tuple[tuple[int, int], ...] = ()
@@ -131,7 +126,7 @@ class Item:
     def digest(self) -> str:
         """Of the engine's input and of what the answer is judged by, 12 hexadecimal digits. Stored
         with results, so the representation of messages must not change."""
-        parts = (self.messages, self.forced, self.answer, self.expected, self.check)
+        parts = (self.messages, self.answer, self.expected, self.check)
         return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
 
@@ -200,7 +195,6 @@ _SUITES = (
     Suite(PASSAGE, (), None),
     Suite(PASSAGE + REWORDED, (), None),
     *(Suite(name, (), None) for name in HELD_OUT),
-    Suite(PERPLEXITY, (), None),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
 DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOPS})
@@ -304,30 +298,3 @@ def _record_list(task: Task, number: int, rng: Random, keys: Keys) -> str:
     for unit in task.units:
         records.insert(rng.randint(0, len(records)), unit)
     return filler.prefix + filler.join.join(records) + filler.suffix
-
-
-def continuation(
-    document: Document, length: int, offsets: Sequence[tuple[int, int]], count: TokenCount
-) -> Item:
-    """The perplexity suite's item: a file's beginning, so that the prompt has about `length`
-    tokens, and the FORCED_TOKENS after it. `offsets` are the characters of each of the file's
-    tokens. Raises DoesNotFit."""
-    read = length - RESERVED - count(CONTINUE)
-    last = read + FORCED_TOKENS
-    if last > len(offsets):
-        raise DoesNotFit(f"it has {len(offsets):,} tokens, and {last:,} are needed")
-    border, end = offsets[read][0], offsets[last - 1][1]
-    text = hashlib.sha256(document.text.encode("utf-8", "replace")).hexdigest()[:12]
-    return Item(
-        f"{PERPLEXITY}/{length}/{text}",
-        PERPLEXITY,
-        document.name,
-        length,
-        Document(document.name, document.text[:border]),
-        CONTINUE,
-        "",
-        (),
-        Check.HOLDS_ALL,
-        length,
-        forced=document.text[border:end],
-    )

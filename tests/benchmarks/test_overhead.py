@@ -31,10 +31,9 @@ def test_the_figures_are_ratios_of_one_run() -> None:
         assert 0.2 * row["tokens"] < row["selected"] < 0.7 * row["tokens"]
         phases = ("wait", "tokenise", "score", "lookahead", "select", "prefill", "decode")
         assert sum(run[phase] for phase in phases) == pytest.approx(run["sparse"], abs=0.01)
-        assert min(run["plain_draft"], run["plain_target"], run["halfway"]) > 0
-        for name, ours in (("ratio", "sparse"), ("ratio_halfway", "halfway")):
-            both = run["plain_draft"] + run["plain_target"]
-            assert run[name] == pytest.approx(both / run[ours])
+        assert min(run["plain_draft"], run["plain_target"]) > 0
+        both = run["plain_draft"] + run["plain_target"]
+        assert run["ratio"] == pytest.approx(both / run["sparse"])
     (run,) = few.runs
     assert run["speedup"] == pytest.approx(run["dense"] / run["sparse"])
     assert run["engine"] == pytest.approx(run["plain_dense"] / run["dense"])
@@ -46,7 +45,7 @@ def test_the_figures_are_ratios_of_one_run() -> None:
 @pytest.mark.usefixtures("small", "no_prompts")
 def test_the_table_names_the_machine_and_every_figure() -> None:
     text = printed(overhead.BENCH, Options(1, (128,)))
-    for part in ("cores", "mlx ", "mlx-lm: ", "specchat: ", "halfway", "overhead", "speedup"):
+    for part in ("cores", "mlx ", "mlx-lm: ", "specchat: ", "overhead", "speedup"):
         assert part in text
     assert "building a prompt of 301 tokens" in text
     assert "selecting from 131,072 tokens" in text

@@ -12,6 +12,7 @@ from app.engine.backend.device import Backend
 from app.engine.backend.memory_probes import MemoryProbe
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import Connect
+from app.engine.scorers.choice import ChooseScorer
 from app.protocol.commands import Ask, Close, Command, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import Closed, Event, Failed, Finished, Loaded
@@ -56,8 +57,15 @@ class Driver:
         probe: MemoryProbe | None = None,
         backend: Backend | None = None,
         connect: Connect | None = None,
+        choose_scorer: ChooseScorer | None = None,
     ) -> None:
-        self.engine = MlxEngine(step, probe or ScriptedProbe(), backend=backend, connect=connect)
+        self.engine = MlxEngine(
+            step,
+            probe or ScriptedProbe(),
+            backend=backend,
+            connect=connect,
+            choose_scorer=choose_scorer,
+        )
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self.turn: AskedTurn | None = None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from app.engine.sharded.model import Operation, ShardsLost
+from app.engine.model.loader import LoadedModel, ShardsLost
+from app.engine.sharded.model import Operation, Shards
 from app.engine.sharded.runner import ShardRunner, load_shard
+from app.engine.sharded.target import ShardedTarget
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
 
@@ -64,6 +67,12 @@ class LocalShards:
 
     def close(self) -> None:
         self.closed = True
+
+
+def spread_over(shards: Shards, model: LoadedModel) -> ShardedTarget:
+    """The same target, whose caches are on these shards."""
+    values = {each.name: getattr(model, each.name) for each in fields(LoadedModel) if each.init}
+    return ShardedTarget(**values, shards=shards)
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> LocalShards:

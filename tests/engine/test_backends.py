@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from app.engine.backend.device import CPU, GPU, Backend
-from app.engine.scorers import attention_scores
+from app.engine.scorers import attention
 from app.protocol.events import FellBackToDense, Finished, Selected
 from app.protocol.stats import Reading
 from tests.engine.driver import Driver, question
@@ -35,7 +35,7 @@ def test_a_turn_answers_the_same_on_either_backend(folders: dict[str, Path]) -> 
 def test_non_finite_scores_fall_back_to_dense_with_a_reason(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_scores, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
+    monkeypatch.setattr(attention, "_numpy_softmax", lambda scores, sinks: scores * mx.nan)
     finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBackToDense)
     assert "not finite" in fell_back.reason.data["error"]

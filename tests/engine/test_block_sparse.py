@@ -16,9 +16,9 @@ from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.prefill import StepSize, make_stock_cache
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.sizes import Transient
-from app.engine.scorers.draft_scoring import score
+from app.engine.scorers.attention import score_by_attention
 from app.models.embedded import draft_path
-from app.protocol.options import Blocks, Tuning
+from app.protocol.options import Blocks
 from tests.tiny import VOCABULARY, build
 
 mlx_patches.install()
@@ -167,8 +167,8 @@ def test_half_precision_stays_what_it_is() -> None:
     assert np.corrcoef(rough.ravel(), exact.ravel())[0, 1] > 0.99
 
 
-def _importance(model: Any, ids: NDArray[np.int32], step: int, tuning: Tuning) -> Array:
-    return score(
+def _importance(model: Any, ids: NDArray[np.int32], step: int, sparse_from: int, top: int) -> Array:
+    return score_by_attention(
         model,
         PrefixCache(partial(make_stock_cache, model)),
         ids,
@@ -177,7 +177,8 @@ def _importance(model: Any, ids: NDArray[np.int32], step: int, tuning: Tuning) -
         StepSize(step),
         lambda done: None,
         lambda observations, expected: None,
-        tuning,
+        blocks=Blocks(top=top),
+        blocks_from=sparse_from,
     )
 
 
@@ -185,10 +186,7 @@ def _importance(model: Any, ids: NDArray[np.int32], step: int, tuning: Tuning) -
 def test_a_prompt_below_the_length_is_read_as_before(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(3).integers(0, VOCABULARY, 900).astype(np.int32)
-    never, later, now = (
-        _importance(model, ids, 128, Tuning(sparse_draft_from=n, sparse_draft_top=0))
-        for n in (10**9, 901, 900)
-    )
+    never, later, now = (_importance(model, ids, 128, n, top=0) for n in (10**9, 901, 900))
     np.testing.assert_array_equal(never, later)
     if name != "gpt_oss":  # its attention has sinks
         assert not np.array_equal(never, now)
@@ -200,8 +198,7 @@ def test_the_embedded_draft_finds_the_same_chunks() -> None:
     ids = np.random.default_rng(3).integers(3, 6000, 2000).astype(np.int32)
     ids[700:708] = ids[-30:-22]  # what is repeated in the question is what matters
     dense, sparse, other_steps = (
-        _importance(model, ids, step, Tuning(sparse_draft_from=n, sparse_draft_top=2))
-        for n, step in ((10**9, 256), (0, 256), (0, 512))
+        _importance(model, ids, step, n, top=2) for n, step in ((10**9, 256), (0, 256), (0, 512))
     )
     assert np.corrcoef(dense, sparse)[0, 1] > 0.99
     np.testing.assert_allclose(sparse, other_steps, rtol=1e-3, atol=1e-6)

@@ -18,9 +18,8 @@ from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
 from app.engine.memory.conversation_cache import ScoredPrompt
 from app.engine.model.loader import CacheMaker
-from app.engine.scorers import draft_scoring
-from app.engine.scorers.attention_scores import AttentionObserver
-from app.engine.turn import prompt_reader
+from app.engine.scorers import attention
+from app.engine.scorers.attention import AttentionObserver
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import EngineWarning, FellBackToDense, Finished
 from app.protocol.options import BackgroundPolicy as HealWhen
@@ -125,12 +124,12 @@ def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable
 def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     error = ValueError("broken on purpose")
     if step == "the draft reads":  # the caches have its second step, the record has not
-        fill = nth_call(prefix_cache.prefill.__globals__["prefill_step"], 2, error)
-        monkeypatch.setitem(prefix_cache.prefill.__globals__, "prefill_step", fill)
+        fill = nth_call(prefix_cache.prefill_step, 2, error)
+        monkeypatch.setattr(prefix_cache, "prefill_step", fill)
     elif step == "the draft observes the question":
-        monkeypatch.setattr(draft_scoring, "_forward", nth_call(draft_scoring._forward, 1, error))
+        monkeypatch.setattr(attention, "_forward", nth_call(attention._forward, 1, error))
     elif step == "the draft looks ahead":
-        monkeypatch.setattr(draft_scoring, "_forward", nth_call(draft_scoring._forward, 3, error))
+        monkeypatch.setattr(attention, "_forward", nth_call(attention._forward, 3, error))
     elif step == "half a layer is observed":
         monkeypatch.setattr(
             AttentionObserver, "_start_block", nth_call(AttentionObserver._start_block, 2, error)
@@ -162,14 +161,14 @@ STEPS = (
 def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The importance of each turn that scores."""
     found: list[Any] = []
-    score = prompt_reader.score
+    score = attention.score_by_attention
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
         importance = score(*args, **kwargs)
         found.append(importance)
         return importance
 
-    monkeypatch.setattr(prompt_reader, "score", recorded)
+    monkeypatch.setattr(attention, "score_by_attention", recorded)
     loaded.engine.send(CachePolicy(HealWhen.OFF))
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.engine import engine
-from app.engine.scorers.draft_scoring import ScoringError
+from app.engine.scorers.scorer import ScoringError
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -113,7 +113,7 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     def fails(*arguments: object) -> object:
         raise ScoringError("its attention cannot be observed")
 
-    monkeypatch.setattr("app.engine.turn.prompt_reader.score", fails)
+    monkeypatch.setattr("app.engine.scorers.attention.score_by_attention", fails)
     finished = loaded.answer(second(question, answer, 2, "And that of gate 40?"))
     assert finished.text or finished.generated_ids
     assert finished.statistics is not None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mlx_lm.utils import load_tokenizer
 
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import PromptBuilder
 from app.engine.model.token_stream import TokenStream
 from app.engine.turn.decode import Decoder
@@ -236,7 +237,7 @@ def test_an_answer_continues_in_the_middle_of_its_thinking(
         events: list[Token] = []
         decoder = Decoder(1, thinker, Sampling(), events.append)
         prompt = np.array([1, *prefix], np.int32)
-        decoder.run(None, [], prompt, 99, lambda: None, len(prefix))
+        decoder.run(None, PrefixCache(list), prompt, 99, lambda: None, len(prefix))
         return "".join(e.thinking for e in events), "".join(e.text for e in events), decoder
 
     thought, text, _ = written(ids[:cut], [])

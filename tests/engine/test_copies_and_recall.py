@@ -64,7 +64,7 @@ def answer(
     decoder = Decoder(1, texts, sampling, lambda event: None)
     ended = decoder.run(
         target.model,
-        prefix.cache,
+        prefix,
         ids,
         sampling.max_tokens,
         lambda: None,

@@ -16,7 +16,7 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine.pair_loader import load_pair
-from app.engine.turn import prompt_reader
+from app.engine.scorers import attention
 from app.engine.turn.cost_store import first_costs
 from app.engine.turn.quotation import NOTHING_FOUND
 from app.protocol.events import Finished, Selected
@@ -194,7 +194,7 @@ def test_a_broken_scorer_finds_nothing(
     def at_random(model: Any, prefix: Any, ids: Any, *_: Any, **__: Any) -> Any:
         return np.random.default_rng(0).random(len(ids)).astype(np.float32)
 
-    monkeypatch.setattr(prompt_reader, "score", at_random)
+    monkeypatch.setattr(attention, "score_by_attention", at_random)
     question = Question(QUESTION, (licence,), Mode.SPARSE, 0.05)
     finished, statistics, _ = _answer(writer, question)
     assert statistics.fallback is None

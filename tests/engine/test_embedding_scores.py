@@ -15,7 +15,7 @@ from app.engine.model.embeddings import (
     NoEmbeddings,
     widest_directions,
 )
-from app.engine.scorers.embedding_scores import embedding_scores
+from app.engine.scorers.built_in import embedding_scores
 from tests import tiny
 
 ROWS, WIDTH, CHUNK = 12_000, 64, 32

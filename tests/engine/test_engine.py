@@ -21,8 +21,9 @@ from app.engine.cache import prefill, prefix_cache
 from app.engine.engine import MlxEngine
 from app.engine.model import loader
 from app.engine.model.findings import Speed
-from app.engine.scorers import draft_scoring
-from app.engine.turn import prompt_reader, turn
+from app.engine.scorers import attention
+from app.engine.scorers.scorer import ScoringError
+from app.engine.turn import turn
 from app.protocol import cost_model
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
@@ -470,9 +471,9 @@ def test_a_failing_draft_falls_back_and_says_so(
     full = loaded.answer(question(Mode.FULL))
 
     def broken(*_: Any, **__: Any) -> Any:
-        raise draft_scoring.ScoringError("its attention cannot be observed")
+        raise ScoringError("its attention cannot be observed")
 
-    monkeypatch.setattr(prompt_reader, "score", broken)
+    monkeypatch.setattr(attention, "score_by_attention", broken)
     finished = loaded.answer(question())
     (fell_back,) = loaded.of(FellBackToDense)
     assert fell_back.reason.code is ReasonCode.SPARSE_FAILED
@@ -650,9 +651,9 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
 ) -> None:
     def slow(*_: Any, **__: Any) -> Any:
         time.sleep(0.5)
-        raise draft_scoring.ScoringError("broken on purpose")
+        raise ScoringError("broken on purpose")
 
-    monkeypatch.setattr(prompt_reader, "score", slow)
+    monkeypatch.setattr(attention, "score_by_attention", slow)
     finished = loaded.answer(question())
     assert finished.statistics
     phases = {part.phase: part.seconds for part in finished.statistics.phases}

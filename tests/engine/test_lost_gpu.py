@@ -16,7 +16,7 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.model import loader
 from app.engine.model.draft_proposals import DraftProposals
 from app.engine.model.loader import LoadError
-from app.engine.scorers import attention_scores
+from app.engine.scorers import attention
 from app.engine.turn import decode
 from app.engine.turn.failures import to_failed
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
@@ -97,7 +97,7 @@ def test_running_out_of_memory_is_not_taken_for_a_lost_gpu(error: BaseException)
 
 POINTS = {
     "the draft reads": (prefix_cache, "prefill"),
-    "the draft observes": (attention_scores, "_mask_scores"),
+    "the draft observes": (attention, "_mask_scores"),
     "the draft proposes": (DraftProposals, "_write"),
     "the target decodes": (decode.Decoder, "run"),
 }

@@ -20,7 +20,7 @@ from app.engine.cache.snapshot_manifest import MANIFEST, SnapshotError
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model import loader, sparse_probe
 from app.engine.model.loader import LoadError
-from app.engine.scorers import attention_scores
+from app.engine.scorers import attention
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.events import (
     Failed,
@@ -126,7 +126,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
         original(model, cache, ids, positions, *rest)
 
     if where == "the draft observes":
-        monkeypatch.setattr(attention_scores, "_mask_scores", exhausted)
+        monkeypatch.setattr(attention, "_mask_scores", exhausted)
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(prefix_cache, "prefill", prefill)

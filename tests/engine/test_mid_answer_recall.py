@@ -24,7 +24,7 @@ from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Planned, Selected
-from app.protocol.options import Mode, Sampling, Scoring, Tuning
+from app.protocol.options import Mode, Sampling, Tuning
 from benchmarks.quality.suites import SUITES, make
 from tests.engine.oracle import BACKENDS, difference
 from tests.engine.test_kv_quantisation import wide as wide
@@ -253,7 +253,7 @@ def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, s
         return len(tokenizer.encode(text, add_special_tokens=False))
 
     item = make(SUITES["track"], 5, 1400, 5, count)
-    tuning, sampling = Tuning(Scoring.BOTH, **options), Sampling(max_tokens=48)
+    tuning, sampling = Tuning(**options), Sampling(max_tokens=48)
     name = f"chain {options}"
     ask = Ask(item.messages, Mode.SPARSE, 0.2, sampling, tuning, conversation=name)
     events: list[Event] = list(session.run(ask))

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
 from app.engine.model.token_stream import TokenStream
@@ -415,7 +416,7 @@ def test_reasoning_is_no_part_of_the_answer_and_does_not_come_back(
     monkeypatch.setattr(TokenStream, "tokens", lambda *_: (token for token in ids))
     events: list[Token] = []
     decoder = Decoder(1, tokenizer, Sampling(), events.append)
-    decoder.run(None, [], np.array([1], np.int32), 999, lambda: None)
+    decoder.run(None, PrefixCache(list), np.array([1], np.int32), 999, lambda: None)
     assert "".join(event.thinking for event in events) == thought
     assert "".join(event.text for event in events) == decoder.text == said
     for thinking in ("", thought):

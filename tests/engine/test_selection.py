@@ -193,14 +193,13 @@ def _recalled(
     keep: float,
     share: float,
     new: int = 0,
-    recall: bool = True,
 ) -> set[int]:
     """Which chunks are selected in addition to cached ones; the last `new` ones are new."""
     chunks = len(importance) // CHUNK
     read = np.zeros((chunks - new) * CHUNK, bool)
     for chunk in read_chunks:
         read[chunk * CHUNK : (chunk + 1) * CHUNK] = True
-    tuning = Tuning(neighbours=0.0, recall=recall, recall_share=share)
+    tuning = Tuning(neighbours=0.0, recall_share=share)
     pinned = np.zeros(len(importance), bool)
     positions = select(importance, pinned, keep, tuning, cached=read).positions
     return {int(p) // CHUNK for p in positions} - read_chunks
@@ -231,7 +230,6 @@ def test_a_turn_after_one_that_read_less_than_keep_may_read_the_rest_of_it() -> 
 def test_nothing_is_recalled_without_a_share_once_keep_is_cached() -> None:
     assert _recalled(_rising(20), {0, 1, 2, 3}, 0.2, 0.0) == set()
     assert _recalled(_rising(20), set(range(20)), 0.2, 1.0) == set()
-    assert _recalled(_rising(20), {0}, 0.2, 1.0, new=10, recall=False) == {18, 19}
 
 
 def test_what_is_new_has_all_of_keep_for_itself() -> None:

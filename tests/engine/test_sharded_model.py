@@ -14,7 +14,7 @@ import pytest
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.growth import capacity, reserve_capacity
+from app.engine.cache.growth import capacity
 from app.engine.cache.prefill import StepSize, make_positioned_cache
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.snapshot_folder import (
@@ -26,6 +26,7 @@ from app.engine.cache.snapshot_folder import (
 from app.engine.model.loader import LoadError
 from app.engine.progress import Cancelled
 from app.engine.sharded.model import ShardedModel, ShardedPrefixCache
+from app.engine.sharded.target import ShardedTarget
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
@@ -34,7 +35,7 @@ from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
 from tests.engine import local_shards
 from tests.engine.driver import Driver, question
-from tests.engine.local_shards import LocalShards
+from tests.engine.local_shards import LocalShards, spread_over
 from tests.engine.test_prefix_sharing import Pool, few, operate
 
 mlx_patches.install()
@@ -49,7 +50,8 @@ class SpreadPool(Pool):
         super().__init__(model, seed, folder)
 
     def open(self) -> None:
-        self.pair.target.shards = self.shards
+        if not isinstance(self.pair.target, ShardedTarget):
+            self.pair = replace(self.pair, target=spread_over(self.shards, self.pair.target))
         super().open()
 
     def on_rank(self, prefix: PrefixCache) -> PrefixCache:
@@ -188,7 +190,7 @@ def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None
         if steps == fails:
             raise Cancelled
 
-    with suppress(Cancelled), reserve_capacity(prefix.cache, len(ids)):
+    with suppress(Cancelled), prefix.reserved(len(ids)):
         prefix.prefill_at(spread, ids, np.arange(2000, dtype=np.int32), StepSize(64), on_step)
     layer = shards.runner._caches[prefix.ranks.number].cache[0]
     assert capacity(layer.inner) == (2048 if fails is None else 128)

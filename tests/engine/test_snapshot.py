@@ -390,28 +390,6 @@ def test_one_that_never_was_complete_is_none(
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
-def test_the_drafts_number_of_layers_is_saved(tmp_path: Path) -> None:
-    """Or the empty caches of the layers that it did not run would be used."""
-    loaded_model = pair(build("llama")).target
-    models = ModelPair(loaded_model, loaded_model, None, None)  # type: ignore[arg-type]
-    conversation_cache = ConversationCache(models)
-    assert conversation_cache.draft is not None
-    conversation_cache.draft.use_layers(1)
-    ids = np.arange(20, dtype=np.int32)
-    conversation_cache.draft.prefill_at(
-        loaded_model.model, ids, ids, StepSize(8), lambda done: None
-    )
-    snapshots = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
-    list(snapshots.save("c", conversation_cache))
-    loaded = snapshots.load("c", lambda: ConversationCache(models))
-    assert loaded is not None
-    assert loaded.draft is not None
-    assert loaded.draft.num_layers == 1
-    assert loaded.draft.common_prefix_len(ids) == 20
-    loaded.draft.rewind(5)
-    assert [c.offset for c in loaded.draft.cache] == [5, 0, 0]
-
-
 def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: ModelPair) -> None:
     free = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     save(free, chat, "a")

@@ -12,7 +12,7 @@ import pytest
 from app.engine.model.speculation import DRAFTED, Choice, Gate
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, PhaseProgress, Token
-from app.protocol.options import Sampling, Scoring, Tuning
+from app.protocol.options import Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.stats import FinishReason, Phase
 from tests import tiny
@@ -51,7 +51,6 @@ def ask(turn: int, keep: float, speculate: bool, *earlier: tuple[Ask, Finished])
         first,
         messages=messages,
         sampling=Sampling(max_tokens=WRITTEN, speculate=speculate),
-        tuning=Tuning(Scoring.BOTH),
         conversation="gates",
     )
 

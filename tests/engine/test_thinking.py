@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from app.engine.cache.caches import flatten
 from app.engine.cache.prefill import StepSize, make_stock_cache, prefill
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import PromptBuilder
 from app.engine.turn.decode import Decoder
 from app.protocol.events import Token
@@ -73,8 +74,12 @@ class Run:
             return FinishReason.CANCELLED if len(self.decoder.ids) >= stop_after else None
 
         self.reason = self.decoder.run(
-            self.model, self.cache, self.prompt, sampling.max_tokens, stop
+            self.model, self.prefix, self.prompt, sampling.max_tokens, stop
         )
+
+    @property
+    def prefix(self) -> PrefixCache:
+        return PrefixCache(lambda: self.cache)
 
     def _read(self, ids: NDArray[np.int32]) -> None:
         places = np.arange(len(ids), dtype=np.int32)
@@ -113,7 +118,7 @@ def test_thinking_ends_after_its_budget_and_the_answer_goes_on(thinker: Any) -> 
     continued._read(continued.prompt[:-1])
     decoder = Decoder(1, thinker, Sampling(max_tokens=length), lambda event: None)
     rest = length - budget - len(closing)
-    decoder.run(run.model, continued.cache, continued.prompt, rest, lambda: None)
+    decoder.run(run.model, continued.prefix, continued.prompt, rest, lambda: None)
     assert ids[budget + len(closing) :] == decoder.ids
 
 

@@ -80,9 +80,14 @@ def quantised_cache(model: Any, ids: NDArray[np.int32]) -> Cache:
     return cache
 
 
+def holding(cache: Cache) -> PrefixCache:
+    return PrefixCache(lambda: cache)
+
+
 def stream(model: Any, cache: Cache, text: NDArray[np.int32] | None, **named: Any) -> TokenStream:
     """One that proposes from a text."""
-    return TokenStream(model, cache, Always(), None if text is None else CopyIndex(text), **named)
+    index = None if text is None else CopyIndex(text)
+    return TokenStream(model, holding(cache), Always(), index, **named)
 
 
 def write(source: TokenStream, ids: NDArray[np.int32], count: int = WRITTEN) -> list[int]:
@@ -271,7 +276,7 @@ def drawn(count: int, temperature: float = 1.0) -> NDArray[np.int64]:
     for seed in range(count // 500):
         cache = [PositionedCache()]
         sampler = make_sampler(temperature)
-        source = TokenStream(Coin(), cache, Always(), CopyIndex(ids), sampler, seed=seed)
+        source = TokenStream(Coin(), holding(cache), Always(), CopyIndex(ids), sampler, seed=seed)
         found += np.bincount(write(source, ids, 500), minlength=4)
         assert source.proposed > 300
     return found
@@ -321,7 +326,12 @@ def decoded(
         if likely is not None:
             patch.setattr("app.engine.turn.decode.CopyIndex", lambda _: CopyIndex(nearly(likely)))
         ended = decoder.run(
-            model, cache, ids, sampling.max_tokens, lambda: stop(decoder), gate=Always()
+            model,
+            holding(cache),
+            ids,
+            sampling.max_tokens,
+            lambda: stop(decoder),
+            gate=Always(),
         )
     return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
 
@@ -393,7 +403,8 @@ def test_what_a_draft_writes_changes_nothing(
     assert DraftProposals.possible(prefix, ids)
     assert not DraftProposals.possible(prefix, ids[:-1])
     proposals = DraftProposals(pair(draft).target, prefix, ids, 0)
-    source = TokenStream(model, stock_cache(model, ids), Drafting(), draft=proposals)
+    target = holding(stock_cache(model, ids))
+    source = TokenStream(model, target, Drafting(), draft=proposals)
     tokens = source.tokens(int(ids[-1]), WRITTEN)
     assert [next(tokens) for _ in range(stop_after)] == plain[:stop_after]
     tokens.close()
@@ -430,7 +441,8 @@ def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
     draft = pair(model).target
     draft.model = fails_later
     proposals = DraftProposals(draft, prefix, ids, 0)
-    source = TokenStream(model, stock_cache(model, ids), Drafting(), draft=proposals)
+    target = holding(stock_cache(model, ids))
+    source = TokenStream(model, target, Drafting(), draft=proposals)
     assert write(source, ids) == plain
     assert source.accepted == 3
     proposals.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import mlx.core as mx
 import numpy as np
@@ -31,7 +32,8 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import TurnClock
+from app.engine.progress import Part, TurnClock
+from app.engine.scorers.scorer import Importance, ScoringContext
 from app.engine.sharded.model import Shards
 from app.engine.turn.prompt_reader import PromptReader
 from app.protocol.commands import Ask
@@ -40,6 +42,7 @@ from app.protocol.events import ModelInfo
 from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
+from tests.engine.local_shards import spread_over
 from tests.engine.oracle import BACKENDS, difference
 from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 
@@ -94,6 +97,20 @@ def pair(
     return ModelPair(loaded, None, None, None)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True)
+class Needed:
+    """A scorer that finds these chunks important."""
+
+    chunks: tuple[int, ...]
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        importance = np.zeros(len(prompt.ids), np.float32)
+        for chunk in self.chunks:
+            importance[chunk_positions(chunk)] = 1
+        return importance
+
+
 class Chat:
     """Two turns on one `ConversationCache`; `needed` chunks of the document are important."""
 
@@ -105,7 +122,8 @@ class Chat:
         shards: Shards | None = None,
     ) -> None:
         self.models = pair(model, backend, quantisation)
-        self.models.target.shards = shards
+        if shards is not None:
+            self.models = replace(self.models, target=spread_over(shards, self.models.target))
         self.model = model
         self.conversation = ConversationCache(self.models)
         self.reader: PromptReader | None = None
@@ -118,7 +136,7 @@ class Chat:
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
-        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall=keep > 0, recall_share=1.0)
+        tuning = Tuning(chunk=CHUNK, neighbours=0.0, recall_share=float(keep > 0))
         keep = AUTO_KEEP if self.auto_keep else keep or 1e-9  # 0 is AUTO_KEEP
         mode = Mode.FULL if needed is None else Mode.SPARSE
         ask = Ask((Message(Role.USER, ""),), mode, keep, tuning=tuning)
@@ -129,11 +147,7 @@ class Chat:
             self.reader.read_dense(prompt)
         else:
             assert self.conversation.drop_damaged() is None
-            importance = np.zeros(len(prompt.ids), np.float32)
-            for chunk in needed:
-                importance[chunk_positions(chunk)] = 1
-            self.reader._importance = lambda _: importance  # type: ignore[method-assign]
-            self.reader.read_sparse(prompt)
+            self.reader.read_sparse(prompt, Needed(needed))
         return self._feed(prompt.ids[-1:], prompt.ids)
 
     def _has_read(self, chunk: int) -> bool:

@@ -1,4 +1,4 @@
-"""Other ways to read: floors, snapped chunks, a forced answer, and auto mode's guard."""
+"""Auto mode's guard."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import mlx.core as mx
-import numpy as np
 import pytest
-from mlx_lm import load
 
 from app.protocol.commands import Ask
-from app.protocol.events import FellBackToDense, Finished, Loaded, PhaseProgress, Planned, Selected
-from app.protocol.options import Mode, Scoring, Tuning
+from app.protocol.events import Finished, Loaded, Planned
+from app.protocol.options import Mode, Tuning
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import Reason, ReasonCode
-from app.protocol.stats import Phase as P
 from app.protocol.stats import Reading, Statistics
 from tests import tiny
 from tests.engine.driver import TEXT, Driver, question
@@ -38,43 +34,6 @@ def driver(target: Path) -> Iterator[Driver]:
 def _statistics(finished: Finished) -> Statistics:
     assert finished.statistics is not None
     return finished.statistics
-
-
-@pytest.mark.parametrize("scoring", [Scoring.RANDOM, Scoring.LEXICAL])
-def test_the_floors_read_without_asking_the_draft(driver: Driver, scoring: Scoring) -> None:
-    ask = replace(question(), tuning=Tuning(scoring=scoring))
-    statistics = _statistics(driver.answer(ask))
-    assert statistics.reading is Reading.SPARSE
-    assert not driver.of(FellBackToDense)
-    assert P.SCORE not in {event.phase for event in driver.of(PhaseProgress)}
-    assert statistics.read_fraction < 0.5
-
-
-def test_lexical_reads_the_line_that_is_asked_about(driver: Driver) -> None:
-    text = "\n".join(f"Line {n} says nothing much at all." for n in range(90))
-    text = text.replace("Line 77 says nothing much", "The zyx of quokkas is qwx")
-    message = Message(Role.USER, "What is the zyx of quokkas?", (Document("a.txt", text),))
-    ask = Ask((message,), Mode.SPARSE, 0.05, tuning=Tuning(scoring=Scoring.LEXICAL, chunk=16))
-    driver.answer(replace(ask, sampling=question().sampling))
-    read = "".join(text[t.start : t.end] for t in driver.of(Selected)[-1].texts)
-    assert "zyx of quokkas" in read
-
-
-def test_a_forced_answer_is_measured_not_written(driver: Driver, target: Path) -> None:
-    forced = "The code of gate 7 is 57."
-    finished = driver.answer(replace(question(mode=Mode.FULL), forced_answer=forced))
-    assert finished.text == forced
-    model, tokenizer = load(str(target))[:2]
-    prompt = list(driver.of(Planned)[-1].prompt_ids)
-    answer = tokenizer.encode(forced, add_special_tokens=False)
-    logits = model(mx.array([prompt + answer]))[0, len(prompt) - 1 : -1].astype(mx.float32)
-    likely = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-    losses = [-float(likely[i, token].item()) for i, token in enumerate(answer)]
-    assert _statistics(finished).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
-    kept = driver.answer(replace(question(keep=1.0), forced_answer=forced))
-    assert _statistics(kept).forced_loss == pytest.approx(np.mean(losses), rel=1e-3)
-    sparse = driver.answer(replace(question(keep=0.1), forced_answer=forced))
-    assert _statistics(sparse).forced_loss != pytest.approx(np.mean(losses), rel=1e-3)
 
 
 def _asked(text: str, mode: Mode) -> Ask:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mlx_lm.utils import load_tokenizer
 
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.turn.decode import Decoder
 from app.protocol.events import Token
 from app.protocol.options import Sampling
@@ -67,7 +68,9 @@ def write(
     events: list[Token] = []
     decoder = Decoder(1, tokenizer, sampling, events.append, **options)
     prompt = np.array([*ids_of(tokenizer, asked), *prefix], np.int32)
-    ended = decoder.run(model, [], prompt, sampling.max_tokens, lambda: None, len(prefix))
+    ended = decoder.run(
+        model, PrefixCache(list), prompt, sampling.max_tokens, lambda: None, len(prefix)
+    )
     return decoder, ended, "".join(event.text for event in events)
 
 

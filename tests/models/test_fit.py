@@ -16,7 +16,7 @@ from app.engine.backend.device import GPU
 from app.engine.cache import prefill
 from app.engine.cache.kv_quantisation import find_quantisation
 from app.engine.model.loader import CacheMaker
-from app.engine.scorers.attention_scores import AttentionObserver
+from app.engine.scorers.attention import AttentionObserver
 from app.errors import UserError
 from app.models import fit as estimates
 from app.models.architecture import Architecture, Layer, parse_architecture
@@ -34,7 +34,6 @@ from app.models.fit import (
 )
 from app.protocol import memory_model
 from app.protocol.memory_model import FUSED_HEAD_DIMS, MAX_QUERY_ROWS
-from app.protocol.options import DEFAULT_TUNING
 from tests import tiny
 from tests.models.test_architecture import TABLE
 
@@ -103,11 +102,11 @@ def test_what_scoring_needs(heads: int, tokens: int, dtype: mx.Dtype) -> None:
         for _ in range(3):
             mx.fast.scaled_dot_product_attention(q, k, k, scale=0.1, mask="causal")
 
-    observations = AttentionObserver(tokens, DEFAULT_TUNING, GPU)
+    observations = AttentionObserver(tokens, GPU)
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    observations.observe(MAX_QUERY_ROWS, [None] * 3, run)
+    observations.observe(MAX_QUERY_ROWS, run)
     layer = Layer(kv_elements=2 * 2 * 32, heads=heads, head_dim=32)
     expected = scoring_bytes(Architecture("", (layer,), 1, 1, True, 0), tokens)
     assert 0.6 * expected < mx.get_peak_memory() - before < 1.1 * expected

@@ -21,8 +21,7 @@ KEEPS = "--keep 0.05,0.1,0.2,0.5"
 TABLES = {
     "answers": f"{ANSWERS} {SMOL} --length 1k {KEEPS} --scoring both,lexical --n 16",
     "scoring": (
-        f"{PASSAGES} {SMOL} --length 1k,2k {KEEPS} --n 16"
-        " --scoring both,question,lookahead,lexical,embedding,random"
+        f"{PASSAGES} {SMOL} --length 1k,2k {KEEPS} --n 16 --scoring both,lexical,embedding,random"
     ),
     "gemma": f"{PASSAGES} {GEMMA} --length 4k {KEEPS} --scoring both,lexical --n 16",
     "gemma-long": f"{PASSAGES} {GEMMA} --length 16k {KEEPS} --scoring both,lexical --n 4",
@@ -60,11 +59,6 @@ TABLES = {
     "likelihood-gemma": (
         f"{ANSWERS} {GEMMA} --length 1k --keep 0.2 --scoring builtin,both,lexical --n 16"
     ),
-    "layers": (
-        f"{PASSAGES} {SMOL} --length 1k --keep 0.1,0.2 --scoring both --n 8"
-        " --tune layers=0.2,0.4,0.6,0.8,1 --tune skip_layers=0,0.2,0.4,0.6,0.8"
-    ),
-    "perplexity": f"--suite perplexity {SMOL} --length 1k,2k {KEEPS} --scoring both,random",
 }
 
 

@@ -31,7 +31,7 @@ from app.engine.cache.prefill import make_stock_cache  # noqa: E402
 from app.engine.cache.prefix_cache import PrefixCache  # noqa: E402
 from app.engine.model.loader import ModelPair  # noqa: E402
 from app.engine.pair_loader import load_pair  # noqa: E402
-from app.engine.scorers.draft_scoring import score  # noqa: E402
+from app.engine.scorers.attention import score_by_attention  # noqa: E402
 from app.engine.scorers.selection import select  # noqa: E402
 from app.protocol.commands import Load  # noqa: E402
 from app.protocol.prompt import Document  # noqa: E402
@@ -97,7 +97,7 @@ def changes(pair: ModelPair, item: Item) -> Iterator[tuple[Key, float]]:
     answer = np.array(target.tokenizer.encode(item.answer, add_special_tokens=False), np.int32)
     prefix = PrefixCache(lambda: make_stock_cache(target.model))
     nothing: Any = lambda *_: None  # noqa: E731
-    importance = score(
+    importance = score_by_attention(
         target.model,
         prefix,
         prompt.ids,

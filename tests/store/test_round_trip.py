@@ -50,7 +50,6 @@ answer_stats = st.builds(
     reasons=st.lists(reasons, max_size=2).map(tuple),
     **dict.fromkeys(("keep_ratio", "ttft", "decode_seconds"), figures),
     phases=st.lists(st.builds(PhaseTime, st.sampled_from(Phase), figures), max_size=2).map(tuple),
-    forced_loss=st.none(),
     confidence=st.none() | figures,
     unsure=st.booleans(),
     seed=st.integers(0, 2**64 - 1),

@@ -342,9 +342,6 @@ def can_drop_last(cache: Cache) -> bool:
 
 def drop_last(cache: Cache, count: int) -> None:
     """Drop the tokens that every layer has got last; only where it `can_drop_last`."""
-    if (own := getattr(cache, "drop_last", None)) is not None:  # several processes have the layers
-        own(count)
-        return
     for layer in flatten(cache):
         layer.trim(count)
 

@@ -22,10 +22,6 @@ def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
     """Inside, layers that store all entries grow at most once for `count` more tokens, with the
     first of them. Afterwards they grow as before. When cancelled, unused capacity is released: it
     may be gigabytes."""
-    if (ranks := getattr(cache, "ranks", None)) is not None:  # other processes have the entries
-        with ranks.reserved(count):
-            yield
-        return
     stores = [store for c in flatten(cache) if (store := _growing_store(c)) is not None]
     steps = [store.step for store in stores]
     for store in stores:

@@ -122,7 +122,7 @@ def forward(
     """
     patch: Any = nullcontext()
     if positions is not None:
-        _announce(cache, positions)
+        announce(cache, positions)
         if int(positions[-1]) - int(positions[0]) != len(positions) - 1:
             patch = mlx_patches.explicit_positions(mx.array(positions))
         # Otherwise there are no gaps, and the caches' offset is enough.
@@ -131,7 +131,8 @@ def forward(
         return logits
 
 
-def _announce(cache: Cache, positions: Positions) -> None:
+def announce(cache: Cache, positions: Positions) -> None:
+    """Say at which positions the next tokens are."""
     for layer in positioned_layers(cache):
         layer.set_next_positions(positions)
 
@@ -142,24 +143,18 @@ def prefill_step(
     ids: NDArray[np.int32],
     positions: Positions | None,
     backend: Backend,
-    num_layers: int | None = None,
     whole: bool = False,
     forced: bool = False,
     parts: StepInParts | None = None,
 ) -> None:
-    """Like `forward`, but only to fill the caches of the first `num_layers` layers, or of all.
+    """Like `forward`, but only to fill the caches.
 
     What no cache needs is not computed: the last layer's attention and what follows it, the output
     head, layers that share another one's cache. With `whole` the model's code runs to its end.
     `forced` attention is fused where the backend has a kernel for it. A step in `parts` can be
     cancelled between them; the cache is then as it was before.
     """
-    if (fill := getattr(model, "fill", None)) is not None:  # other processes do it
-        if positions is not None:
-            _announce(cache, positions)
-        fill(cache, ids, forced)
-        return
-    watcher = StepWatcher(flatten(cache[:num_layers]))
+    watcher = StepWatcher(flatten(cache))
     should_exit: Callable[[], bool] = watcher
     undo = None
     if parts is not None and (undo := step_undo(cache)) is not None:
@@ -222,11 +217,11 @@ def prefill(
     positions: Positions | None,
     step: StepSize,
     on_step: OnStep,
-    num_layers: int | None = None,
     on_part: OnStep | None = None,
+    fill: Callable[..., None] = prefill_step,
 ) -> None:
-    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches of the first
-    `num_layers` layers, or of all. When `on_step` raises, the steps done stay in the cache.
+    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches, each step
+    by `fill`. When `on_step` raises, the steps done stay in the cache.
 
     With `on_part`, a long step can be cancelled, and is then not in the cache: it is called about
     twice a second with the number of tokens done, those of the running step by its share of layers.
@@ -242,18 +237,9 @@ def prefill(
             def report(share: float, done: int = done, count: int = count) -> None:
                 on_part(done + int(share * count))
 
-            parts = StepInParts(cache[:num_layers], step.parts(count), report)
+            parts = StepInParts(cache, step.parts(count), report)
         forced = step.forces_fused(count)
-        prefill_step(
-            model,
-            cache,
-            ids[done:end],
-            chosen,
-            step.backend,
-            num_layers,
-            forced=forced,
-            parts=parts,
-        )
+        fill(model, cache, ids[done:end], chosen, step.backend, forced=forced, parts=parts)
         memory.trim_buffer_cache()
         step.record(count, time.perf_counter() - started_at)
         done = end

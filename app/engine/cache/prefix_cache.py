@@ -12,6 +12,7 @@ import itertools
 import secrets
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,20 +21,22 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache
 from numpy.typing import NDArray
 
+from app.engine.backend.device import Backend
 from app.engine.cache.caches import (
     TRIMMABLE,
     Cache,
     PositionedCache,
     WindowedCache,
+    drop_last,
     flatten,
     nbytes,
     positioned_layers,
     row_layers,
     store_of,
 )
-from app.engine.cache.growth import release_unused, trim_to_size
+from app.engine.cache.growth import release_unused, reserve_capacity, trim_to_size
 from app.engine.cache.positions import Positions
-from app.engine.cache.prefill import OnStep, StepSize, prefill
+from app.engine.cache.prefill import OnStep, StepInParts, StepSize, prefill, prefill_step
 
 MAX_CHECKPOINTS = 3
 """Before the documents, and before the last two answers."""
@@ -71,12 +74,12 @@ class PrefixCache:
     `before_drop` is called with what is going to be dropped, bool (L,).
     """
 
+    is_remote = False
+    """Whether other processes compute and hold it: a forward is done when it returns."""
+
     def __init__(self, make_cache: Callable[[], Cache]) -> None:
         self._make_cache = make_cache
         self.before_drop: BeforeDrop | None = None
-        self.num_layers: int | None = None
-        """How many layers, from the first, are run; the caches of later ones stay empty. None:
-        all."""
         self.ids = np.zeros(0, np.int32)
         self.clear()
 
@@ -115,7 +118,7 @@ class PrefixCache:
         return twin
 
     def _copy_to(self, twin: PrefixCache, position: int | None) -> None:
-        twin.cache, twin.num_layers = copy.deepcopy(self.cache), self.num_layers
+        twin.cache = copy.deepcopy(self.cache)
         twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
         twin.absent = self.absent.copy()
         if self.absent.any():  # rows have no places that a rewind would know
@@ -128,13 +131,6 @@ class PrefixCache:
         if position is not None:
             twin.rewind(position)
             trim_to_size(twin.cache)
-
-    def use_layers(self, num_layers: int | None) -> None:
-        """Run only this many layers from now on. Clears what another number has read: some layers
-        would lack it."""
-        if num_layers != self.num_layers:
-            self.clear()
-            self.num_layers = num_layers
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -233,8 +229,20 @@ class PrefixCache:
             on_step(now)
 
         chosen = positions if positioned_layers(self.cache) else None
-        layers = self.num_layers
-        prefill(model, self.cache, ids[positions], chosen, step, record_step, layers, on_part)
+        prefill(model, self.cache, ids[positions], chosen, step, record_step, on_part, self._fill)
+
+    def _fill(
+        self,
+        model: Any,
+        cache: Cache,
+        ids: NDArray[np.int32],
+        positions: Positions | None,
+        backend: Backend,
+        forced: bool,
+        parts: StepInParts | None,
+    ) -> None:
+        """Have `model` read one step of a prefill."""
+        prefill_step(model, cache, ids, positions, backend, forced=forced, parts=parts)
 
     def evict(self, positions: Positions) -> None:
         """Drop these ascending tokens; only where `can_insert_at` them."""
@@ -316,7 +324,7 @@ class PrefixCache:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
             elif isinstance(c, TRIMMABLE):
-                c.trim(max(c.offset - position, 0))  # layers that are not run are empty
+                c.trim(max(c.offset - position, 0))  # layers that a model never uses are empty
         release_unused(self.cache)
         self.checkpoints = [point for point in self.checkpoints if point.position <= position]
         self.ids, self.cached = self.ids[:position], self.cached[:position]
@@ -334,15 +342,19 @@ class PrefixCache:
         if self.before_drop is not None and tokens.any():
             self.before_drop(self, tokens)
 
-    def rows_released(self, holder: PrefixCache) -> None:
-        """Called before rows are freed that `holder` has as well (`shared_rows.py`)."""
+    def record_absent(self, absent: NDArray[np.bool_], holders: Sequence[PrefixCache]) -> None:
+        """Record that other caches hold the rows of these tokens, bool (L,). `holders` are those
+        that hold what this one does no longer, or from which it has copied what it lacked."""
+        self.absent = absent
 
-    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
-        """Called before the rows of these absent tokens, bool (L,), are copied from `holders`."""
+    def reserved(self, count: int) -> AbstractContextManager[None]:
+        """Inside, layers grow at most once for `count` more tokens; see `reserve_capacity`."""
+        return reserve_capacity(self.cache, count)
 
-    def find_mismatch_elsewhere(self) -> str | None:
-        """How what other processes have of it differs from what is recorded, a clause or None."""
-        return None
+    def drop_last(self, count: int) -> None:
+        """Drop the entries of the last tokens, which are not recorded; only where the layers
+        `can_drop_last`."""
+        drop_last(self.cache, count)
 
     def eval(self) -> None:
         """Compute lazy arrays, so that none of them depends on what comes later."""

@@ -43,7 +43,7 @@ def blocks_of(prefix: PrefixCache) -> list[Block]:
     for start in range(0, len(prefix), BLOCK) if layers else ():
         end = min(start + BLOCK, len(prefix))
         if prefix.cached[start:end].any():
-            digest = hashlib.sha256(repr((about, prefix.num_layers, start, end)).encode())
+            digest = hashlib.sha256(repr((about, start, end)).encode())
             digest.update(prefix.cached[start:end].tobytes() + reads[start:end].tobytes())
             found.append(Block(digest.hexdigest()[:32], start, end))
     return found

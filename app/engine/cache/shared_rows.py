@@ -52,8 +52,7 @@ def release(prefix: PrefixCache, holder: PrefixCache) -> None:
         if store_of(layer).keys is not None:
             held = _held_positions(layer, prefix.absent)
             rows.append((layer, rows_of(layer, np.flatnonzero(~shared[held]))))
-    prefix.rows_released(holder)
-    _replace_rows(prefix, rows, prefix.absent | shared)
+    _replace_rows(prefix, rows, prefix.absent | shared, [holder])
 
 
 def fetch(
@@ -92,8 +91,7 @@ def fetch(
             count += len(entries)
         joined = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
         rows.append((layer, _taken(joined, places[positions[~absent[positions]]])))
-    prefix.rows_fetched(holders, wanted)
-    _replace_rows(prefix, rows, absent)
+    _replace_rows(prefix, rows, absent, holders)
 
 
 def positions_of(layer: Any) -> Positions:
@@ -120,14 +118,19 @@ def _taken(rows: Any, entries: NDArray[np.int64]) -> Any:
     return tree_map(lambda array: mx.take(array, index, axis=2), rows)
 
 
-def _replace_rows(prefix: PrefixCache, rows: Sequence[tuple[Any, Any]], absent: Tokens) -> None:
+def _replace_rows(
+    prefix: PrefixCache,
+    rows: Sequence[tuple[Any, Any]],
+    absent: Tokens,
+    holders: Sequence[PrefixCache],
+) -> None:
     """Let each layer hold these keys and values. Where computing them fails, they are computed when
     they are used."""
     stores = [store_of(layer) for layer, _ in rows]
     for store, (_, (keys, values)) in zip(stores, rows, strict=True):
         arrays: Any = tree_flatten(keys)
         store.keys, store.values = (keys, values) if arrays[0][1].shape[2] else (None, None)
-    prefix.absent = absent
+    prefix.record_absent(absent, holders)
     for store in stores:  # one after another: what it held is freed before the next
         if store.keys is not None:
             _compute(store)

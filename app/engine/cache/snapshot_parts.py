@@ -28,7 +28,6 @@ def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
     """What the manifest says about one model's caches, other than their arrays."""
     return {
         "dense_prefix_len": prefix.dense_prefix_len,
-        "num_layers": prefix.num_layers,
         "layers": [_layer_metadata(c) for c in flatten(prefix.cache)],
         "checkpoints": [
             {
@@ -112,7 +111,6 @@ def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) ->
     prefix.absent = prefix.cached.copy()
     prefix.reads = np.array(tokens[2])
     prefix.dense_prefix_len = int(metadata["dense_prefix_len"])
-    prefix.num_layers = metadata["num_layers"]
     for checkpoint in metadata["checkpoints"]:
         states = {int(index): _empty_like(layers[int(index)]) for index in checkpoint["states"]}
         for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):

@@ -13,7 +13,6 @@ import numpy as np
 
 from app.engine.backend import memory
 from app.engine.cache.check import find_mismatch
-from app.engine.cache.growth import reserve_capacity
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.loader import LoadedModel
 
@@ -60,7 +59,7 @@ class BackgroundPrefill:
         end = min(len(fork) + step.tokens, len(sparse))
         positions = np.arange(len(fork), end, dtype=np.int32)
         if len(positions):
-            with reserve_capacity(fork.cache, len(sparse) - len(fork)):
+            with fork.reserved(len(sparse) - len(fork)):
                 fork.prefill_at(
                     model,
                     sparse.ids,

@@ -18,11 +18,9 @@ from app.engine.cache.snapshot_manifest import SnapshotError
 from app.engine.memory.background_prefill import BackgroundPrefill
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.prefix_sharing import PrefixSharing
-from app.engine.model.loader import ModelPair
+from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled, TurnClock
-from app.engine.sharded.model import Operation, ShardsLost
-from app.engine.sharded.snapshots import ShardedSnapshots
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -77,10 +75,7 @@ class CachePool:
             weights = sum(model.info.weight_bytes for model in loaded.values())
             limit = disk_limit(policy.disk_budget, folder, weights)
             identity = {name: model.fingerprint for name, model in loaded.items()}
-            if (shards := pair.target.shards) is not None:
-                self._snapshots = ShardedSnapshots(folder, limit, identity, shards)
-            else:
-                self._snapshots = Snapshots(folder, limit, identity)
+            self._snapshots = pair.target.make_snapshots(folder, limit, identity)
 
     def get_or_restore(
         self, conversation: str | None, progress: TurnClock, on_disk: bool = True
@@ -156,9 +151,8 @@ class CachePool:
             return
         if self._snapshots is not None:
             self._snapshots.delete(conversation)
-        elif (shards := self._pair.target.shards) is not None:  # from when they were saved
-            arguments = {"conversation": conversation}
-            shards.send(Operation("delete_snapshot", 0, arguments))
+        else:  # from when they were saved
+            self._pair.target.delete_snapshots_elsewhere(conversation)
 
     def enforce_budget(self) -> None:
         """Save and drop the least recently used caches until the others fit into the memory budget.

@@ -9,43 +9,40 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefix_cache import BeforeDrop, PrefixCache
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.scorers.attention_scores import Importance
+from app.engine.scorers.scorer import Importance, Scorer
 from app.engine.scorers.selection import Selection, adaptive_keep, select
 from app.protocol.events import Selected
 from app.protocol.options import AUTO_KEEP, Tuning
 from app.protocol.prompt import Span, SpanText
 from app.protocol.reasons import Reason, ReasonCode
 
-OF_SELECTING = ("recall_share", "read_on", "keep_above")
-"""Parts of a tuning that change no score."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScoredPrompt:
-    """A prompt and its importance, to select from at any keep. `cached` bool (L,) says which of its
-    first L tokens the target had in its cache before the turn, `recalled` int32 (n,) which it read
-    while it wrote the answer. With `one_budget`, keep is a share of the whole prompt, not of what
-    is new and of what is not."""
+    """A prompt and its importance by `scorer`, to select from at any keep. `cached` bool (L,) says
+    which of its first L tokens the target had in its cache before the turn, `recalled` int32 (n,)
+    which it read while it wrote the answer. With `one_budget`, keep is a share of the whole prompt,
+    not of what is new and of what is not."""
 
     turn: int
     prompt: Prompt
+    scorer: Scorer
     importance: Importance
     tuning: Tuning
     cached: NDArray[np.bool_]
     one_budget: bool = False
     recalled: Positions = field(default_factory=lambda: np.zeros(0, np.int32))
 
-    def is_of(self, prompt: Prompt, tuning: Tuning) -> bool:
-        """Whether the draft would score this prompt the same, with this tuning."""
+    def is_of(self, prompt: Prompt, scorer: Scorer, chunk: int) -> bool:
+        """Whether this scorer would score this prompt's chunks the same."""
         earlier = self.prompt
-        of_selecting = {name: getattr(tuning, name) for name in OF_SELECTING}
         return (
-            replace(self.tuning, **of_selecting) == tuning
+            self.scorer == scorer
+            and self.tuning.chunk == chunk
             and earlier.answer_prefix_len == prompt.answer_prefix_len
             and earlier.question_start == prompt.question_start
             and np.array_equal(earlier.ids, prompt.ids)
@@ -144,10 +141,13 @@ class ConversationCache:
         """Clear a cache that does not hold the tokens recorded for it, so that they are read again.
         Returns how it was damaged, or None."""
         found = {}
-        for name, cache in (("target", self.target), ("draft", self.draft)):
-            if cache is None:
+        for name, model, cache in (
+            ("target", self._pair.target, self.target),
+            ("draft", self._pair.draft, self.draft),
+        ):
+            if model is None or cache is None:
                 continue
-            if problem := find_mismatch(cache) or cache.find_mismatch_elsewhere():
+            if (problem := model.find_mismatch(cache)) is not None:
                 cache.clear()
                 found[name] = problem
         return Reason(ReasonCode.CACHE_DAMAGED, found) if found else None

@@ -25,6 +25,7 @@ from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.progress import Cancelled, TurnClock
 from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
 from app.protocol.memory import PressureLevel
+from app.protocol.memory_model import SMALLEST_STEP
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
 
@@ -164,6 +165,43 @@ class MemoryManager:
         seconds = time.perf_counter() - started_at
         self._emit(Reloaded(model.info.name, model.info.weight_bytes, seconds))
         loaded(1)
+
+
+class TurnMemory:
+    """Memory for the phases of one turn, and the sizes of their steps. With `force` a phase is
+    tried even if it is predicted not to fit."""
+
+    def __init__(
+        self, manager: MemoryManager, cache: ConversationCache, clock: TurnClock, force: bool
+    ) -> None:
+        self._manager, self._cache, self._clock, self._force = manager, cache, clock, force
+
+    def ensure(self, need: MemoryNeed, total: int) -> bool:
+        """Free memory for a phase that ends with `total` tokens in the cache, load its model, and
+        choose its step size: the cache grows, and one step comes on top. Returns False when the
+        phase does not fit but is tried: it then takes memory only as it goes. Raises
+        NotEnoughMemory, LoadError or Cancelled."""
+        self._manager.ensure_free(need, self._cache, self._clock, self._force)
+        model = need.model
+        rest = need.minimum - model.transient.bytes(SMALLEST_STEP, total, forced=True)
+        free = model.free_memory()
+        model.step.limit(
+            *(model.transient.largest_step(free - rest, total, f) for f in (True, False))
+        )
+        return need.minimum <= free
+
+    def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
+        """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
+        memory; `reserved` says whether its cache has its memory already."""
+        self._manager.check_step_fits(model, context, reserved)
+
+    def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
+        """As `ensure`, for a draft that scores a prompt of `total` tokens, and reads `new`."""
+        return self.ensure(memory_estimates.scoring_need(draft, new, total), total)
+
+    def end_scoring(self) -> None:
+        """The draft is not run any more."""
+        self._manager.after_scoring(self._cache)
 
 
 def _free_buffers() -> None:

@@ -38,8 +38,7 @@ class DraftProposals:
     def possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
         """Whether this cache has the prompt, no more and no less, and can return to that."""
         return (
-            prefix.num_layers is None
-            and np.array_equal(prefix.ids, prompt)
+            np.array_equal(prefix.ids, prompt)
             and bool(prefix.cached.all())
             and can_drop_last(prefix.cache)
         )

@@ -19,6 +19,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache
+from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -29,15 +30,14 @@ from app.engine.cache.kv_quantisation import (
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
+from app.engine.cache.snapshot import Snapshots
 from app.engine.model.embeddings import EmbeddingSpace
 from app.engine.model.findings import Findings, FindingsRecord, Speed
-from app.engine.model.prompt import Prompts
+from app.engine.model.prompt import PairPrompts, Prompts
 from app.engine.model.sparse_probe import compute_dtype, probe, weight_arrays
 from app.engine.model.speculation import Gate
-from app.engine.sharded.model import ShardedPrefixCache, Shards
 from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
-from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.prompt import TemplateRule
 from app.protocol.reasons import EngineFailure, FailureKind, Reason
 from app.sandbox.process import TextProcess
@@ -54,6 +54,10 @@ class LoadStopped(LoadError):
 
     def __init__(self) -> None:
         super().__init__(FailureKind.LOADING_STOPPED)
+
+
+class ShardsLost(EngineFailure):
+    """A process that holds a part of the target is gone, or has failed."""
 
 
 Stopped = Callable[[], bool]
@@ -77,6 +81,9 @@ class CacheMaker:
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
+    """A draft, or a target in this process. `ShardedTarget` (`sharded/target.py`) is a target in
+    several processes."""
+
     model: Any
     """None while it is unloaded."""
     tokenizer: Any
@@ -98,8 +105,6 @@ class LoadedModel:
     """How many tokens to propose, learnt from answer to answer."""
     caches: CacheMaker = field(init=False)
     _space: EmbeddingSpace | None = None
-    shards: Shards | None = None
-    """Where its layers are, if they are spread over several processes."""
     speed: Speed | None = None
     """Measured while it was loaded; None where other processes hold it."""
     dense_only: Reason | None = None
@@ -114,18 +119,6 @@ class LoadedModel:
         if self._space is None:
             self._space = EmbeddingSpace.of(self.model)
         return self._space
-
-    def make_prefix(self, positioned: bool) -> PrefixCache:
-        """An empty cache; `positioned`: one that can skip tokens. Raises UnsupportedCache."""
-        make = partial(make_positioned_cache if positioned else make_stock_cache, self.caches)
-        return PrefixCache(make) if self.shards is None else ShardedPrefixCache(make, self.shards)
-
-    def free_memory(self, share: float | None = None) -> float:
-        """Bytes for its caches and steps, as plans may use them, or below this share of what is
-        usable; for a model on several machines, on each of them."""
-        if self.shards is not None:
-            return self.shards.free(BUDGET_SHARE if share is None else share)
-        return memory.free() if share is None else memory.free_within(share)
 
     @property
     def is_loaded(self) -> bool:
@@ -142,6 +135,50 @@ class LoadedModel:
         if self.model is None and self.folder is not None:
             self.model = _load_weights(self.folder)
 
+    # ----------------------------------- what a target in several processes answers otherwise
+
+    def make_prefix(self, positioned: bool) -> PrefixCache:
+        """An empty cache; `positioned`: one that can skip tokens. Raises UnsupportedCache."""
+        return PrefixCache(self.layer_maker(positioned))
+
+    def layer_maker(self, positioned: bool) -> Callable[[], Cache]:
+        """Makes the layers of such a cache."""
+        return partial(make_positioned_cache if positioned else make_stock_cache, self.caches)
+
+    def free_memory(self, share: float | None = None) -> float:
+        """Bytes for its caches and steps, as plans may use them, or below this share of what is
+        usable; for a model on several machines, on each of them."""
+        return memory.free() if share is None else memory.free_within(share)
+
+    def find_mismatch(self, prefix: PrefixCache) -> str | None:
+        """How one of its caches differs from the tokens that are recorded for it, as a clause; None
+        if they agree."""
+        return find_mismatch(prefix)
+
+    def make_snapshots(self, folder: Path, budget: int, identity: dict[str, str]) -> Snapshots:
+        return Snapshots(folder, budget, identity)
+
+    def delete_snapshots_elsewhere(self, conversation: str) -> None:
+        """Delete what other processes have of a conversation's snapshots: a model in this process
+        has no others."""
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that hold its weights."""
+        return 1
+
+    @property
+    def lost(self) -> ShardsLost | None:
+        """Why it cannot be run any more, or None."""
+        return None
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        """Call `on_lost` once it is `lost`, on any thread; at once if it already is. A model in
+        this process never is."""
+
+    def close(self) -> None:
+        """End its other processes, if it has any."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
@@ -155,6 +192,11 @@ class ModelPair:
     only_quotes: bool = False
     reported_rules: set[TemplateRule] = field(default_factory=set)
     """Rules of the chat template that the user knows of."""
+
+    @property
+    def has_foreign_draft(self) -> bool:
+        """Whether the draft has another tokenizer than the target."""
+        return isinstance(self.prompts, PairPrompts)
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:

@@ -390,6 +390,28 @@ class PromptBuilder:
 _BEGINNING = _PromptPart(SegmentKind.TEMPLATE, "", begins=True)
 
 
+class PairPrompts:
+    """Builds the target's prompt, and with it the draft's."""
+
+    def __init__(self, target: PromptBuilder, draft: PromptBuilder) -> None:
+        self._target, self._draft = target, draft
+
+    def build(
+        self,
+        messages: tuple[Message, ...],
+        check: Check = lambda: None,
+        thinking: bool = True,
+        values: TemplateValues = (),
+    ) -> Prompt:
+        """Raises PromptError."""
+        prompt = self._target.build(messages, check, thinking, values)
+        return replace(prompt, for_draft=self._draft.build(messages, check, thinking, values))
+
+    def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
+        """Of the target's tokens."""
+        return self._target.count(documents, check)
+
+
 def _is_kept(part: _PromptPart) -> bool:
     """Whether its tokens are kept for the next prompt. With special tokens they are others."""
     return part.kind is SegmentKind.DOCUMENT and part.after == "text" and not part.special

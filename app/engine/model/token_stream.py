@@ -20,7 +20,8 @@ import numpy as np
 from mlx_lm.generate import generation_stream
 from numpy.typing import NDArray
 
-from app.engine.cache.caches import Cache, can_drop_last, drop_last
+from app.engine.cache.caches import can_drop_last
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.copy_index import CopyIndex, Match
 from app.engine.model.draft_proposals import DraftProposals
 from app.engine.model.speculation import DRAFTED, SIZES, Gate, kind_of_copy
@@ -53,8 +54,9 @@ class _Chosen(NamedTuple):
 
 
 class TokenStream:
-    """Writes after a prompt of which `cache` has all but the last token. Once a loop over `tokens`
-    ends or is closed, the cache has every token that was given, and no other.
+    """Writes after a prompt of which the cache of `prefix` has all but the last token. Once a loop
+    over `tokens` ends or is closed, the cache has every token that was given, and no other; they
+    are not recorded.
 
     Without a `sampler` the likeliest token is chosen. With an `index` or a `draft`, as many tokens
     are proposed as `gate` allows, if the cache can drop those that are not accepted. Without
@@ -65,7 +67,7 @@ class TokenStream:
     def __init__(
         self,
         model: Any,
-        cache: Cache,
+        prefix: PrefixCache,
         gate: Gate,
         index: CopyIndex | None = None,
         sampler: Sampler | None = None,
@@ -79,12 +81,11 @@ class TokenStream:
         """Tokens, and in how many steps."""
         self.log_probabilities: list[float] = []
         """Of the tokens that were given, by the model's own logits."""
-        self._model, self._cache, self._gate = model, cache, gate
+        self._model, self._prefix, self._gate = model, prefix, gate
         gate.begin()
-        self._elsewhere = hasattr(model, "fill")
-        """Whether other processes compute: a forward is done when it returns."""
-        self._index, self._copies = index, copies and can_drop_last(cache)
-        self._draft = draft if can_drop_last(cache) else None
+        can_verify = can_drop_last(prefix.cache)
+        self._index, self._copies = index, copies and can_verify
+        self._draft = draft if can_verify else None
         self._answer: list[int] = []
         """What was given, for the draft."""
         self._learning: int | None = None
@@ -110,7 +111,7 @@ class TokenStream:
                     return
                 if not self._may_propose(max_tokens - self._given):
                     then = None
-                    if not self._elsewhere:
+                    if not self._prefix.is_remote:
                         then = self._feed(following.ids)  # while the token is on its way
                         mx.async_eval(*then)  # type: ignore[no-untyped-call]
                     token = self._value(following)
@@ -234,7 +235,7 @@ class TokenStream:
     def _feed(self, tokens: mx.array) -> _Chosen:
         """What the model chooses after each of `tokens` (n,). Lazy."""
         with mx.stream(generation_stream):
-            logits = self._model(tokens[None], cache=self._cache)[0]
+            logits = self._model(tokens[None], cache=self._prefix.cache)[0]
             first = self._place + self._fed + 1
             self._fed += len(tokens)
             if self._processors:
@@ -262,7 +263,7 @@ class TokenStream:
     def _drop_last(self, count: int) -> None:
         if count <= 0:
             return
-        drop_last(self._cache, count)
+        self._prefix.drop_last(count)
         self._fed -= count
         if self._processors:
             self._context = self._context[:-count]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.model.text_encoder import TextEncoder
-from app.engine.scorers.built_in_draft import trust
+from app.engine.scorers.built_in import trust
 from app.protocol.prompt import Document
 from app.util.sentences import asks, questions_in
 

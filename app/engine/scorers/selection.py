@@ -54,13 +54,13 @@ def select(
     if len(starts):
         smoothed = _chunk_importance(importance, pinned, starts, ends, tuning)
         order = np.argsort(-smoothed, kind="stable")
-        earlier = (starts < (0 if one_budget and tuning.recall else known))[order]
+        earlier = (starts < (0 if one_budget else known))[order]
         skipped = order[earlier & np.logical_or.reduceat(~selected, starts)[order]]
         new, old = order[~earlier], int(earlier.sum())
         allowed = math.ceil(keep * old) - (old - len(skipped))
         at_least = math.ceil(tuning.recall_share * keep * old)
-        recalled = max(allowed, at_least) if tuning.recall else 0
-        top = np.concatenate([new[: math.ceil(keep * len(new))], skipped[:recalled]])
+        recalled = skipped[: max(allowed, at_least)]
+        top = np.concatenate([new[: math.ceil(keep * len(new))], recalled])
         selected |= _mask_of(starts[top], ends[top], len(selected))
     needed_later = np.zeros(len(selected), bool)
     if read_later is not None:

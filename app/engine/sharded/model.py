@@ -3,7 +3,7 @@
 Each process (a *rank*) holds a shard of every layer's weights and caches. Here there is only an
 *outline*: the positions of the cached tokens, in caches of one number a token, one for each kind of
 layer. So everything is decided here, by the same code as for a model in this process, and every
-change of a cache is sent to the ranks, which repeat it on their shards (`shard_runner.py`).
+change of a cache is sent to the ranks, which repeat it on their shards (`runner.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -22,12 +22,13 @@ import numpy as np
 from mlx_lm.models.cache import ArraysCache, KVCache, QuantizedKVCache
 from numpy.typing import NDArray
 
+from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache, DequantisedCache, PositionedCache, flatten
 from app.engine.cache.positions import Positions
-from app.engine.cache.prefill import make_stock_cache
+from app.engine.cache.prefill import StepInParts, announce, make_stock_cache
 from app.engine.cache.prefix_cache import PrefixCache, next_read
 from app.engine.cache.sizes import CacheSize
-from app.protocol.reasons import EngineFailure
+from app.engine.model.loader import ShardsLost
 
 _numbers = itertools.count(1)
 """Of caches."""
@@ -41,10 +42,6 @@ class Operation:
     name: str
     cache: int
     arguments: dict[str, Any] = field(default_factory=dict)
-
-
-class ShardsLost(EngineFailure):
-    """A rank is gone, or has failed."""
 
 
 class Shards(Protocol):
@@ -128,12 +125,6 @@ class OutlineCache(list[Any]):
         """Without `ranks`: theirs have to be copied, too."""
         return OutlineCache(copy.deepcopy(layer, memo) for layer in self)
 
-    def drop_last(self, count: int) -> None:
-        """Drop the tokens that were added last."""
-        self.ranks.send("trim", count=count)
-        for layer in self:
-            layer.trim(count)
-
 
 class ShardedModel:
     """Called as mlx-lm's models are, with an outline for a cache. Of `skeleton`, the model whose
@@ -190,6 +181,8 @@ def _as_outline(layers: Cache, ranks: RankCaches) -> OutlineCache:
 
 class ShardedPrefixCache(PrefixCache):
     """What the ranks have cached. Each change of the outline is sent to them."""
+
+    is_remote = True
 
     def __init__(
         self, make_layers: Callable[[], Cache], shards: Shards, ranks: RankCaches | None = None
@@ -263,18 +256,38 @@ class ShardedPrefixCache(PrefixCache):
         size = CacheSize(**self._shards.described["cache_size"])
         return int(size.bytes(int((self.cached & ~self.absent).sum()), self.retain_all))
 
-    def find_mismatch_elsewhere(self) -> str | None:
-        return self.ranks.check() if len(self) else None
-
     def rewind(self, position: int) -> int:
         position = self.rewind_target(position)  # which layers limit it, a rank may not know
         with self._repeated("rewind", position=position):
             return super().rewind(position)
 
-    def rows_released(self, holder: PrefixCache) -> None:
-        assert isinstance(holder, ShardedPrefixCache)
-        self.ranks.send("release", holder=holder.ranks.number)
-
-    def rows_fetched(self, holders: Sequence[PrefixCache], tokens: NDArray[np.bool_]) -> None:
+    def record_absent(self, absent: NDArray[np.bool_], holders: Sequence[PrefixCache]) -> None:
         numbers = [each.ranks.number for each in holders if isinstance(each, ShardedPrefixCache)]
-        self.ranks.send("fetch", holders=numbers, tokens=np.flatnonzero(tokens).astype(np.int32))
+        copied = np.flatnonzero(self.absent & ~absent).astype(np.int32)
+        if len(copied):
+            self.ranks.send("fetch", holders=numbers, tokens=copied)
+        else:
+            self.ranks.send("release", holder=numbers[0])
+        super().record_absent(absent, holders)
+
+    def reserved(self, count: int) -> AbstractContextManager[None]:
+        return self.ranks.reserved(count)
+
+    def drop_last(self, count: int) -> None:
+        self.ranks.send("trim", count=count)
+        super().drop_last(count)
+
+    def _fill(
+        self,
+        model: ShardedModel,
+        cache: Cache,
+        ids: NDArray[np.int32],
+        positions: Positions | None,
+        backend: Backend,
+        forced: bool,
+        parts: StepInParts | None,
+    ) -> None:
+        assert isinstance(cache, OutlineCache)
+        if positions is not None:
+            announce(cache, positions)
+        model.fill(cache, ids, forced)

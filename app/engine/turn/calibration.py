@@ -21,7 +21,7 @@ from app.engine.turn.turn import Turn
 from app.protocol.commands import Ask
 from app.protocol.cost_model import Timing
 from app.protocol.events import Event, Finished
-from app.protocol.options import Mode, Sampling, Tuning
+from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import FinishReason
 
@@ -92,7 +92,7 @@ class Calibration:
     def _time(self, mode: Mode, tokens: int) -> list[Timing]:
         pair = replace(self._pair, prompts=_RandomPrompts(tokens, self._vocab_size))
         ended: list[Event] = []
-        ask = Ask((Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1), Tuning())
+        ask = Ask((Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1))
         progress = TurnClock(0, ended.append, self._stop)
         turn = Turn(pair, ask, ConversationCache(pair), progress)
         turn.run()

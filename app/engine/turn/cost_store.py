@@ -13,10 +13,11 @@ from app.engine.backend.blas import matrix_rate
 from app.engine.backend.machine_record import MachineRecord
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
+from app.engine.progress import Part
+from app.engine.scorers.attention import LOOKAHEAD
+from app.engine.scorers.choice import choose_scorer
 from app.engine.turn.cost_fit import MAX_TIMINGS, fit_costs
-from app.engine.turn.turn_estimate import scoring_of
 from app.protocol.cost_model import FREE, AttentionWork, Costs, CostTerm, LinearCost, Timing
-from app.protocol.options import DEFAULT_TUNING, Scoring
 
 ANSWERS = 32
 """The last answers, whose confidence is the usual one."""
@@ -44,9 +45,9 @@ def first_costs(pair: ModelPair) -> Costs:
     draft_step, by_draft = _speed(draft)
     scoring = by_draft
     # The search for what to quote is timed as a part of scoring, too.
-    if pair.only_quotes or scoring_of(pair, DEFAULT_TUNING, 0) is Scoring.JOINED:
+    if pair.only_quotes or Part.BUILT_IN in choose_scorer(pair, 0).parts:
         scoring += encoding
-    sparse = LinearCost(step + DEFAULT_TUNING.lookahead * draft_step, TOKENISE_SECONDS)
+    sparse = LinearCost(step + LOOKAHEAD * draft_step, TOKENISE_SECONDS)
     score = LinearCost(0.0, scoring, by_draft * attention_ratio(draft))
     return Costs(read, score, full, sparse)
 
@@ -60,8 +61,7 @@ def _speed(model: LoadedModel) -> tuple[float, float]:
     """Seconds of a step of one token, and of each token of a longer one."""
     if model.speed is not None:
         return model.speed.step, model.speed.per_token
-    parts = 1 if model.shards is None else int(model.shards.described["ranks"])
-    per_token = 2 * max(model.info.parameters, 1) / parts / matrix_rate()
+    per_token = 2 * max(model.info.parameters, 1) / model.processes / matrix_rate()
     return 10 * per_token, per_token
 
 

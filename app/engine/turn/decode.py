@@ -19,13 +19,13 @@ from mlx_lm.sample_utils import make_logits_processors, make_sampler
 from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
-from app.engine.cache.caches import Cache
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.copy_index import CopyIndex, Match
 from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.loader import ShardsLost
 from app.engine.model.reasoning import ANSWER, REASONING, Reasoning
 from app.engine.model.speculation import Gate
 from app.engine.model.token_stream import Processor, Sampler, TokenStream
-from app.engine.sharded.model import ShardsLost
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.commands import Ask
 from app.protocol.events import Token
@@ -82,7 +82,6 @@ class Decoder:
         """Tokens that were verified several at a time, and those of them that were right."""
         self.confidence: float | None = None
         """The geometric mean of the probabilities of what this turn wrote."""
-        self.forced_loss: float | None = None
         """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
@@ -100,7 +99,7 @@ class Decoder:
     def run(
         self,
         model: Any,
-        cache: Cache,
+        prefix: PrefixCache,
         prompt_ids: NDArray[np.int32],
         max_tokens: int,
         stop: Callable[[], FinishReason | None],
@@ -113,7 +112,7 @@ class Decoder:
         """Feed the prompt's last token and write until a stop sequence, the limit, a loop if those
         are to end it, or until `stop` returns a reason after a token.
 
-        `prompt_ids` is the whole prompt, of which `cache` has all but the last token. Its last
+        `prompt_ids` is the whole prompt, of which `prefix` has all but the last token. Its last
         `answer_prefix_len` tokens are of the answer, which is continued. With a `quotation`,
         only that is written. Raises what reading for `recall` raises, and ShardsLost unless the
         answer is complete then.
@@ -134,7 +133,7 @@ class Decoder:
         index = CopyIndex(prompt_ids) if sampling.speculate or recall is not None else None
         stream = TokenStream(
             model,
-            cache,
+            prefix,
             gate or Gate(),
             index,
             _sampler(sampling, self._tokenizer.eos_token_ids),
@@ -294,20 +293,6 @@ class Decoder:
             return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
 
         return only_next
-
-    def score_forced(
-        self, model: Any, cache: Cache, prompt_ids: NDArray[np.int32], answer: str
-    ) -> FinishReason:
-        """Feed `answer` instead of writing one, and measure how likely the model finds it."""
-        ids = self._tokenizer.encode(answer, add_special_tokens=False)
-        inputs = mx.array([int(prompt_ids[-1]), *ids[:-1]])[None]
-        logits = model(inputs, cache=cache)[0].astype(mx.float32)
-        log_probs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        loss = -mx.take_along_axis(log_probs, mx.array(ids)[:, None], axis=-1).mean()
-        self.forced_loss = float(np.array(loss))
-        self.ids, self.text = list(ids), answer
-        self.first_token_at = self.last_token_at = time.perf_counter()
-        return FinishReason.STOP
 
     def continued(self, ask: Ask) -> Ask:
         """What continues the answer to `ask` where it is now: it is not complete."""

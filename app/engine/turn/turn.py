@@ -18,10 +18,10 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.loader import ModelPair
+from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
-from app.engine.sharded.model import ShardsLost
+from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn import planner
 from app.engine.turn.decode import Decoder, is_unsure
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
@@ -64,10 +64,12 @@ class Turn:
         costs: Costs = UNKNOWN_COSTS,
         usual_confidence: float | None = None,
         pool: CachePool | None = None,
+        choose_scorer: ChooseScorer = choose_scorer,
     ) -> None:
         ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
         self._pair, self._ask, self._emit = pair, ask, clock.emit
         self._cache, self._clock, self._pool = cache, clock, pool
+        self._choose_scorer = choose_scorer
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
         self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
@@ -135,17 +137,13 @@ class Turn:
         self._read(prompt, plan)
         self._emit(PhaseProgress(self._clock.turn, Phase.DECODE, 0, room, 0.0))
         model, target = self._pair.target.model, self._cache.target
-        if self._ask.forced_answer is not None:
-            return self._decoder.score_forced(
-                model, target.cache, prompt.ids, self._ask.forced_answer
-            )
         if prompt.answer_prefix_len and self._ask.messages[-1].token_ids is None:
             ids = tuple(prompt.ids[-prompt.answer_prefix_len :].tolist())
             self._emit(Token(self._clock.turn, ids, ""))
         stop = self._clock.stop_reason
         ended = self._decoder.run(
             model,
-            target.cache,
+            target,
             prompt.ids,
             room,
             stop,
@@ -155,7 +153,7 @@ class Turn:
             self._draft_proposals(prompt),
             self._mid_answer_recall(prompt, plan, quotation),
         )
-        if (shards := self._pair.target.shards) is not None and shards.lost is not None:
+        if self._pair.target.lost is not None:
             return ended
         # Every token that was given was fed.
         written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
@@ -258,8 +256,7 @@ class Turn:
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
         """For a model that only quotes: what it writes, and the prompt in which that is pinned."""
         question = self._ask.question
-        continued = prompt.answer_prefix_len or self._ask.forced_answer is not None
-        if not self._pair.only_quotes or continued:
+        if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
         total = len(prompt.ids)
         report = self._clock.report(Phase.SCORE, total, Part.QUOTATION)
@@ -302,7 +299,7 @@ class Turn:
             reading = Reading.SPARSE if left_out else Reading.DENSE
             plan = Plan(reading, (Reason(ReasonCode.CONTINUED),))
             expected = planner.PredictedTtft()
-        if plan.show_selection and not self._reader.can_preview_selection(prompt):
+        if plan.show_selection and not foresight.scores_quickly:
             plan = replace(plan, show_selection=False)
         if self._unshared is not None:
             plan = replace(plan, reasons=(*plan.reasons, self._unshared))
@@ -330,7 +327,9 @@ class Turn:
         return plan
 
     def _estimate(self, prompt: Prompt) -> TurnEstimate:
-        return TurnEstimate(self._pair, self._ask, prompt, self._cache, self._memory_manager)
+        return TurnEstimate(
+            self._pair, self._ask, prompt, self._cache, self._memory_manager, self._choose_scorer
+        )
 
     def _since_sent(self, expected: float | None) -> float | None:
         """The predicted time, plus the wait before it."""
@@ -366,7 +365,7 @@ class Turn:
             return self._reader.resume(prompt, self._resume_from)
         if plan.reading is Reading.SPARSE:
             try:
-                return self._reader.read_sparse(prompt)
+                return self._reader.read_sparse(prompt, self._estimate(prompt).scorer)
             except (Cancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
@@ -379,7 +378,7 @@ class Turn:
     def _show_selection(self, prompt: Prompt) -> None:
         """The answer does not depend on it, so a failure loses nothing."""
         try:
-            self._reader.preview_selection(prompt)
+            self._reader.preview_selection(prompt, self._estimate(prompt).scorer)
         except (Cancelled, ShardsLost):
             raise
         except Exception as error:
@@ -455,7 +454,6 @@ class Turn:
             decode_seconds=last - first if first and last else 0.0,
             peak_bytes=mx.get_peak_memory(),
             fallback=self._fallback,
-            forced_loss=self._decoder.forced_loss,
             confidence=self.confidence,
             unsure=not self._cache.target.cached.all()
             and is_unsure(self.confidence, self._usual_confidence),

@@ -18,7 +18,9 @@ from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
 from app.engine.progress import Part, Step
-from app.engine.scorers.draft_scoring import draft_work
+from app.engine.scorers.attention import draft_work
+from app.engine.scorers.choice import ChooseScorer, choose_scorer
+from app.engine.scorers.scorer import Scorer
 from app.engine.turn.planner import PredictedTtft
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
@@ -32,35 +34,13 @@ from app.protocol.cost_model import (
     sparse_work,
 )
 from app.protocol.memory_model import largest_that_fits
-from app.protocol.options import Scoring, Tuning, expected_keep
+from app.protocol.options import expected_keep
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Data
 from app.protocol.stats import Phase, Reading
 
 LEAST_KEEP = 0.01
 """The smallest that can be chosen."""
-JOINED_FROM = 10_000_000
-"""Parameters of a draft that costs more than the built-in one."""
-ALONE_UP_TO = 65_536
-"""Longest prompt, in tokens, that a smaller draft scores alone: in longer ones it finds less than
-the built-in draft (`docs/quality.md`)."""
-
-
-def scoring_of(pair: ModelPair, tuning: Tuning, tokens: int) -> Scoring:
-    """What scores a prompt of this length."""
-    draft, scoring = pair.draft, tuning.scoring
-    if draft is None and (scoring is None or scoring.needs_draft):
-        return Scoring.BUILT_IN
-    if draft is not None and scoring is None:
-        joined = draft.info.parameters >= JOINED_FROM or tokens > ALONE_UP_TO
-        return Scoring.JOINED if joined else Scoring.BOTH
-    assert scoring is not None
-    return scoring
-
-
-def joins_for_length(pair: ModelPair, tuning: Tuning, tokens: int) -> bool:
-    """Whether this pair uses the built-in draft only on prompts as long as this one."""
-    return scoring_of(pair, tuning, tokens) is not scoring_of(pair, tuning, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +53,7 @@ class TurnEstimate:
     prompt: Prompt
     cache: ConversationCache
     memory_manager: MemoryManager
+    choose_scorer: ChooseScorer = choose_scorer
 
     def check(self, reading: Reading) -> None:
         """Raise NotEnoughMemory, with what would fit, if reading the prompt so does not fit."""
@@ -136,10 +117,10 @@ class TurnEstimate:
             scorers[Part.QUOTATION] = ENCODER_OPERATIONS
         if not sparse:
             return scorers
-        scoring = scoring_of(self.pair, self.ask.tuning, len(self.prompt.draft_prompt.ids))
-        if scoring in (Scoring.JOINED, Scoring.LIKELIHOOD) or not scoring.needs_draft:
+        parts = self.scorer.parts
+        if Part.BUILT_IN in parts:
             scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
-        if scoring.needs_draft and self.pair.draft is not None:
+        if Part.DRAFT in parts and self.pair.draft is not None:
             scorers[Part.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
 
@@ -167,6 +148,20 @@ class TurnEstimate:
         )
         return self._shortfall(need) is None
 
+    @property
+    def scorer(self) -> Scorer:
+        """What scores the prompt."""
+        return self.choose_scorer(self.pair, len(self.prompt.draft_prompt.ids))
+
+    @property
+    def scores_quickly(self) -> bool:
+        """Whether the draft, if one scores, has cached the documents."""
+        draft, read = self.cache.draft, self.prompt.draft_prompt
+        if not self._uses_draft:
+            return True
+        ends = (s.end for s in read.segments if s.kind is SegmentKind.DOCUMENT)
+        return draft is not None and draft.common_prefix_len(read.ids) >= max(ends, default=0)
+
     # ------------------------------------------------------------------------------ inside
 
     @property
@@ -181,8 +176,8 @@ class TurnEstimate:
     def _with_built_in(self, costs: Costs) -> Costs:
         """The costs, with the built-in draft's in those of the draft if it scores this prompt only
         because of its length: the other turns were timed without it."""
-        draft, tokens = costs.draft, len(self.prompt.draft_prompt.ids)
-        if draft is None or not joins_for_length(self.pair, self.ask.tuning, tokens):
+        draft, usual = costs.draft, self.choose_scorer(self.pair, 0)
+        if draft is None or usual.parts == self.scorer.parts:
             return costs
         scorers = self._scorers(True)
         ratio = sum(scorers.values()) / scorers[Part.DRAFT]
@@ -192,7 +187,7 @@ class TurnEstimate:
         draft = self.cache.draft
         if draft is None or not self._uses_draft:
             return AttentionWork(0)
-        return draft_work(draft, self.prompt, self.ask.tuning)
+        return draft_work(draft, self.prompt.draft_prompt)
 
     def _planned_work(self, costs: Costs, keep: float) -> AttentionWork:
         """The target's, if it is read sparsely at this keep."""
@@ -203,8 +198,7 @@ class TurnEstimate:
 
     @property
     def _uses_draft(self) -> bool:
-        scoring = self.ask.tuning.scoring
-        return scoring is None or scoring.needs_draft
+        return Part.DRAFT in self.scorer.parts
 
     def _dense_work(self) -> AttentionWork:
         target, ids = self.cache.target, self.prompt.ids
@@ -222,9 +216,7 @@ class TurnEstimate:
         recall_share = 0.0 if shared == len(ids) - 1 else tuning.recall_share
         droppable = ~pinned[:start]
         skipped = int((droppable & ~cached).sum())
-        recalled = 0
-        if tuning.recall:
-            recalled = recalled_tokens(keep, recall_share, int(droppable.sum()), skipped)
+        recalled = recalled_tokens(keep, recall_share, int(droppable.sum()), skipped)
         recalled += int((pinned[:start] & ~cached).sum())
         new = int(pinned[start:].sum()) - 1 + math.ceil(keep * int((~pinned[start:]).sum()))
         lost = None

@@ -11,9 +11,10 @@ from random import Random
 from app.protocol.commands import Ask, Close, Command, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import Closed, Failed, Finished, Listener, Loaded, ModelInfo, Planned
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from app.protocol.reasons import Failure, FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Reading, Statistics
+from benchmarks.quality.settings import Scoring, ScoringSwitch
 
 SENTENCE = re.compile(r"[^.\n]*[.\n]\s*|[^.\n]+$")
 WORD = re.compile(r"[\w-]+")
@@ -29,7 +30,10 @@ class Reader:
     on_ask: Callable[[Ask], str | None] = lambda ask: None
     scorer: Callable[[str, str], float] | None = None
     """Instead of words of the question; gets question and sentence."""
+    switch: ScoringSwitch = field(default_factory=ScoringSwitch)
     asks: list[Ask] = field(default_factory=list)
+    scorings: list[Scoring] = field(default_factory=list)
+    """Of each of them."""
     loads: list[Load] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -42,6 +46,7 @@ class Reader:
 
     def ask(self, ask: Ask, listener: Listener) -> AskedTurn:
         self.asks.append(ask)
+        self.scorings.append(self.switch.scoring)
         turn = self.turn = AskedTurn(len(self.asks), lambda: ask, listener)
         self._answer(turn, ask)
         return turn
@@ -82,7 +87,7 @@ class Reader:
     def _select(self, ask: Ask, sentences: list[str], question: str) -> list[str]:
         rng = Random(ask.sampling.seed)
         scores = [rng.random() / 2 for _ in sentences]
-        if ask.tuning.scoring is not Scoring.RANDOM:
+        if self.switch.scoring is not Scoring.RANDOM:
             score = self.scorer or shared_words
             scores = [s + score(question, t) for s, t in zip(scores, sentences, strict=True)]
         count = math.ceil(ask.keep_ratio * len(sentences))
@@ -122,5 +127,4 @@ def statistics(ask: Ask, reading: Reading, selected: int, total: int) -> Statist
         phases=(),
         decode_seconds=0.0,
         peak_bytes=0,
-        forced_loss=None if ask.forced_answer is None else 2.0 + (1 - selected / total),
     )

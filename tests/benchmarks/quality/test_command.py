@@ -15,14 +15,14 @@ from xml.etree import ElementTree
 import pytest
 
 from app import paths
-from app.chat.engine_session import EngineSession
 from app.cli import main
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from app.protocol.reasons import Reason, ReasonCode
 from benchmarks.__main__ import measure
 from benchmarks.quality import command as evaluate
+from benchmarks.quality.settings import ScoringSwitch
 from tests.benchmarks.quality.reader import Reader
 
 
@@ -45,7 +45,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     engine = Reader()
-    monkeypatch.setattr(evaluate, "EngineSession", lambda upkeep: EngineSession(engine))
+
+    def made(choose_scorer: ScoringSwitch) -> Reader:
+        engine.switch = choose_scorer
+        return engine
+
+    monkeypatch.setattr(evaluate, "MlxEngine", made)
     return engine
 
 
@@ -58,13 +63,6 @@ def test_the_table_goes_to_output(reader: Reader, capsys: pytest.CaptureFixture[
     assert re.search(r"^needle-single +0\.2 +3 +100% +100% +44–100 +0 +0 ", out, re.M)
     assert "At keep 1, all 6 answers equal the dense ones." in out
     assert len(reader.asks) == 3 * 5
-
-
-def test_bands_of_layers(reader: Reader) -> None:
-    bands = ["--tune", "layers=0.5,1", "--tune", "skip_layers=0,0.5"]
-    assert run([*SHORT, *bands]) == 0
-    tunings = {(ask.tuning.layers, ask.tuning.skip_layers) for ask in reader.asks}
-    assert tunings == {(0.5, 0.0), (1.0, 0.0), (1.0, 0.5)}
 
 
 def test_results_are_kept_and_fresh_forgets_them(
@@ -159,8 +157,8 @@ def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Pa
     assert {ask.tuning.chunk for ask in reader.asks if ask.mode is Mode.SPARSE} == {16}
 
 
-def test_every_tuning_but_the_scoring_may_be_given(reader: Reader) -> None:
-    values = ("lookahead=2", "pool=1", "chunk=16", "neighbours=0.25", "recall_share=0.75")
+def test_every_tuning_may_be_given(reader: Reader) -> None:
+    values = ("chunk=16", "neighbours=0.25", "recall_share=0.75", "read_on=0.0")
     assert run([*SHORT, *(part for value in values for part in ("--tune", value))]) == 0
     tuning = reader.asks[-1].tuning
     given = dict(value.split("=") for value in values)
@@ -170,40 +168,19 @@ def test_every_tuning_but_the_scoring_may_be_given(reader: Reader) -> None:
 def test_several_values_are_measured_beside_each_other(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*SHORT, "--tune", "chunk=16,32", "--tune", "pool=1,13"]) == 0
-    tried = {(ask.tuning.chunk, ask.tuning.pool) for ask in reader.asks if ask.mode is Mode.SPARSE}
-    assert tried == {(16, 1), (16, 13), (32, 1), (32, 13)}
-    assert "scoring both pool=1 chunk=16" in capsys.readouterr().out
-
-
-def test_the_published_scoring_beside_ours(
-    reader: Reader, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*SHORT, "--scoring", "both", "--published"]) == 0
-    tried = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
-    found = {(t.scoring, t.lookahead, t.pool, t.chunk, t.neighbours) for t in tried}
-    assert found == {(Scoring.BOTH, 8, 13, 32, 0.5), (Scoring.LOOKAHEAD, 8, 13, 32, 0.0)}
-    assert "scoring lookahead neighbours=0.0" in capsys.readouterr().out
+    assert run([*SHORT, "--tune", "chunk=16,32", "--tune", "neighbours=0,0.5"]) == 0
+    asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
+    tried = {(tuning.chunk, tuning.neighbours) for tuning in asks}
+    assert tried == {(16, 0.0), (16, 0.5), (32, 0.0), (32, 0.5)}
+    assert "scoring both chunk=16 neighbours=0.0" in capsys.readouterr().out
 
 
 def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
-    given = ["--tune", "chunk=16", "--ablate", "pool=1,13", "--ablate", "neighbours=0"]
+    given = ["--tune", "chunk=16", "--ablate", "read_on=0,0.5", "--ablate", "neighbours=0"]
     assert run([*SHORT, *given]) == 0
     asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
-    tried = {(tuning.chunk, tuning.pool, tuning.neighbours) for tuning in asks}
-    assert tried == {(16, 13, 0.5), (16, 1, 0.5), (16, 13, 0.0)}
-
-
-def test_perplexity_of_files(
-    reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text(TEXT)
-    arguments = ["--suite", "perplexity", "--file", str(file), "--file", str(file)]
-    assert run([*SHORT[:1], *SHORT[3:], *arguments]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"^both +512 +0\.2 +1 +7\.3\d+ +1\d\.\d+ +2\.\d+ +2\d\.\d +0$", out, re.M)
-    assert "needle" not in out
+    tried = {(tuning.chunk, tuning.read_on, tuning.neighbours) for tuning in asks}
+    assert tried == {(16, 0.5, 0.5), (16, 0.0, 0.5), (16, 0.5, 0.0)}
 
 
 REFUSALS = {
@@ -215,34 +192,22 @@ REFUSALS = {
     "keep is nan": (["--keep", "nan"], "from 0 to 1"),
     "unknown scoring": (
         ["--scoring", "best"],
-        "lookahead, question, both, joined, likelihood, random, lexical",
+        "both, joined, random, lexical, embedding, builtin",
     ),
     "no items": (["--n", "0"], "not a valid number of items"),
     "half an item": (["--n", "1.5"], "whole number"),
     "a negative seed": (["--seed", "-1"], "'-1' is not a valid seed"),
-    "unknown tuning": (["--tune", "width=3"], "NAME from lookahead, pool, chunk"),
-    "an unknown thing to ablate": (["--ablate", "width=3"], "NAME from lookahead, pool, chunk"),
+    "unknown tuning": (["--tune", "width=3"], "NAME from chunk, neighbours"),
+    "an unknown thing to ablate": (["--ablate", "width=3"], "NAME from chunk, neighbours"),
     "a tuning without value": (["--tune", "chunk"], "NAME=VALUE"),
     "a chunk of nothing": (["--tune", "chunk=0"], "'0' is not a valid chunk"),
-    "an even pool": (["--tune", "pool=4"], "odd"),
-    "no layer": (["--tune", "layers=0.5", "--tune", "skip_layers=0.5"], "No layer is left"),
     "neighbours above 1": (["--tune", "neighbours=2"], "from 0 to 1"),
-    "recall at times": (["--tune", "recall=maybe"], "choose from yes, no"),
-    "scoring as tuning": (["--tune", "scoring=both"], "--scoring"),
     "three models": (["--pair", "a", "b", "c"], "not 3"),
     "the pair twice": (["--pair", "embedded", "--draft", "embedded"], "given twice"),
     "no such model": (["--pair", "no/model", "embedded"], "no/model"),
     "attention without a draft": (["--target", "{target}", "--scoring", "both"], "needs a draft"),
-    "published without a draft": (
-        ["--target", "{target}", "--scoring", "random", "--published"],
-        "'lookahead' needs a draft",
-    ),
     "auto with nothing in full": (["--sparse-only", "--auto"], "--auto is compared with"),
-    "perplexity with nothing in full": (
-        ["--sparse-only", "--suite", "perplexity", "--file", "{room}/text.txt"],
-        "compared with a full prefill",
-    ),
-    "no file": (["--suite", "perplexity"], "--file"),
+    "no file": (["--suite", "real"], "--file"),
     "no suite for a file": (
         ["--file", "{room}/text.txt"],
         "or add hops-in-files, real, real-reworded, passage, passage-reworded, passages",
@@ -251,11 +216,7 @@ REFUSALS = {
         ["--suite", "real", "--file", "{room}/text.txt"],
         "'gpl-3.0.txt' that is asked about is missing: fetch the documents",
     ),
-    "no such file": (["--suite", "perplexity", "--file", "{room}/nothing"], "nothing"),
-    "a short file": (
-        ["--suite", "perplexity", "--length", "32k", "--file", "{room}/text.txt"],
-        "'text.txt' is too short",
-    ),
+    "no such file": (["--suite", "real", "--file", "{room}/nothing"], "nothing"),
     "report in no folder": (["--report", "{room}/no/report.md"], "cannot be written"),
     "report is a folder": (["--report", "{room}"], "cannot be written"),
     "report is its figure": (["--report", "{room}/report.svg"], ".md"),
@@ -381,17 +342,13 @@ def test_durations(seconds: float, text: str) -> None:
 
 def test_the_embedded_pair_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The real engine, for a few seconds: what it answers is other tests' business."""
-    file, data = tmp_path / "text.txt", tmp_path / "out.json"
-    file.write_text(TEXT)
-    arguments = ["quality", "--suite", "turns,perplexity", "--file", str(file), "--length", "300"]
+    data = tmp_path / "out.json"
+    arguments = ["quality", "--suite", "turns", "--length", "300"]
     arguments += ["--keep", "0.3,1", "--n", "2", "--auto", "--json", str(data)]
     assert run([*arguments, "--scoring", "both,random,lexical"]) == 0
     assert "At keep 1, all 6 answers equal the dense ones." in capsys.readouterr().out
     content = json.loads(data.read_text())
-    assert len(content["records"]) == 2 * (1 + 3 * 2 + 1) + (1 + 3 * 2)
-    assert [r["failed"] or r["fallback"] for r in content["records"]] == [None] * 23
-    for row in content["perplexity"]:
-        same = pytest.approx(1.0, abs=1e-4)
-        assert row["ratio"] == same if row["keep"] == 1.0 else row["ratio"] != same
+    assert len(content["records"]) == 2 * (1 + 3 * 2 + 1)
+    assert [r["failed"] or r["fallback"] for r in content["records"]] == [None] * 16
     for cell in content["cells"]:
         assert 0.3 < cell["read_fraction"] <= (1.0 if cell["keep"] == 1.0 else 0.7)

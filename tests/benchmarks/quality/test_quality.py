@@ -11,22 +11,23 @@ import pytest
 
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
+from app.engine.engine import MlxEngine
 from app.models.embedded import target_path
-from app.protocol.options import Scoring
 from benchmarks.quality import results
 from benchmarks.quality.guard_stats import guard_stats
 from benchmarks.quality.results import ResultCell
 from benchmarks.quality.results_log import ResultsLog
 from benchmarks.quality.runner import Runner
-from benchmarks.quality.settings import Settings
+from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.tokens import FolderTokens
 
+SWITCH = ScoringSwitch()
 SAFE = ("needle-single", "needle-multikey", "lookup", "quote", "many", "absent")
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[EngineSession]:
-    with EngineSession() as session:
+    with EngineSession(MlxEngine(choose_scorer=SWITCH)) as session:
         session.load(replace(resolve_pair(), only_quotes=False))
         yield session
 
@@ -34,7 +35,7 @@ def session() -> Iterator[EngineSession]:
 def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[ResultCell, ...]:
     ledger = ResultsLog(folder / "results.jsonl")
     try:
-        runner = Runner(session, settings, ledger, FolderTokens(target_path()))
+        runner = Runner(session, settings, ledger, FolderTokens(target_path()), SWITCH)
         outcome = runner.run()
     finally:
         ledger.close()
@@ -80,7 +81,7 @@ def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path:
     settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=4, auto=True, held_out=True)
     ledger = ResultsLog(tmp_path / "results.jsonl")
     try:
-        outcome = Runner(session, settings, ledger, FolderTokens(target_path())).run()
+        outcome = Runner(session, settings, ledger, FolderTokens(target_path()), SWITCH).run()
     finally:
         ledger.close()
     guard = guard_stats(outcome.records)

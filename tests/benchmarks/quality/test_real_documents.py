@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.chat.engine_session import EngineSession
-from app.engine.scorers.attention_scores import ScoringError
-from app.engine.turn import prompt_reader
+from app.engine.engine import MlxEngine
+from app.engine.scorers import attention
+from app.engine.scorers.scorer import ScoringError
 from app.errors import UserError
 from app.models.embedded import draft_path, target_path
-from app.protocol.commands import CachePolicy, Load
-from app.protocol.events import Selected
-from app.protocol.options import BackgroundPolicy, Mode, Scoring
+from app.protocol.commands import Ask, CachePolicy, Load
+from app.protocol.events import Event, Selected
+from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
 from benchmarks.quality.figure import results_figure
 from benchmarks.quality.judge import share_selected
@@ -27,8 +28,8 @@ from benchmarks.quality.report import _real_table
 from benchmarks.quality.results import sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
 from benchmarks.quality.runner import Runner
-from benchmarks.quality.settings import TUNING, Settings
-from benchmarks.quality.suites import HELD_OUT, ONLY_PASSAGES, PASSAGE, REAL, REWORDED, DoesNotFit
+from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
+from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, REWORDED, DoesNotFit
 from benchmarks.quality.tasks import Check, is_correct
 from benchmarks.quality.tokens import FolderTokens
 
@@ -47,6 +48,7 @@ def documents(filler: int, facts: Sequence[Fact] = FACTS) -> tuple[Document, ...
 
 
 SHORT, LONG = documents(2), documents(40)
+UPKEEP = CachePolicy(BackgroundPolicy.OFF)
 
 
 def words(text: str) -> set[str]:
@@ -162,12 +164,13 @@ def test_documents_that_are_missing_or_differ() -> None:
         Corpus((other, *LONG[1:]), TOKENS).check([REAL])
 
 
-def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
+def test_the_passage_and_the_answer_are_measured(tmp_path: Path) -> None:
     settings = Settings((REAL,), (500,), (0.1, 1.0), (Scoring.LEXICAL,), n=2, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
-        outcome = Runner(session, settings, log, TOKENS).run()
+        outcome = Runner(session, settings, log, TOKENS, switch).run()
     log.close()
     assert outcome.complete
     by_keep = {
@@ -179,22 +182,28 @@ def test_the_passage_and_the_right_answer_are_measured(tmp_path: Path) -> None:
         assert dense.passage is None
         assert everything.passage == 1.0
         assert some.passage is not None
-        assert dense.loss == pytest.approx(everything.loss, abs=1e-3)
-        assert some.loss != pytest.approx(dense.loss, abs=1e-3)
         assert dense.answer == everything.answer
         assert not any(record.failed for record in (dense, some, everything))
 
 
-def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
-    keeps, scorings = (0.1, 0.3), (Scoring.QUESTION, Scoring.LEXICAL)
+def test_passages_are_found_without_an_answer_and_as_with_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeps, scorings = (0.1, 0.3), (Scoring.BOTH, Scoring.LEXICAL)
     tunings = (replace(TUNING, read_on=0.0),)
     settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, tunings=tunings, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
-        runner = Runner(session, settings, log, TOKENS)
-        outcome = runner.run()
-        turns = runner._turn
+        run, asks = session.run, list[Ask]()
+
+        def counted(ask: Ask) -> Iterator[Event]:
+            asks.append(ask)
+            return run(ask)
+
+        monkeypatch.setattr(session, "run", counted)
+        outcome = Runner(session, settings, log, TOKENS, switch).run()
     log.close()
     found = {
         (record.suite, record.item[-1], record.scoring, record.keep): record
@@ -202,11 +211,10 @@ def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) ->
         if record.mode == Mode.SPARSE
     }
     assert len(found) == 2 * 2 * 2 * 2
-    for (suite, *rest), record in found.items():
+    for (_, *rest), record in found.items():
         assert record.passage == found[REAL, *rest].passage
         assert record.read_fraction == pytest.approx(found[REAL, *rest].read_fraction, abs=1e-5)
-        assert (record.loss is None) == (suite in ONLY_PASSAGES)
-    assert turns == 2 * (2 + 2 * 5)
+    assert len(asks) == 2 * (2 + 5)
     assert {cell.suite for cell in sparse_cells(outcome.records)} == {REAL}
     assert [cell.n for cell in real_cells(outcome.records)] == [2] * 8
 
@@ -217,12 +225,13 @@ def test_a_draft_that_cannot_score_finds_no_passage(
     def fail(*_: object) -> None:
         raise ScoringError("it cannot")
 
-    monkeypatch.setattr(prompt_reader, "score", fail)
-    settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.QUESTION,), n=1, files=LONG)
+    monkeypatch.setattr(attention, "score_by_attention", fail)
+    settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.BOTH,), n=1, files=LONG)
     log = ResultsLog(tmp_path / "results.jsonl")
-    with EngineSession(upkeep=CachePolicy(BackgroundPolicy.OFF)) as session:
+    switch = ScoringSwitch()
+    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
         session.load(Load(str(target_path()), str(draft_path())))
-        outcome = Runner(session, settings, log, TOKENS).run()
+        outcome = Runner(session, settings, log, TOKENS, switch).run()
     log.close()
     assert outcome.complete
     assert [record.passage for record in outcome.records] == [None, None]
@@ -237,33 +246,30 @@ def record(item: int, mode: Mode, **values: object) -> Record:
 
 def test_cells() -> None:
     records = [
-        record(0, Mode.FULL, loss=1.0, tokens="a"),
-        record(0, Mode.SPARSE, loss=1.5, tokens="a", passage=1.0),
-        record(1, Mode.FULL, loss=2.0, tokens="b"),
-        record(1, Mode.SPARSE, loss=3.5, tokens="c", passage=0.4),
-        record(2, Mode.FULL, loss=9.0, tokens="b"),
-        record(2, Mode.SPARSE, failed="No.", loss=9.0, passage=1.0),
+        record(0, Mode.FULL, tokens="a"),
+        record(0, Mode.SPARSE, tokens="a", passage=1.0),
+        record(1, Mode.FULL, tokens="b"),
+        record(1, Mode.SPARSE, tokens="c", passage=0.4),
+        record(2, Mode.FULL, tokens="b"),
+        record(2, Mode.SPARSE, failed="No.", passage=1.0),
     ]
     (cell,) = real_cells(records)
-    assert (cell.n, cell.loss, cell.dense_loss, cell.change) == (2, 2.5, 1.5, 1.0)
-    assert cell.margin == pytest.approx(1.96 * 0.5)
+    assert cell.n == 2
     assert cell.passage.share == 0.5
     assert cell.agreed is not None
     assert cell.agreed.share == 0.5
     (alone,) = real_cells([each for each in records if each.mode == Mode.SPARSE])
-    assert (alone.n, alone.loss, alone.dense_loss, alone.agreed) == (2, 2.5, None, None)
+    assert (alone.n, alone.agreed) == (2, None)
 
 
 def test_what_is_drawn_and_written() -> None:
     cell = RealCell(PASSAGE, 500, "both", 0.1, 4, wilson(3, 4), None)
-    answered = replace(
-        cell, suite=REAL, loss=2.0, dense_loss=1.5, change=0.5, agreed=wilson(1, 4), margin=0.1
-    )
+    answered = replace(cell, suite=REAL, agreed=wilson(1, 4))
     drawn = results_figure((), (answered, cell), "t")
     assert "real, read (n = 4)" in drawn
     assert "passage, read (n = 4)" in drawn
     assert "500 tokens, both, keep 0.1: 3 of 4 passages read" in drawn
     rows = _real_table((answered, cell)).plain().splitlines()
-    expected = "real both 500 0.1 4 75.0 30–95 2.00 1.50 +0.50 ± 0.10 25.0"
+    expected = "real both 500 0.1 4 75.0 30–95 25.0"
     assert rows[-2].split() == expected.split()
     assert rows[-1].split() == ["passage", "both", "500", "0.1", "4", "75.0", "30–95"]

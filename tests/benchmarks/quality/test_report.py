@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.protocol.options import Mode, Scoring
+from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.protocol.stats import Reading
 from benchmarks.quality.confidence import confidence_note
@@ -17,7 +17,7 @@ from benchmarks.quality.figure import results_figure
 from benchmarks.quality.json_report import as_json
 from benchmarks.quality.report import Study, markdown, table
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.settings import Settings
+from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.suites import DEFAULT, SUITES
 from tests.benchmarks.quality.test_results import record
 
@@ -66,21 +66,15 @@ def study() -> Study:
     )
 
 
-def with_perplexity(study: Study) -> Study:
-    pair = [record("perplexity/1024/x", m, False, loss=9.5) for m in (Mode.FULL, Mode.SPARSE)]
-    return replace(study, records=(*study.records, *pair))
-
-
 def test_the_table_fits_80_columns_and_has_every_cell(study: Study) -> None:
     long = "Reading 32,768 tokens needs more memory than there is on this machine: lower keep."
     failing = record("vt/1024/0", Mode.SPARSE, False, failed=long, keep=0.7, ttft=0.0)
-    study = with_perplexity(study)
     text = table(replace(study, records=(*study.records, failing), skipped=(long,), stale=3))
     assert max(len(line) for line in text.splitlines()) <= 80
     rows = re.findall(r"^([a-z0-9-]+) +([\d.]+) +8 ", text, re.M)
     assert len(rows) == len(DEFAULT) * len(KEEPS) * 2 * 2
     assert {suite for suite, _ in rows} == set(DEFAULT)
-    for part in ("1,024 tokens, scoring both", "4,096 tokens, scoring random", "Perplexity"):
+    for part in ("1,024 tokens, scoring both", "4,096 tokens, scoring random"):
         assert part in text
     assert " ".join(long.split()) in " ".join(text.split())
     assert "with --fresh all are" in " ".join(text.split())
@@ -118,7 +112,7 @@ def test_answers_without_a_word_are_said() -> None:
 
 
 def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> None:
-    text = markdown(with_perplexity(study), "quality.svg")
+    text = markdown(study, "quality.svg")
     assert text.startswith("# Sparse reading against dense: target with a draft\n")
     for part in (
         "```sh\npython -m benchmarks quality\n```",
@@ -130,7 +124,6 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
         "| needle-single | both | 100.0 | 62.5 | 62.5 | 100.0 |",
         "## Equal answers",
         "| 4,096 | both | 1 | 80 | 100.0 | 100.0 | 4.00x | 1.00x |",
-        "## Perplexity",
         "## The guard",
         "| count | unsafe | 16 | 16 |",
         "recall 25% (16–37) of 64 unsafe items",
@@ -142,8 +135,8 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
 
 
 def test_every_table_of_the_report_is_whole(study: Study) -> None:
-    blocks = re.findall(r"(?:^\|.*\n?)+", markdown(with_perplexity(study), "a.svg"), re.M)
-    assert len(blocks) == 3 + len(DEFAULT) + 2
+    blocks = re.findall(r"(?:^\|.*\n?)+", markdown(study, "a.svg"), re.M)
+    assert len(blocks) == 3 + len(DEFAULT) + 1
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
         assert len(widths) == 1, block

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -133,19 +132,6 @@ def test_failed_and_fallen_back_turns_count_and_failed_ones_read_nothing() -> No
     assert results.failures(records) == {"Failed.": 1, "No memory.": 1}
 
 
-def test_perplexity_is_a_geometric_mean_over_files() -> None:
-    records = []
-    for i, (dense, sparse) in enumerate([(1.0, 1.5), (2.0, 2.1)]):
-        pair = both(f"perplexity/1024/{i}", False, False)
-        records += [replace(pair[0], loss=dense), replace(pair[1], loss=sparse)]
-    (row,) = results.perplexities(records)
-    assert row.n == 2
-    assert row.ratio == pytest.approx(math.exp(0.3))
-    assert row.dense == pytest.approx(math.exp(1.5))
-    assert row.sparse == pytest.approx(math.exp(1.8))
-    assert results.cells(records) == ()
-
-
 def auto(suite: str, index: int, flagged: bool) -> list[Record]:
     item = f"{suite}/1/{index}"
     guard = "It counts." if flagged else None
@@ -195,19 +181,19 @@ def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
     dense = [record(f"quote/1024/{i}", Mode.FULL, True) for i in range(50)]
     ours = at(0.05, "both", 2, 0.5) + at(0.1, "both", 1, 0.8) + at(0.2, "both", 0, 1.0)
     # What is right again at a smaller keep by luck does not count.
-    lucky = at(0.1, "lookahead", 0, 1.0) + at(0.2, "lookahead", 3, 1.5)
-    theirs = lucky + at(0.4, "lookahead", 1, 2.0)
+    lucky = at(0.1, "lexical", 0, 1.0) + at(0.2, "lexical", 3, 1.5)
+    theirs = lucky + at(0.4, "lexical", 1, 2.0)
     never = at(0.1, "random", 40, 1.0) + at(0.2, "random", 30, 1.0)
     unsafe = both("count/1024/0", True, False, keep=0.4) + both("count/1024/0", True, True)
     found = results.equivalence_points([*dense, *ours, *theirs, *never, *unsafe])
     assert [(row.scoring, row.keep) for row in found] == [
-        ("lookahead", 0.4),
         ("both", 0.1),
         ("random", None),
+        ("lexical", 0.4),
     ]
-    lookahead, chosen, _ = found
-    assert (lookahead.n, lookahead.dense, lookahead.right) == (50, 1.0, 0.98)
-    assert (lookahead.faster, lookahead.slowdown) == (2.0, pytest.approx(2.5))
+    chosen, _, lexical = found
+    assert (lexical.n, lexical.dense, lexical.right) == (50, 1.0, 0.98)
+    assert (lexical.faster, lexical.slowdown) == (2.0, pytest.approx(2.5))
     assert (chosen.faster, chosen.slowdown) == (5.0, 1.0)
 
 

@@ -14,13 +14,12 @@ from app.chat.engine_session import EngineSession
 from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, Load
-from app.protocol.options import Mode, Scoring
-from app.protocol.prompt import Document
+from app.protocol.options import Mode
 from benchmarks.quality import results, runner
 from benchmarks.quality.guard_stats import guard_stats
 from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
 from benchmarks.quality.runner import Outcome, Runner, Status, item_keys, results_name
-from benchmarks.quality.settings import TUNING, Settings
+from benchmarks.quality.settings import TUNING, Scoring, Settings
 from benchmarks.quality.tokens import FolderTokens
 from tests.benchmarks.quality.reader import Reader
 
@@ -39,21 +38,24 @@ def measure(
     reader = reader or Reader()
     ledger = ResultsLog(file, fresh)
     try:
-        session = EngineSession(reader)
-        return Runner(session, settings, ledger, TOKENS, reader.context).run(), reader.asks
+        session, switch = EngineSession(reader), reader.switch
+        runner = Runner(session, settings, ledger, TOKENS, switch, reader.context)
+        return runner.run(), reader.asks
     finally:
         ledger.close()
 
 
 def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> None:
-    settings = replace(SETTINGS, scorings=(Scoring.QUESTION, Scoring.RANDOM), auto=True, n=2)
-    outcome, asks = measure(file, settings)
-    ways = [(ask.mode, ask.keep_ratio, ask.tuning.scoring) for ask in asks]
+    settings = replace(SETTINGS, scorings=(Scoring.LEXICAL, Scoring.RANDOM), auto=True, n=2)
+    reader = Reader()
+    outcome, asks = measure(file, settings, reader)
+    scored = zip(asks, reader.scorings, strict=True)
+    ways = [(ask.mode, ask.keep_ratio, scoring) for ask, scoring in scored]
     first = ways[:6]
     assert first[0][0] is Mode.FULL
     assert first[1:5] == [
         (Mode.SPARSE, keep, scoring)
-        for scoring in (Scoring.QUESTION, Scoring.RANDOM)
+        for scoring in (Scoring.LEXICAL, Scoring.RANDOM)
         for keep in (0.2, 1.0)
     ]
     assert first[5] == (Mode.AUTO, 0.2, Scoring.BOTH)
@@ -205,7 +207,7 @@ def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path
 def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
     ledger = ResultsLog(file)
     reader = Reader()
-    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
+    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS, reader.switch)
 
     def stop(ask: Ask) -> None:
         if len(reader.asks) == 8:
@@ -225,7 +227,7 @@ def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
 def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
     ledger = ResultsLog(file)
     reader = Reader()
-    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS)
+    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS, reader.switch)
     runner.cancel()
     outcome = runner.run()
     ledger.close()
@@ -237,7 +239,7 @@ def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     wider = replace(SETTINGS, keeps=(0.2, 0.5, 1.0))
     ledger = ResultsLog(file)
     reader = Reader()
-    runner = Runner(EngineSession(reader), wider, ledger, TOKENS)
+    runner = Runner(EngineSession(reader), wider, ledger, TOKENS, reader.switch)
 
     def stop(ask: Ask) -> None:
         if len(reader.asks) == 2:
@@ -277,7 +279,8 @@ def test_what_does_not_fit_a_length_is_skipped_in_one_sentence(file: Path) -> No
 def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
     seen: list[Status] = []
     ledger = ResultsLog(file)
-    Runner(EngineSession(Reader()), SETTINGS, ledger, TOKENS).run(seen.append)
+    reader = Reader()
+    Runner(EngineSession(reader), SETTINGS, ledger, TOKENS, reader.switch).run(seen.append)
     ledger.close()
     assert seen[0].eta is None
     assert (seen[0].done, seen[0].total) == (0, 24)
@@ -301,22 +304,6 @@ def test_the_clock_trusts_the_pace_so_far(file: Path) -> None:
     clock.skip(planned[1])
     assert clock.status(planned[0]).eta == pytest.approx(13.5)
     assert (clock.done, clock.total) == (2, 4)
-
-
-def test_perplexity_feeds_what_follows_in_each_file(file: Path) -> None:
-    texts = ["".join(f"Line {n} of {k} says {n * k}.\n" for n in range(400)) for k in (3, 5)]
-    files = tuple(Document(f"{k}.txt", text) for k, text in enumerate(texts))
-    settings = replace(SETTINGS, suites=("perplexity",), files=files, auto=True)
-    outcome, asks = measure(file, settings)
-    assert [ask.mode for ask in asks] == [Mode.FULL, Mode.SPARSE, Mode.SPARSE] * 2
-    assert all(
-        ask.forced_answer and ask.forced_answer in texts[i // 3] for i, ask in enumerate(asks)
-    )
-    rows = {row.keep: row for row in results.perplexities(outcome.records)}
-    assert rows[1.0].ratio == pytest.approx(1.0)
-    assert rows[0.2].ratio > 2.0
-    assert rows[0.2].n == 2
-    assert results.cells(outcome.records) == ()
 
 
 def _copy(folder: Path, to: Path) -> Path:
@@ -350,15 +337,15 @@ def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
 
 def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
     both, random = Scoring.BOTH, Scoring.RANDOM
-    tunings = (TUNING, replace(TUNING, chunk=16, pool=1))
+    tunings = (TUNING, replace(TUNING, chunk=16, read_on=0.0))
     settings = replace(SETTINGS, keeps=(0.2,), scorings=(both, random), tunings=tunings)
     assert [way.scoring for way in settings.configs("quote")[1:]] == [
         "both",
-        "both pool=1 chunk=16",
+        "both chunk=16 read_on=0.0",
         "random",
-        "random pool=1 chunk=16",
+        "random chunk=16 read_on=0.0",
     ]
-    assert settings.tunings_by_name["random pool=1 chunk=16"] == replace(tunings[1], scoring=random)
+    assert settings.ways["random chunk=16 read_on=0.0"] == (random, tunings[1])
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:

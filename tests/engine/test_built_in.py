@@ -23,8 +23,7 @@ from app.engine.model.text_encoder import (
     encode,
 )
 from app.engine.pair_loader import load_pair
-from app.engine.scorers.built_in_draft import built_in_scores, trust
-from app.engine.scorers.embedding_scores import embedding_scores
+from app.engine.scorers.built_in import built_in_scores, embedding_scores, trust
 from app.engine.scorers.selection import select
 from app.models.embedded import BUILT_IN, target_path
 from app.protocol.commands import Load

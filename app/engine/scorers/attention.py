@@ -1,4 +1,10 @@
-"""Observes a model's attention while it runs: how much each prompt token is attended to.
+"""Scores prompt tokens by the draft's attention to them while it reads the question and writes the
+first tokens of an answer.
+
+After SpecPrefill (arXiv 2502.02789), with one addition of ours: the typed question and the
+generation prompt are observed, not only the tokens that the draft writes. A small draft past its
+trained length attends to the right tokens while it reads the question, but no longer when it
+writes.
 
 Scores are float32 whatever the model's dtype: the keys of some models share a component so large
 that in half precision their differences are lost, or they overflow. A layer is processed in blocks
@@ -7,8 +13,11 @@ of heads and of queries, so that its memory does not grow with the prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -16,20 +25,33 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import Backend
-from app.engine.cache.caches import Cache, StepWatcher, flatten
-from app.protocol.memory_model import block_shape
-from app.protocol.options import Tuning
+from app.engine.cache.prefill import OnStep, StepSize, forward
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.model.prompt import Prompt
+from app.engine.progress import Part
+from app.engine.scorers.scorer import (
+    Importance,
+    ScoringContext,
+    ScoringError,
+    show_importance,
+)
+from app.protocol.cost_model import SPARSE_DRAFT_FROM, AttentionWork, scoring_work
+from app.protocol.memory_model import MAX_QUERY_ROWS, block_shape
+from app.protocol.options import Blocks
+from app.protocol.stats import Phase
 
-Importance = NDArray[np.float32]
+LOOKAHEAD = 8
+"""Tokens that the draft writes, greedily, to be observed."""
+POOL = 13
+"""Tokens over which attention is averaged: an odd number."""
+DRAFT_BLOCKS = Blocks()
+
 T = TypeVar("T")
-
 Softmax = Callable[[mx.array, "mx.array | None"], mx.array]
 Visible = NDArray[np.int32] | mx.array
 """For each row the index of the last key that it sees, or a mask (1 or heads, rows, M)."""
-
-
-class ScoringError(RuntimeError):
-    """The draft cannot score; the turn reads densely instead."""
+OnObserved = Callable[["AttentionObserver", int], None]
+"""Called with the observer and the expected number of observations. Raises to cancel."""
 
 
 class Unobservable(ScoringError):
@@ -37,6 +59,158 @@ class Unobservable(ScoringError):
 
     def __init__(self) -> None:
         super().__init__("its attention cannot be observed")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionScorer:
+    """Scores by the draft's attention. Prompts are in the draft's own tokens."""
+
+    parts: ClassVar[tuple[Part, ...]] = (Part.DRAFT,)
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        draft, cache, clock = context.pair.draft, context.draft_cache, context.clock
+        if draft is None or cache is None:
+            raise ScoringError("no draft model is loaded")
+        # The question decides, also for an answer that is continued.
+        ids = prompt.ids[: len(prompt.ids) - prompt.answer_prefix_len]
+        total = len(ids)
+        context.draft_work = work = draft_work(cache, prompt)
+        new = total - cache.common_prefix_len(ids)
+        seconds = None
+        if context.draft_cost is not None:
+            seconds = context.draft_cost.seconds_until(work, work.cached)
+        fits = context.memory.ensure_scoring(draft, new, total)
+        eligible = ~prompt.pinned[:total]
+        report_prefill = clock.report(Phase.SCORE, total, Part.DRAFT, seconds)
+        started_at, prefilled_at = time.perf_counter(), 0.0
+        report_lookahead: Callable[[int], None] | None = None
+
+        def on_step(done: int) -> None:
+            report_prefill(done)
+            if done < total:
+                context.memory.check_step(draft, done, fits)
+
+        def on_observed(observer: AttentionObserver, expected: int) -> None:
+            nonlocal report_lookahead, prefilled_at
+            if report_lookahead is None:
+                prefilled_at = time.perf_counter()
+                report_lookahead = clock.report(Phase.LOOKAHEAD, expected)
+            show_importance(clock, observer.importance * eligible, observer.observed, expected)
+            report_lookahead(observer.observed)
+
+        try:
+            with cache.reserved((new + LOOKAHEAD) * fits):
+                importance = score_by_attention(
+                    draft.model,
+                    cache,
+                    ids,
+                    prompt.question_start,
+                    context.pair.draft_stop_ids,
+                    draft.step,
+                    on_step,
+                    on_observed,
+                    partial(report_prefill, within_step=True),
+                )
+            return np.pad(importance, (0, prompt.answer_prefix_len))
+        finally:
+            if not context.keeps_draft_cache:
+                cache.clear()  # no later turn needs it, and the target needs the memory
+            context.memory.end_scoring()
+            ended_at = time.perf_counter()
+            prefilled_at = prefilled_at or ended_at
+            clock.add(Phase.SCORE, prefilled_at - started_at)
+            clock.add(Phase.LOOKAHEAD, ended_at - prefilled_at)
+
+
+def draft_work(cache: PrefixCache, prompt: Prompt) -> AttentionWork:
+    """What the draft reads to score a prompt of its own tokens: always the question, because it is
+    observed."""
+    total = len(prompt.ids) - prompt.answer_prefix_len
+    shared = min(cache.common_prefix_len(prompt.ids), prompt.question_start, total - 1)
+    start = cache.rewind_target(shared)
+    return scoring_work(total - start, start)
+
+
+def score_by_attention(
+    model: Any,
+    prefix: PrefixCache,
+    ids: NDArray[np.int32],
+    observed_from: int,
+    stop_ids: Iterable[int],
+    step: StepSize,
+    on_step: OnStep,
+    on_observed: OnObserved,
+    on_part: OnStep | None = None,
+    lookahead: int = LOOKAHEAD,
+    pool: int = POOL,
+    blocks: Blocks = DRAFT_BLOCKS,
+    blocks_from: int = SPARSE_DRAFT_FROM,
+) -> Importance:
+    """Importance of each of the prompt's `ids` (M,), according to the draft `model`.
+
+    Cached tokens in `prefix` are not read again; afterwards it holds the whole prompt. Tokens from
+    `observed_from` on (the question and the generation prompt) are observed, and `lookahead` greedy
+    tokens after them. A prompt of `blocks_from` tokens or more is read with block-sparse attention.
+    Raises ScoringError.
+    """
+    total = len(ids)
+    observed_from = min(max(observed_from, total - MAX_QUERY_ROWS, 0), total - 1)
+    rows = total - observed_from
+    observer = AttentionObserver(total, step.backend, pool)
+    start = prefix.rewind(min(prefix.common_prefix_len(ids), observed_from))
+    positions = np.arange(start, observed_from, dtype=np.int32)
+    with mlx_patches.sparse_attention(blocks if total >= blocks_from else None):
+        count_on = None if on_part is None else lambda done: on_part(start + done)
+        prefix.prefill_at(model, ids, positions, step, lambda done: on_step(start + done), count_on)
+    prefix.add_checkpoint()
+
+    run = partial(_forward, model, prefix, step.backend)
+    logits = observer.observe(rows, partial(run, ids[observed_from:]))
+    prefix.mark_cached(ids, np.arange(observed_from, total, dtype=np.int32))
+    on_step(total)
+    on_observed(observer, rows + lookahead)
+    try:
+        _observe_lookahead(run, prefix, logits, set(stop_ids), lookahead, observer, on_observed)
+    finally:
+        prefix.rewind(total)
+    return observer.importance
+
+
+def _forward(model: Any, prefix: PrefixCache, backend: Backend, ids: NDArray[np.int32]) -> mx.array:
+    """Run `ids` (n,) through the model. Returns the logits after the last one (1, vocabulary). The
+    head also computes the others: to run the last token alone would take longer."""
+    with mlx_patches.blocked_attention(backend.query_block):
+        logits = forward(model, prefix.cache, ids)[:, -1]
+    mx.eval(logits)
+    return logits
+
+
+def _observe_lookahead(
+    run: Callable[[NDArray[np.int32]], mx.array],
+    prefix: PrefixCache,
+    logits: mx.array,
+    stop_ids: set[int],
+    count: int,
+    observer: AttentionObserver,
+    on_observed: OnObserved,
+) -> None:
+    """Observe up to `count` greedy tokens after the prompt, stopping at an end-of-text token. They
+    are scored together, while the last one is read."""
+    rows = observer.observed
+    for number in range(count):
+        token = int(np.array(mx.argmax(logits)))
+        ended = token in stop_ids
+        if ended and not number:
+            return
+        ids, left = np.array([token], np.int32), count - 1 - number
+        prefix.append(ids)
+        try:
+            logits = observer.observe(0 if ended else 1, partial(run, ids), not ended and left > 0)
+        except Unobservable:
+            return  # a draft that selects keys itself when it writes; the question was observed
+        on_observed(observer, rows + count)
+        if ended:
+            return
 
 
 class AttentionObserver:
@@ -47,11 +221,11 @@ class AttentionObserver:
     observations. Only the running maximum (observations, M) is stored, never two layers' scores.
     """
 
-    def __init__(self, prompt_tokens: int, tuning: Tuning, backend: Backend) -> None:
+    def __init__(self, prompt_tokens: int, backend: Backend, pool: int = POOL) -> None:
         self.prompt_tokens = prompt_tokens
         self.observed = 0
         self._scored = 0
-        self._tuning = tuning
+        self._pool = pool
         self._total = mx.zeros((prompt_tokens,), mx.float32)
         self._running: list[mx.array] = []
         """The maximum so far of each block of rows."""
@@ -61,24 +235,17 @@ class AttentionObserver:
         """For each layer, the queries that are not scored yet, and what they see."""
         self._rows = self._layer_count = 0
         self._defers = False
-        self._before_first: StepWatcher | None = None
-        self._through_last: StepWatcher | None = None
         self._softmax: Softmax = _numpy_softmax if backend.on_cpu else _softmax
-        self._mean_pool = _make_mean_pool(prompt_tokens, tuning.pool)
+        self._mean_pool = _make_mean_pool(prompt_tokens, pool)
 
-    def observe(self, rows: int, cache: Cache, run: Callable[[], T], defer: bool = False) -> T:
-        """Observe the last `rows` tokens of the step that `run` runs and evaluates on `cache`.
-        Returns what `run` returns. Raises Unobservable when no layer could be observed, and
-        ScoringError when scores are not finite.
+    def observe(self, rows: int, run: Callable[[], T], defer: bool = False) -> T:
+        """Observe the last `rows` tokens of the step that `run` runs and evaluates. Returns what
+        `run` returns. Raises Unobservable when no layer could be observed, and ScoringError when
+        scores are not finite.
 
         Deferred rows are scored with those of the next step that does not `defer`: then all of a
         layer's keys are read once for all of them. Until then only their queries are stored."""
         self._rows, self._layer_count, self._defers = rows, 0, defer
-        first, end = observed_layers(len(cache), self._tuning)
-        self._before_first = StepWatcher(flatten(cache[first : first + 1])) if first else None
-        self._through_last = (
-            StepWatcher(flatten(cache[end : end + 1])) if end < len(cache) else None
-        )
         with mlx_patches.observed_attention(self._on_attention):
             result = run()
         if not self._layer_count:
@@ -116,10 +283,6 @@ class AttentionObserver:
         total, queries = k.shape[2], q.shape[2]
         if total < self.prompt_tokens or queries < self._rows:
             return  # a sliding window, or a layer that does not run over the prompt
-        if self._before_first and not self._before_first():
-            return
-        if self._through_last and self._through_last():
-            return
         index, self._layer_count = self._layer_count, self._layer_count + 1
         if index == len(self._waiting):
             self._waiting.append([])
@@ -134,7 +297,7 @@ class AttentionObserver:
     def _score(self, q: mx.array, keys: mx.array, visible: Visible, sinks: mx.array | None) -> None:
         """Queries (Hq, n, D), float32 and scaled, on keys (Hk, M, D)."""
         (kv_heads, _, width), rows = keys.shape, q.shape[1]
-        group, half = q.shape[0] // kv_heads, self._tuning.pool // 2
+        group, half = q.shape[0] // kv_heads, self._pool // 2
         heads, size = block_shape(kv_heads, group, rows, width)
         if self._running:  # blocks of rows are those of the first layer
             size = self._running[0].shape[0]
@@ -162,12 +325,6 @@ class AttentionObserver:
         self._in_flight.append(block)
         if len(self._in_flight) > 1:
             mx.eval(self._in_flight.pop(0))
-
-
-def observed_layers(count: int, tuning: Tuning) -> tuple[int, int]:
-    """The first observed one of `count` layers, and one past the last."""
-    end = max(round(tuning.layers * count), 1)
-    return min(round(tuning.skip_layers * count), end - 1), end
 
 
 def _visible_keys(mask: mx.array | str | None, rows: slice, total: int, tokens: int) -> Visible:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.engine.model.prompt import Prompt, PromptText
-from app.engine.scorers.foreign_draft import importance_for_target
+from app.engine.scorers.foreign import importance_for_target
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Load
 from app.protocol.events import Finished, Loaded, Selected

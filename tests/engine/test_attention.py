@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import fields
 from typing import Any
 
 import mlx.core as mx
@@ -15,9 +13,9 @@ from app.engine.backend import mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.prefill import StepSize, forward, make_stock_cache, prefill
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.scorers import attention_scores, draft_scoring
-from app.engine.scorers.attention_scores import AttentionObserver
-from app.protocol.options import DEFAULT_TUNING, Scoring, Tuning
+from app.engine.scorers import attention
+from app.engine.scorers.attention import AttentionObserver, score_by_attention
+from app.engine.scorers.scorer import Importance, ScoringError
 from tests.tiny import SLIDING, VOCABULARY, build
 
 mlx_patches.install()
@@ -25,16 +23,15 @@ BACKENDS = pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
 SCALE = 0.125
 
 
-def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> draft_scoring.Importance:
+def _score(model: Any, ids: NDArray[np.int32], start: int, **kw: Any) -> Importance:
     options: dict[str, Any] = {
         "stop_ids": (),
         "step": StepSize(32),
         "on_step": lambda done: None,
         "on_observed": lambda observations, expected: None,
     }
-    tuning = Tuning(**{f.name: kw.pop(f.name) for f in fields(Tuning) if f.name in kw})
     prefix = kw.pop("prefix") if "prefix" in kw else PrefixCache(lambda: make_stock_cache(model))
-    return draft_scoring.score(model, prefix, ids, start, **(options | kw), tuning=tuning)
+    return score_by_attention(model, prefix, ids, start, **(options | kw))
 
 
 def _ids(length: int) -> NDArray[np.int32]:
@@ -47,10 +44,9 @@ def naive(
     start: int,
     lookahead: int,
     pool: int = 13,
-    counted: slice = slice(None),
 ) -> NDArray[np.float64]:
     """By definition: one dense forward, all scores of all layers at once, in float64. Importance
-    of each observation by the `counted` layers, (observations, M)."""
+    of each observation, (observations, M)."""
     total = len(ids)
     sequence = ids.tolist()
     for _ in range(lookahead):
@@ -79,7 +75,7 @@ def naive(
 
     with mlx_patches.observed_attention(see):
         mx.eval(model(mx.array([sequence])))
-    return np.asarray(np.max(layers[counted], axis=0))
+    return np.asarray(np.max(layers, axis=0))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "glm4", "gpt_oss", "qwen3_next"])
@@ -109,7 +105,7 @@ def test_blocks_of_heads_and_rows_change_nothing(
     model, ids = build("gpt_oss"), _ids(300)
     whole = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
     for sizes in ((1, 7), (1, 100), (2, 100)):
-        monkeypatch.setattr(attention_scores, "block_shape", lambda *_, sizes=sizes: sizes)
+        monkeypatch.setattr(attention, "block_shape", lambda *_, sizes=sizes: sizes)
         parts = _score(model, ids, 200, lookahead=3, step=StepSize(32, backend=backend))
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
 
@@ -121,13 +117,13 @@ def _watched(
     q: mx.array, k: mx.array, backend: Backend, mask: Any = "causal", layers: int = 1
 ) -> AttentionObserver:
     """Observations of the queries of layers of attention."""
-    observations = AttentionObserver(k.shape[2], DEFAULT_TUNING, backend)
+    observations = AttentionObserver(k.shape[2], backend)
 
     def run() -> None:
         for _ in range(layers):
             mx.fast.scaled_dot_product_attention(q, k, k, scale=SCALE, mask=mask)
 
-    observations.observe(q.shape[2], [None] * layers, run)
+    observations.observe(q.shape[2], run)
     return observations
 
 
@@ -179,7 +175,7 @@ def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) 
         mask = mx.array(np.tri(16, 64, 48, dtype=bool) & (np.arange(16) != 5)[:, None])
     else:  # for one key of one head
         k[0, 1, 7] = np.nan if what == "no number" else np.inf
-    with pytest.raises(draft_scoring.ScoringError, match="not finite"):
+    with pytest.raises(ScoringError, match="not finite"):
         _watched(q, k, backend, mask)
 
 
@@ -197,15 +193,8 @@ def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_obse
         add(self)
 
     monkeypatch.setattr(AttentionObserver, "_finish_rows", spoilt)
-    with pytest.raises(draft_scoring.ScoringError, match="not finite"):
+    with pytest.raises(ScoringError, match="not finite"):
         _score(model, ids, 50, lookahead=3)
-
-
-def test_a_draft_that_writes_nothing_does_not_choose_the_first_chunks() -> None:
-    model, ids = build("llama"), _ids(60)
-    first = int(mx.argmax(model(mx.array(ids)[None])[0, -1]).item())
-    with pytest.raises(draft_scoring.ScoringError, match="wrote nothing"):
-        _score(model, ids, 50, stop_ids=(first,), scoring=Scoring.LOOKAHEAD)
 
 
 # ------------------------------------------------------------------------------- what it costs
@@ -227,7 +216,7 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
         wait(*arrays)
 
     q, k = _keys(0, mx.float32)
-    monkeypatch.setattr(attention_scores, "block_shape", lambda *_: (1, 8))  # four blocks a layer
+    monkeypatch.setattr(attention, "block_shape", lambda *_: (1, 8))  # four blocks a layer
     monkeypatch.setattr(mx, "async_eval", counted_begin)
     monkeypatch.setattr(mx, "eval", counted_wait)
     _watched(q, k, GPU, layers=3)
@@ -258,58 +247,6 @@ def test_a_lookahead_that_ends_early_is_still_observed() -> None:
     np.testing.assert_allclose(ended, expected, rtol=2e-3, atol=1e-6)
 
 
-def test_which_observations_count_and_how() -> None:
-    model, ids = build("llama"), _ids(100)
-    each = naive(model, ids, 90, 3)
-    question, ahead = each[:10].mean(axis=0), each[10:].mean(axis=0)
-    for tuning, expected in (
-        ({"scoring": Scoring.QUESTION}, question),
-        ({"scoring": Scoring.LOOKAHEAD}, ahead),
-        ({"scoring": Scoring.BOTH}, each.mean(axis=0)),
-    ):
-        ours = _score(model, ids, 90, lookahead=3, **tuning)
-        np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("scoring", [Scoring.QUESTION, Scoring.BOTH])
-@pytest.mark.parametrize(
-    ("layers", "skipped", "counted"),
-    [
-        (0.67, 0.0, slice(2)),
-        (0.0, 0.0, slice(1)),
-        (1.0, 0.34, slice(1, 3)),
-        (0.67, 1.0, slice(1, 2)),
-    ],
-)
-def test_only_the_layers_asked_for_count(
-    scoring: Scoring, layers: float, skipped: float, counted: slice
-) -> None:
-    model, ids = build("llama"), _ids(100)
-    ahead = 3 if scoring is Scoring.BOTH else 0
-    expected = naive(model, ids, 90, ahead, counted=counted).mean(axis=0)
-    ours = _score(model, ids, 90, scoring=scoring, lookahead=3, layers=layers, skip_layers=skipped)
-    np.testing.assert_allclose(ours, expected, rtol=2e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen3_5", "gpt_oss", "nemotron_h"])
-def test_layers_past_the_last_that_counts_are_not_run(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, ids = build(name), _ids(100)
-    prefix = PrefixCache(lambda: make_stock_cache(model))
-    half = {"scoring": Scoring.QUESTION, "layers": 0.5}
-    _score(model, ids[:70], 60, prefix=prefix, **half)
-    assert prefix.cache[0].nbytes > 0
-    assert prefix.cache[-1].nbytes == 0
-    later = _score(model, ids, 90, prefix=prefix, **half)
-    # A cache that lacks layers is of no use to a draft that writes.
-    ahead = _score(model, ids, 90, prefix=prefix, lookahead=2)
-    assert prefix.cache[-1].nbytes > 0
-    monkeypatch.setattr(mlx_patches, "early_exit", lambda should_exit: nullcontext())
-    np.testing.assert_allclose(later, _score(model, ids, 90, **half), atol=1e-6)
-    np.testing.assert_allclose(ahead, _score(model, ids, 90, lookahead=2), atol=1e-6)
-
-
 def test_lookahead_stops_at_end_of_text() -> None:
     model, ids = build("llama"), _ids(60)
     first = int(mx.argmax(model(mx.array(ids)[None])[0, -1]).item())
@@ -320,7 +257,7 @@ def test_lookahead_stops_at_end_of_text() -> None:
 def test_a_long_question_is_observed_at_its_end() -> None:
     model, ids = build("llama"), _ids(300)
     limited = _score(model, ids, 0, lookahead=0)
-    expected = _score(model, ids, 300 - draft_scoring.MAX_QUERY_ROWS, lookahead=0)
+    expected = _score(model, ids, 300 - attention.MAX_QUERY_ROWS, lookahead=0)
     np.testing.assert_array_equal(limited, expected)
 
 
@@ -330,7 +267,7 @@ def test_only_layers_that_span_the_prompt_count() -> None:
 
 
 def test_a_model_whose_attention_is_hidden_is_no_draft() -> None:
-    with pytest.raises(draft_scoring.ScoringError, match="cannot be observed"):
+    with pytest.raises(ScoringError, match="cannot be observed"):
         _score(build("gemma2"), _ids(60), 50)
 
 

@@ -3,39 +3,28 @@ characters, and goes by them to the target's tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.model.prompt import Prompt, PromptBuilder, PromptText
-from app.engine.scorers.attention_scores import Importance
-from app.protocol.options import TemplateValues
-from app.protocol.prompt import Document, Message
-from app.sandbox.process import Check
+from app.engine.model.prompt import Prompt, PromptText
+from app.engine.progress import Part
+from app.engine.scorers.scorer import Importance, Scorer, ScoringContext
 
 
-class PairPrompts:
-    """Builds the target's prompt, and with it the draft's."""
+@dataclass(frozen=True, slots=True)
+class ForeignScorer:
+    """Has `draft` score the draft's prompt, which has other tokens than the target's."""
 
-    def __init__(self, target: PromptBuilder, draft: PromptBuilder) -> None:
-        self._target, self._draft = target, draft
+    draft: Scorer
 
-    def build(
-        self,
-        messages: tuple[Message, ...],
-        check: Check = lambda: None,
-        thinking: bool = True,
-        values: TemplateValues = (),
-    ) -> Prompt:
-        """Raises PromptError."""
-        prompt = self._target.build(messages, check, thinking, values)
-        return replace(prompt, for_draft=self._draft.build(messages, check, thinking, values))
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.draft.parts
 
-    def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
-        """Of the target's tokens."""
-        return self._target.count(documents, check)
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        return importance_for_target(self.draft.score(prompt.draft_prompt, context), prompt)
 
 
 def importance_for_target(importance: Importance, prompt: Prompt) -> Importance:

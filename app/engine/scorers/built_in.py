@@ -1,0 +1,186 @@
+"""The built-in draft: finds the passages that a question is about, for any target.
+
+It joins two findings. Words: which chunks have words like the question's, by the target's own
+input embeddings. Meaning: which pieces of the text mean what the question does, by our own small
+encoder, which knows English.
+
+Words of similar meaning have similar embeddings, so a chunk is found also if the question is in
+other words. No model is run for that: each token of the question takes its best match in each
+chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.model.embeddings import EmbeddingSpace, Ids
+from app.engine.model.loader import LoadedModel
+from app.engine.model.prompt import Prompt
+from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
+from app.engine.progress import Part
+from app.engine.scorers.foreign import means_between, token_borders
+from app.engine.scorers.scorer import Importance, ScoringContext, show_above_middle
+from app.engine.scorers.selection import chunk_bounds
+from app.protocol.stats import Phase
+from app.util.sentences import questions_in
+
+UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
+"""The share of the question's words that the encoder knows: below the first its finding does not
+count, from the second on fully."""
+MAX_QUESTION = 256
+"""Different tokens of the question that are looked for: the rarest."""
+BLOCK = 2048
+"""Embeddings that are in memory together."""
+FREQUENT, RARE = 400, 5000
+"""Vocabularies are sorted by frequency: below the first id a token counts little, from the second
+on fully."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltInScorer:
+    """Scores by the built-in draft alone."""
+
+    parts: ClassVar[tuple[Part, ...]] = (Part.BUILT_IN,)
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        total = len(prompt.ids)
+        report = context.clock.report(Phase.SCORE, total, Part.BUILT_IN)
+        importance = self.find(prompt, context, lambda done, pieces: report(total * done // pieces))
+        report(total)
+        show_above_middle(context.clock, importance, prompt)
+        return importance
+
+    def find(self, prompt: Prompt, context: ScoringContext, on_pieces: OnPieces) -> Importance:
+        """As `score`, but reports only how many pieces of the text are done."""
+        target, encoder = context.pair.target, built_in_encoder()
+        with context.clock.timed(Phase.SCORE):
+            return built_in_scores(
+                target, encoder, prompt, context.question, context.chunk, on_pieces
+            )
+
+
+def built_in_scores(
+    target: LoadedModel,
+    encoder: TextEncoder,
+    prompt: Prompt,
+    question: str,
+    chunk: int,
+    on_pieces: OnPieces,
+) -> Importance:
+    """Importance (M,) of the prompt's tokens: 0 for what is always read, and otherwise its chunk's.
+    While the target's weights are not in memory, meaning alone decides. Raises NoEmbeddings, and
+    what `on_pieces` raises."""
+    pinned = prompt.pinned
+    words = np.zeros(len(prompt.ids), np.float32)
+    if target.is_loaded:
+        space = target.embedding_space
+        words = embedding_scores(target.model, space, prompt.ids, pinned, prompt.question, chunk)
+    weight = trust(encoder.known_share(question))
+    if not weight or pinned.all():
+        return words
+    questions = encoder.encode_questions(questions_in(question), on_pieces)
+    found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
+    borders = [token_borders(text.starts) for text in prompt.texts]
+    importance = np.zeros(len(prompt.ids), np.float32)
+    for vector in questions:
+        on_pieces(1, 1)
+        meaning = np.zeros(len(prompt.ids))
+        for text, own, pieces in zip(prompt.texts, borders, found, strict=True):
+            scores = pieces.vectors @ vector
+            tokens = means_between(own, pieces.borders.astype(np.float64), scores)
+            meaning[text.first : text.first + len(tokens)] = tokens
+        importance = np.maximum(importance, join(words, meaning, weight, pinned, chunk))
+    return importance
+
+
+def join(
+    first: NDArray[np.floating],
+    second: NDArray[np.floating],
+    weight: float,
+    pinned: NDArray[np.bool_],
+    chunk: int,
+) -> Importance:
+    """The importance (M,) of chunks by two scorers, the second of which counts `weight`: by how
+    many standard deviations each finds a chunk more important than the mean."""
+    starts, ends = chunk_bounds(pinned, chunk)
+    importance = np.zeros(len(pinned), np.float32)
+    if not len(starts):
+        return importance
+
+    def standardised(scores: NDArray[np.floating]) -> NDArray[np.floating]:
+        means = np.add.reduceat(np.where(pinned, 0.0, scores), starts) / (ends - starts)
+        return np.asarray((means - means.mean()) / max(float(means.std()), 1e-9))
+
+    joined = standardised(first) + weight * standardised(second)
+    importance[~pinned] = np.repeat(joined - joined.min(), ends - starts)
+    return importance
+
+
+def trust(known_share: float) -> float:
+    """How much the encoder's finding counts, from 0 to 1."""
+    share = (known_share - UNKNOWN_BELOW) / (KNOWN_FROM - UNKNOWN_BELOW)
+    return min(max(share, 0.0), 1.0)
+
+
+def embedding_scores(
+    model: Any,
+    space: EmbeddingSpace,
+    ids: Ids,
+    pinned: NDArray[np.bool_],
+    question: tuple[int, int],
+    chunk: int,
+) -> NDArray[np.float32]:
+    """Importance (M,) of the prompt's `ids`: 0 for what is `pinned`, and otherwise its chunk's. The
+    tokens `question` of the prompt are looked for."""
+    importance = np.zeros(len(ids), np.float32)
+    starts, ends = chunk_bounds(pinned, chunk)
+    words = np.unique(ids[slice(*question)])[-MAX_QUESTION:]
+    if not len(starts) or not len(words):
+        return importance
+    adjacent = starts[1:] == ends[:-1]
+    eligible = np.where(pinned, 0.0, 1.0)
+    different, place = np.unique(ids, return_inverse=True)
+    scores = np.zeros(len(starts))
+    for word, similar in zip(words, _similarities(model, space, words, different), strict=True):
+        best = np.maximum.reduceat(similar[place] * eligible, starts)
+        best = _with_neighbours(best, adjacent)
+        holders = int((np.maximum.reduceat((ids == word) * eligible, starts) > 0).sum())
+        rarity = np.log(1 + (len(starts) - holders + 0.5) / (holders + 0.5))
+        spread = float(best.std())
+        if spread > 0:
+            scores += _weight(int(word)) * rarity * (best - best.mean()) / spread
+    scores -= scores.min()
+    for start, end, score in zip(starts, ends, scores, strict=True):
+        importance[start:end] = score
+    return importance
+
+
+def _weight(token: int) -> float:
+    """From 0.05 for the most frequent tokens to 1."""
+    share = np.log((token + 1) / FREQUENT) / np.log(RARE / FREQUENT)
+    return float(np.clip(share, 0.05, 1.0))
+
+
+def _with_neighbours(
+    best: NDArray[np.floating], adjacent: NDArray[np.bool_]
+) -> NDArray[np.floating]:
+    """The best of each chunk and the two next to it: what belongs together may be in both."""
+    found = best.copy()
+    found[1:] = np.maximum(found[1:], best[:-1] * adjacent)
+    found[:-1] = np.maximum(found[:-1], best[1:] * adjacent)
+    return found
+
+
+def _similarities(
+    model: Any, space: EmbeddingSpace, words: Ids, others: Ids
+) -> Iterator[NDArray[np.float32]]:
+    """Of each of the `words` to all `others`: cosines, and 0 where they are negative."""
+    own = space.vectors(model, words)
+    blocks = np.split(others, range(BLOCK, len(others), BLOCK))
+    found = [np.maximum(own @ space.vectors(model, block).T, 0) for block in blocks]
+    yield from np.concatenate(found, axis=1)

@@ -1,0 +1,104 @@
+"""What a scorer is: it finds how important each token of a prompt is for the prompt's question.
+
+`attention.py` asks a draft, `built_in.py` does without one, `foreign.py` is for drafts with another
+tokenizer, and `choice.py` chooses among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.progress import Part, TurnClock
+from app.protocol.cost_model import AttentionWork, LinearCost
+from app.protocol.events import ImportanceMap
+
+Importance = NDArray[np.float32]
+
+BUCKETS = 200
+"""Parts of a prompt that are shown while it is scored: finer than most terminals are wide."""
+
+
+class ScoringError(RuntimeError):
+    """A prompt cannot be scored; the turn reads densely instead."""
+
+
+class ScoringMemory(Protocol):
+    """Memory for a draft while it scores."""
+
+    def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
+        """Free memory for the draft to score a prompt of `total` tokens, `new` of which it reads,
+        and load it. Returns False when that does not fit but is tried. Raises NotEnoughMemory,
+        LoadError or Cancelled."""
+        ...
+
+    def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
+        """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
+        memory; `reserved` says whether its cache has its memory already."""
+        ...
+
+    def end_scoring(self) -> None:
+        """The draft is not run any more."""
+        ...
+
+
+@dataclass(slots=True)
+class ScoringContext:
+    """What scorers need in addition to the prompt: models, the turn's clock, and memory."""
+
+    pair: ModelPair
+    question: str
+    chunk: int
+    """Tokens that are selected together."""
+    clock: TurnClock
+    memory: ScoringMemory
+    draft_cache: PrefixCache | None
+    keeps_draft_cache: bool
+    """Whether later turns use the draft's cache."""
+    draft_cost: LinearCost | None
+    """What the draft's prefill costs, if that is known."""
+    draft_work: AttentionWork | None = None
+    """What the draft read, as scorers set it. None if no draft was run, or if the time that scoring
+    took says little about the draft."""
+
+
+class Scorer(Protocol):
+    """Equal scorers give equal importance."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What is run, one after another: the draft, the built-in draft, both or nothing."""
+        ...
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        """The importance (M,) of the prompt's tokens. Reports progress, and the map of importance
+        that the screen shows, through the context's clock. Raises ScoringError, NoEmbeddings, and
+        what the context's memory and clock raise."""
+        ...
+
+
+def show_importance(
+    clock: TurnClock, importance: Importance, observed: int = 1, expected: int = 1
+) -> None:
+    """Show what was found after `observed` of `expected` observations."""
+    clock.emit(ImportanceMap(clock.turn, buckets(importance), observed, expected))
+
+
+def show_above_middle(clock: TurnClock, importance: Importance, prompt: Prompt) -> None:
+    """Show what is more important than most of the prompt; the rest is shown as nothing."""
+    middle = np.median(importance[~prompt.pinned]) if prompt.eligible_tokens else 0.0
+    show_importance(clock, np.maximum(importance - middle, 0.0) * ~prompt.pinned)
+
+
+def buckets(importance: Importance) -> tuple[float, ...]:
+    """The means of equal parts, the highest of which is 1."""
+    count = min(BUCKETS, len(importance))
+    starts = np.arange(count) * len(importance) // count
+    means = np.add.reduceat(importance, starts) / np.diff([*starts, len(importance)])
+    return tuple((means / max(float(means.max()), 1e-12)).tolist())

@@ -1,0 +1,111 @@
+"""The scorers that measurements compare: the product's, parts of them, and floors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.model.loader import ModelPair
+from app.engine.model.prompt import Prompt
+from app.engine.progress import Part
+from app.engine.scorers.built_in import BuiltInScorer, embedding_scores
+from app.engine.scorers.choice import JoinedScorer, scorer_by_draft
+from app.engine.scorers.scorer import (
+    Importance,
+    Scorer,
+    ScoringContext,
+    show_above_middle,
+)
+from benchmarks.quality.settings import Scoring
+
+K1, B = 1.2, 0.75
+"""BM25's usual parameters."""
+Ids = NDArray[np.int32]
+
+
+def scorer_of(scoring: Scoring, pair: ModelPair) -> Scorer:
+    match scoring:
+        case Scoring.BOTH:
+            return scorer_by_draft(pair)
+        case Scoring.JOINED:
+            return JoinedScorer(scorer_by_draft(pair))
+        case Scoring.BUILT_IN:
+            return BuiltInScorer()
+        case Scoring.EMBEDDING:
+            return EmbeddingScorer()
+        case Scoring.LEXICAL:
+            return LexicalScorer()
+    return RandomScorer()
+
+
+@dataclass(frozen=True, slots=True)
+class RandomScorer:
+    """Random chunks: a floor."""
+
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        return random_scores(prompt.ids, context.chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class LexicalScorer:
+    """Chunks that share tokens with the question, by BM25: a floor."""
+
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        return bm25_scores(prompt.ids, prompt.question_start, context.chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingScorer:
+    """The built-in draft's first half: chunks with words like the question's, by the target's input
+    embeddings."""
+
+    parts: ClassVar[tuple[Part, ...]] = ()
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        target = context.pair.target
+        importance = embedding_scores(
+            target.model,
+            target.embedding_space,
+            prompt.ids,
+            prompt.pinned,
+            prompt.question,
+            context.chunk,
+        )
+        show_above_middle(context.clock, importance, prompt)
+        return importance
+
+
+def random_scores(ids: Ids, chunk: int) -> NDArray[np.float32]:
+    """A random importance (M,) for each chunk of `ids` (M,), the same for the same prompt."""
+    random = np.random.default_rng(ids.view(np.uint32))
+    return np.repeat(random.random(-(-len(ids) // chunk)), chunk)[: len(ids)].astype(np.float32)
+
+
+def bm25_scores(ids: Ids, question_start: int, chunk: int) -> NDArray[np.float32]:
+    """BM25 of every chunk of `ids` (M,) for the tokens from `question_start` on; float32 (M,).
+
+    Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009).
+    """
+    document = ids[:question_start]
+    importance = np.zeros(len(ids), np.float32)
+    if not len(document):
+        return importance
+    chunks = -(-len(document) // chunk)
+    of_chunk = np.arange(len(document)) // chunk
+    lengths = np.bincount(of_chunk, minlength=chunks)
+    norm = K1 * (1 - B + B * lengths / lengths.mean())
+    scores = np.zeros(chunks)
+    for token in np.unique(ids[question_start:]):
+        times = np.bincount(of_chunk[document == token], minlength=chunks)
+        found = np.count_nonzero(times)
+        weight = np.log(1 + (chunks - found + 0.5) / (found + 0.5))
+        scores += weight * times * (K1 + 1) / (times + norm)
+    importance[: len(document)] = np.repeat(scores, chunk)[: len(document)]
+    return importance
