@@ -269,6 +269,7 @@ def interrupt(reader: Reader, at: int) -> Callable[[Ask], None]:
     def on_ask(ask: Ask) -> None:
         if len(reader.asks) == at:
             os.kill(os.getpid(), signal.SIGINT)
+            reader.turn.cancel()  # the session knows the turn only after `ask`
 
     return on_ask
 

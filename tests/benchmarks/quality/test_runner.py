@@ -212,6 +212,7 @@ def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
     def stop(ask: Ask) -> None:
         if len(reader.asks) == 8:
             runner.cancel()
+            reader.turn.cancel()  # the session knows the turn only after `ask`
 
     reader.on_ask = stop
     outcome = runner.run()
@@ -244,6 +245,7 @@ def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     def stop(ask: Ask) -> None:
         if len(reader.asks) == 2:
             runner.cancel()
+            reader.turn.cancel()  # the session knows the turn only after `ask`
 
     reader.on_ask = stop
     outcome = runner.run()
