@@ -291,7 +291,7 @@ async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path
     ("story", "words"),
     [
         (Story(ended=FinishReason.CANCELLED), ["■ stopped", "▸ Read everything in"]),
-        (Story(fails_in=Phase.PREFILL), ["✗ failed", Story().advice]),
+        (Story(fails_in=Phase.PREFILL), ["✗ failed", "Lower keep, close other programs"]),
     ],
 )
 async def test_how_it_ended_is_shown_again(tmp_path: Path, story: Story, words: list[str]) -> None:

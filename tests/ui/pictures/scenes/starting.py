@@ -61,7 +61,7 @@ def welcoming(app: SpecchatApp) -> None:
 
 async def trouble(stage: Stage) -> None:
     async with stage.opened(FakeEngine(load_story=LoadStory(failure=MISSING))):
-        await stage.shown("is missing")
+        await stage.shown("could not be read")
         await stage.take("no-model")
     reason = "its rotary positions cannot be set from outside"
     async with stage.opened(FakeEngine(load_story=LoadStory(dense_only=reason))):
