@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.cli.arguments import Parser
-from app.cli.library_arguments import add_model_options
 from app.cli.main import run
-from app.cli.parsing import ANSWER, RUNS, number, whole
+from app.cli.options import ANSWER, RUNS, add_kv_bits, add_models, number, whole
+from app.cli.parser import Parser
 from benchmarks.quality.settings import Scoring
 
 _REAL = "real models instead of a shape: a folder or repository"
@@ -219,7 +218,8 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"a suite, such as needle, or all{again}",
     )
-    add_model_options(command, None, hosts=False)
+    add_models(command, None)
+    add_kv_bits(command, None)
     say("--pair", nargs="+", metavar="M", help="target and draft in one option, or `embedded`")
     say("--length", default="4k", help="prompt tokens, such as 1k,4k,32k (default %(default)s)")
     say(

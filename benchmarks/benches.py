@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from app.cli.parsing import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
+from app.cli.options import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
 from app.errors import UserError
 from benchmarks import (
     built_in,
@@ -72,7 +72,7 @@ def options(arguments: argparse.Namespace) -> Options:
     return Options(
         runs=values.get("runs") or 1,
         lengths=_list(values.get("length"), lambda text: parse_prompt_length(text, shortest)),
-        keeps=_list(values.get("keep"), lambda text: parse_fraction(text, "keep")),
+        keeps=_list(values.get("keep"), parse_fraction),
         shapes=tuple(shape.split(",")) if shape else (),
         scale=scale,
         bits=values.get("bits"),

@@ -20,9 +20,12 @@ SHARE = lock.ROOT / "packaging" / "share"
 def files() -> dict[str, str]:
     """Their contents, by their paths in share/."""
     sys.path.append(str(lock.ROOT))
-    from app.cli.arguments import parser
+    from app.cli.main import COMMANDS, parser
 
-    top = commands.described(parser())
+    complete = parser()
+    for name in COMMANDS:
+        complete.declare(name)
+    top = commands.described(complete)
     return {
         "man/man1/specchat.1": manual.page(top, str(lock.project()["version"])),
         "bash-completion/completions/specchat": completions.bash(top),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import parser
+from app.cli.main import parser
 from app.errors import UserError
 from benchmarks.__main__ import parser as measures
 

@@ -12,14 +12,24 @@ from typing import Any
 from app.chat import wording
 from app.chat.conversation import Conversation, Question, Turn, check_sampling, effective_mode
 from app.chat.engine_session import EngineError, EngineSession
-from app.chat.model_pairs import lacks_document, model_pair, resolve_pair
+from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.hosts import chosen_hosts, connect
 from app.cli.inputs import read_inputs
 from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
+from app.cli.options import (
+    ANSWER,
+    MAX_ANSWER,
+    add_hosts,
+    add_kv_bits,
+    add_models,
+    number,
+    parse_keep,
+    whole,
+)
 from app.cli.report import Report
-from app.cli.settings import requested_pair, user_settings
+from app.cli.settings import requested_load, user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
@@ -28,9 +38,9 @@ from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, SnapshotFailed
-from app.protocol.options import BackgroundPolicy, Mode, Sampling
+from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import FinishReason, Statistics
-from app.settings.definitions import KvBits, Settings
+from app.settings.definitions import Settings
 from app.store.store import Store, TemporaryStore
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
@@ -43,13 +53,107 @@ ONLY_QUOTES = (
 )
 
 
-def ask(options: argparse.Namespace) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.epilog = "Defaults come from the settings, which `specchat settings` prints."
+    command.add_argument("question", metavar="QUESTION")
+    command.add_argument(
+        "-f",
+        "--file",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file or folder to ask about, or - for standard input (also read if there is no -f);"
+        " can be repeated",
+    )
+    command.add_argument(
+        "--private", action="store_true", help="also read files in folders that may contain secrets"
+    )
+    command.add_argument("--ignored", action="store_true", help="also read files that git ignores")
+    how = command.add_mutually_exclusive_group()
+    how.add_argument(
+        "--keep",
+        type=parse_keep,
+        help=f"read this fraction, 0 to 1, such as {DEFAULT_KEEP_RATIO}, or auto",
+    )
+    how.add_argument("--full", action="store_true", help="read the whole prompt")
+    how.add_argument("--auto", action="store_true", help="choose sparse or full automatically")
+    command.add_argument(
+        "--conversation",
+        metavar="ID",
+        help="save question and answer in the conversation with this number, in the `last` one, or"
+        " in a `new` one",
+    )
+    add_models(command)
+    add_hosts(command)
+    add_kv_bits(command)
+    command.add_argument(
+        "--max-tokens", type=ANSWER, metavar="N", help="the maximum length of the answer"
+    )
+    command.add_argument(
+        "--temp",
+        type=number("temperature", 0, 100),
+        metavar="T",
+        help="sampling temperature; 0 is greedy",
+    )
+    command.add_argument(
+        "--top-p",
+        type=number("top-p", 0.0001, 1),
+        metavar="P",
+        help="sample only from the most likely tokens",
+    )
+    command.add_argument(
+        "--top-k",
+        type=whole("top-k", 0, 1_000_000),
+        metavar="K",
+        help="sample only from this many of the most likely tokens",
+    )
+    command.add_argument(
+        "--min-p",
+        type=number("min-p", 0, 1),
+        metavar="P",
+        help="sample only from tokens at least this share as likely as the likeliest",
+    )
+    command.add_argument(
+        "--repetition-penalty",
+        type=number("repetition penalty", 0.5, 2),
+        metavar="R",
+        help="above 1, what the last 64 tokens said becomes less likely",
+    )
+    command.add_argument(
+        "--thinking",
+        action=argparse.BooleanOptionalAction,
+        help="whether a model that can think before it answers does so",
+    )
+    command.add_argument(
+        "--thinking-budget",
+        type=whole("thinking budget", 0, MAX_ANSWER),
+        metavar="N",
+        help="maximum thinking tokens (0: unlimited)",
+    )
+    command.add_argument(
+        "--seed", type=whole("seed", 0, 2**64 - 1), metavar="S", help="seed for sampling"
+    )
+    command.add_argument(
+        "--skip-memory-check",
+        action="store_true",
+        help="try even if the memory estimate says that it does not fit",
+    )
+    command.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also print phases, tokens, certainty and the reason for how it was read",
+    )
+    command.add_argument("--json", action="store_true", help="print the events as JSON lines")
+    command.add_argument("--map", action="store_true", help="print a map of what was read")
+
+
+def run(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything is checked before a model is loaded."""
     settings = user_settings()
     question, sampling = _question(options, settings)
-    kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    pair = requested_pair(options.target, options.draft, settings)
-    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts, options.split))
+    load = requested_load(options, settings, chosen_hosts(options.hosts, options.split))
     saves = options.conversation is not None
     with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
         id = _conversation(store, options.conversation) if saves else None

@@ -13,30 +13,21 @@ from typing import TextIO
 
 from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import EngineError, EngineSession
-from app.chat.model_pairs import resolve_pair
 from app.chat.sample import QUESTION, text_of
 from app.cli.machine import machine
-from app.cli.settings import requested_pair, user_settings
-from app.protocol.commands import CachePolicy, Load
+from app.cli.options import RUNS, add_kv_bits, add_length, add_models, parse_fraction
+from app.cli.settings import requested_load, user_settings
+from app.protocol.commands import CachePolicy
 from app.protocol.events import Failed, Finished, Loaded
-from app.protocol.options import BackgroundPolicy, Mode, Sampling
+from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document
 from app.protocol.stats import Statistics
-from app.settings.definitions import KvBits
 from app.util.formatting import size
 
 ANSWER_TOKENS = 32
 MODES = (Mode.SPARSE, Mode.FULL)
 ALONE = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
 """No turn starts from what another one has read."""
-
-
-def chosen_pair(options: argparse.Namespace) -> Load:
-    """The pair of the command line or of the settings. Raises UserError."""
-    settings = user_settings()
-    target, draft = requested_pair(options.target, options.draft, settings)
-    kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    return resolve_pair(target, draft, kv_bits=kv.bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +39,26 @@ class _Runs:
     runs: list[tuple[Statistics, Statistics]]
 
 
-def bench(options: argparse.Namespace) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_length(command)
+    command.add_argument(
+        "--keep",
+        type=parse_fraction,
+        default=DEFAULT_KEEP_RATIO,
+        help="fraction of the prompt that the sparse turn reads (default %(default)s)",
+    )
+    command.add_argument("--runs", type=RUNS, default=3, help="runs (default %(default)s)")
+    command.add_argument("--json", action="store_true", help="print every run as JSON")
+    add_models(command)
+    add_kv_bits(command)
+
+
+def run(options: argparse.Namespace) -> int:
     """Measure, and print; returns the exit status. Raises UserError."""
     text = text_of(options.length)
     with EngineSession(upkeep=ALONE) as session:
-        measured = _Runs(session.load(chosen_pair(options)), options.keep, [])
+        load = requested_load(options, user_settings())
+        measured = _Runs(session.load(load), options.keep, [])
         for number in range(options.runs + 1):  # the first one warms up
             show(f"run {number} of {options.runs}" if number else "warming up")
             sparse, full = (_turn(session, text, options.keep, each) for each in MODES)

@@ -11,13 +11,14 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from app.chat import export
 from app.cli.open_store import find_conversation, no_conversations, open_store
+from app.cli.options import add_action
 from app.engine.cache.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
@@ -31,11 +32,44 @@ from app.util.regular_files import NotRegular, open_descriptor
 from app.util.sanitize import sanitize, sanitize_line
 
 
-def conversations(options: argparse.Namespace) -> int:
-    """Run `options.action`; returns the exit status. Raises UserError."""
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Manages saved conversations. ID is a number from the list, or `last`. Without an action,"
+        " they are listed."
+    )
+    command.set_defaults(action=_list, trash=False, json=False)
+    action = partial(add_action, command.add_subparsers(metavar="ACTION", title="actions"))
+    listing = action("list", _list, "list them: pinned ones first, then by last use")
+    listing.add_argument("--trash", action="store_true", help="list the trash instead")
+    show = action("show", _show, "print one", "ID")
+    for parser in (listing, show):
+        parser.add_argument("--json", action="store_true", help="print as JSON")
+    search = action("search", _search, "find messages and documents that contain all these words")
+    search.add_argument("words", nargs="+", metavar="WORD")
+    export = action("export", _export, "write one to a file or to standard output", "ID")
+    export.add_argument("-o", "--output", metavar="FILE")
+    export.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    export.add_argument(
+        "--format",
+        choices=("md", "json", "html"),
+        help="md and html for reading, json for importing; by default FILE's ending, or md",
+    )
+    action("import", _import, "import one from JSON").add_argument(
+        "file", metavar="FILE", help="a file, or - for standard input"
+    )
+    action("delete", _delete, "move one to the trash", "ID")
+    action("restore", _restore, "restore one from the trash", "ID")
+    rename = action("rename", _rename, "change the title of one", "ID")
+    rename.add_argument("title", metavar="TITLE")
+    pin = action("pin", _pin, "pin one to the top of the list", "ID")
+    pin.add_argument("--unpin", action="store_true", help="unpin it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the action; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     with open_store() as store:
-        ACTIONS[options.action](store, options)
+        options.action(store, options)
     return 0
 
 
@@ -192,19 +226,6 @@ def _rename(store: Store, options: argparse.Namespace) -> None:
 
 def _pin(store: Store, options: argparse.Namespace) -> None:
     store.pin(find_conversation(store, options.id).id, not options.unpin)
-
-
-ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
-    "list": _list,
-    "show": _show,
-    "search": _search,
-    "export": _export,
-    "import": _import,
-    "delete": _delete,
-    "restore": _restore,
-    "rename": _rename,
-    "pin": _pin,
-}
 
 
 def _print_lines(*lines: str) -> None:

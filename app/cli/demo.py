@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import re
 import sys
@@ -33,11 +34,21 @@ ONLY_QUOTES = (
 _WORTH_SAYING = 1.05
 
 
-def demo(picture: str | None = None, real: bool = False) -> int:
-    """Prints the answers in both modes, the map, and the statistics side by side; with `picture`,
-    writes the map to an SVG file. With `real`, by a real model, which is fetched if it is not
-    installed, and for which the built-in draft chooses. UserError."""
-    document, question, pair = sample(), QUESTION, resolve_pair()
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--picture", metavar="SVG", help="draw what the sparse answer read as an SVG file"
+    )
+    command.add_argument(
+        "--real",
+        action="store_true",
+        help="by a real model, SmolLM2 135M, which is downloaded once (93 MB)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the answers in both modes, the map, and the statistics side by side. With --real, the
+    model is fetched if it is not installed, and the built-in draft chooses. Raises UserError."""
+    document, question, pair, real = sample(), QUESTION, resolve_pair(), args.real
     if real:
         cache = default_cache()
         if cache.find(SMOLLM2.repository) is None:
@@ -59,8 +70,8 @@ def demo(picture: str | None = None, real: bool = False) -> int:
     sys.stdout.write(_side_by_side(sparse, full))
     if not real:
         sys.stdout.write(ONLY_QUOTES)
-    if picture is not None:
-        _draw_map(picture, turn, report, sparse, full)
+    if args.picture is not None:
+        _draw_map(args.picture, turn, report, sparse, full)
     return 0
 
 

@@ -3,12 +3,12 @@ memory and folders."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import sqlite3
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module, metadata
@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 from app import paths
 from app.chat import wording
 from app.chat.model_pairs import resolve_pair as located
-from app.cli.settings import user_settings
+from app.cli.options import RUNS, add_models, parse_prompt_length
+from app.cli.settings import requested_pair, user_settings
 from app.engine.backend import blas
 from app.engine.cache.snapshot_folder import MAX_ON_DISK, disk_limit, folder_bytes
 from app.errors import UserError
@@ -42,11 +43,46 @@ PACKAGES = ("mlx", "mlx-lm", "textual")
 _REINSTALL = "reinstall specchat, or run make in its checkout"
 
 
-def only_for_stress(options: Namespace) -> None:
-    """Raises UserError for options that only apply to `--stress`."""
+STRESS_RUNS, STRESS_LENGTH = 10, "32k"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--stress",
+        action="store_true",
+        help="run a stress test with long prompts instead, and print what to report",
+    )
+    command.description = (
+        "With --target, that model is loaded and checked as on its first load: what later loads"
+        " remember of it is replaced. All other options are for --stress."
+    )
+    command.add_argument(
+        "--runs", type=RUNS, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
+    )
+    command.add_argument(
+        "--length",
+        type=parse_prompt_length,
+        metavar="N",
+        help=f"prompt tokens (default {STRESS_LENGTH})",
+    )
+    add_models(command)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the checks, or the stress test; returns the exit status. Raises UserError."""
+    if args.stress:
+        from app.cli.stress import Stress, stress
+
+        target, draft = requested_pair(args.target, args.draft, user_settings())
+        located(target, draft)  # raises for models that are not installed
+        tokens = args.length or parse_prompt_length(STRESS_LENGTH)
+        return stress(
+            Stress(args.runs or STRESS_RUNS, tokens, target, draft), paths.logs_path(), sys.stdout
+        )
     for name in ("runs", "length", "draft"):
-        if getattr(options, name) is not None:
+        if getattr(args, name) is not None:
             raise UserError(f"--{name} is only for the stress test", "add --stress, or remove it")
+    return doctor(sys.stdout, args.target)
 
 
 def doctor(out: TextIO, target: str | None = None, gpu: GpuProbe | None = None) -> int:

@@ -17,10 +17,12 @@ from typing import TextIO
 
 from app.chat.engine_session import EngineSession
 from app.chat.sample import text_of
-from app.cli.bench import ALONE, ask, chosen_pair, show
+from app.cli.bench import ALONE, ask, show
 from app.cli.exit_codes import INTERRUPTED
+from app.cli.options import add_kv_bits, add_length, add_models, parse_keep, whole
+from app.cli.settings import requested_load, user_settings
 from app.cli.sigint import cancel_on_sigint
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.stats import FinishReason
 
 ANSWER_TOKENS = 64
@@ -99,7 +101,30 @@ def is_right(answer: str, expected: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", plain) is not None
 
 
-def evaluate(options: argparse.Namespace) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_length(command)
+    command.add_argument(
+        "--keep",
+        type=parse_keep,
+        default=DEFAULT_KEEP_RATIO,
+        help="fraction of the prompt that is read, or auto (default %(default)s)",
+    )
+    command.add_argument(
+        "--n",
+        type=whole("number of questions", 1, 100_000),
+        default=10,
+        metavar="N",
+        help="questions of each kind (default %(default)s)",
+    )
+    command.add_argument(
+        "--seed", type=whole("seed", 0, 2**63), default=0, help="seed of the questions (default 0)"
+    )
+    command.add_argument("--json", action="store_true", help="print every result as JSON")
+    add_models(command)
+    add_kv_bits(command)
+
+
+def run(options: argparse.Namespace) -> int:
     """Ask, and print a table of what was answered so far when it is interrupted; returns the exit
     status. Raises UserError."""
     results: list[Result] = []
@@ -113,7 +138,8 @@ def evaluate(options: argparse.Namespace) -> int:
 
     with EngineSession(upkeep=ALONE) as session:
         # What the model itself writes is measured, also of one that only quotes.
-        session.load(replace(chosen_pair(options), only_quotes=False))
+        load = requested_load(options, user_settings())
+        session.load(replace(load, only_quotes=False))
         with cancel_on_sigint(stop):
             for result in _results(session, options):
                 if result is None or stopped:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from app.cli.exit_codes import FAILED
 from app.cli.main import HOSTS_VARIABLE
@@ -68,16 +70,30 @@ class HostsLookLater:
         return HostsLook(self.hosts).look()
 
 
-def hosts(text: str | None, as_json: bool, out: TextIO) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Prints the processor and memory of each machine, and the latency and rate of its link."
+    )
+    command.add_argument(
+        "machines",
+        metavar="HOSTS",
+        nargs="?",
+        help="as for --hosts; without it, all machines whose key was used before",
+    )
+    command.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
     """Print what this and the other machines are like. Returns the exit status: 1 if one cannot be
     used."""
-    machines = HostsLookLater(chosen_hosts(text) or _known()).look()
-    if as_json:
+    machines = HostsLookLater(chosen_hosts(args.machines or args.hosts) or _known()).look()
+    out = sys.stdout
+    if args.json:
         out.write(json.dumps([dataclasses.asdict(each) for each in machines], indent=2) + "\n")
     else:
         out.write(f"{_table(machines)}\n")
     problems = [each.problem for each in machines if each.problem]
-    if not as_json:
+    if not args.json:
         out.writelines(f"\n{sanitize_line(problem)}.\n" for problem in problems)
     return FAILED if problems else 0
 

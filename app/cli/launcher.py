@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import plistlib
 import shlex
@@ -10,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 import platformdirs
 
@@ -34,11 +34,15 @@ class Launcher:
     """The executable ones of `files`."""
 
 
-def install_launcher(undo: bool, out: TextIO) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--remove", action="store_true", help="remove it again")
+
+
+def run(args: argparse.Namespace) -> int:
     """Write or remove the launcher of this system; returns the exit status."""
-    launcher = _launcher(sys.platform)
+    launcher, out = _launcher(sys.platform), sys.stdout
     shown = sanitize_line(str(launcher.shown))
-    if undo:
+    if args.remove:
         removed = remove_launcher(launcher)
         out.write(f"Removed {shown}.\n" if removed else f"There is no launcher at {shown}.\n")
         return 0

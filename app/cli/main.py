@@ -1,17 +1,65 @@
-"""Runs the command. Each one imports what it needs, so that the app starts quickly."""
+"""Runs a command line.
+
+Each command is a module with `add_arguments(parser)`, which declares its options, and `run(args)`,
+which returns the exit status. Only the module of the command that is named is imported.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
 
+if TYPE_CHECKING:
+    from app.cli.parser import TopParser
+
 HOSTS_VARIABLE = "SPECCHAT_HOSTS"
-WITH_HOSTS = (None, "ask", "serve", "hosts")
-"""Commands that use the machines of --hosts."""
+
+
+class Command(NamedTuple):
+    """`hosts`: whether the command uses the machines of --hosts."""
+
+    module: str
+    help: str
+    hosts: bool = False
+
+
+COMMANDS = {
+    "ask": Command("app.cli.ask", "answer one question and print the answer", hosts=True),
+    "conversations": Command(
+        "app.cli.conversations", "list, show, export and delete saved conversations"
+    ),
+    "models": Command("app.cli.models", "list, download and remove models"),
+    "demo": Command(
+        "app.cli.demo",
+        "answer a question about a long file sparsely and in full, and compare",
+    ),
+    "serve": Command(
+        "app.cli.serve", "answer other programs on this machine over HTTP", hosts=True
+    ),
+    "worker": Command("app.cli.worker", "lend this machine to another, for a part of its target"),
+    "hosts": Command("app.cli.hosts", "show the machines of --hosts and their links", hosts=True),
+    "settings": Command("app.cli.settings", "print the settings and the path of their file"),
+    "doctor": Command(
+        "app.cli.doctor", "check the installation, and report versions, memory and folders"
+    ),
+    "install-launcher": Command("app.cli.launcher", "add specchat to the applications menu"),
+    "bench": Command("app.cli.bench", "measure how fast a pair of models is on this machine"),
+    "eval": Command(
+        "app.cli.evaluate",
+        "ask a pair of models sparsely and in full, and compare the answers",
+    ),
+}
+
+
+def parser() -> TopParser:
+    from app.cli.parser import TopParser
+
+    return TopParser(COMMANDS)
 
 
 def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None = None) -> int:
@@ -63,67 +111,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
         from app.cli.run_app import run_app
 
         return run_app()
-    from app.cli.arguments import parser
-
-    options = parser().parse_args(arguments)
-    if options.hosts is not None and options.command not in WITH_HOSTS:
-        raise UserError(f"`specchat {options.command}` uses this machine only", "remove --hosts")
-    match options.command:
-        case "ask":
-            from app.cli.ask import ask
-
-            return ask(options)
-        case "conversations":
-            from app.cli.conversations import conversations
-
-            return conversations(options)
-        case "models":
-            from app.cli.models import models
-
-            return models(options)
-        case "demo":
-            from app.cli.demo import demo
-
-            return demo(options.picture, options.real)
-        case "serve":
-            from app.cli.serve import serve
-
-            return serve(options)
-        case "worker":
-            from app.cli.worker import worker
-
-            return worker(options.address, options.port)
-        case "hosts":
-            from app.cli.hosts import hosts
-
-            return hosts(options.machines or options.hosts, options.json, sys.stdout)
-        case "settings":
-            from app.cli.settings import settings
-
-            return settings(options.json, sys.stdout)
-        case "install-launcher":
-            from app.cli.launcher import install_launcher
-
-            return install_launcher(options.remove, sys.stdout)
-        case "doctor" if options.stress:
-            from app.cli.stress import stress
-
-            return stress(options, sys.stdout)
-        case "doctor":
-            from app.cli.doctor import doctor, only_for_stress
-
-            only_for_stress(options)
-            return doctor(sys.stdout, options.target)
-        case "bench":
-            from app.cli.bench import bench
-
-            return bench(options)
-        case "eval":
-            from app.cli.evaluate import evaluate
-
-            return evaluate(options)
-    from app.cli.hosts import chosen_hosts
-    from app.cli.run_app import run_app
-
-    spread = chosen_hosts(options.hosts, options.split)
-    return run_app(options.target, options.draft, options.kv_bits, spread, options.paths)
+    args = parser().parse_args(arguments)
+    if args.hosts is not None and args.command and not COMMANDS[args.command].hosts:
+        raise UserError(f"`specchat {args.command}` uses this machine only", "remove --hosts")
+    status: int = args.run(args)
+    return status

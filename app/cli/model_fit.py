@@ -13,13 +13,12 @@ from dataclasses import replace
 from functools import partial
 
 from app.cli.open_store import open_store
-from app.cli.parsing import parse_tokens
 from app.errors import UserError
 from app.models import catalogue, pairs, speedup
 from app.models.cache import ModelCache
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
-from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
+from app.models.fit import Fit, Machine, mac_with, with_kv_bits
 from app.models.fit import fit as estimate
 from app.models.hub import HubModel
 from app.models.model_details import ModelDetails, find_model, known_models
@@ -128,10 +127,9 @@ def fit(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     draft: ModelDetails | None = None
     if named != BUILT_IN:
         draft = find_model(named, cache, entries, _look, draft=True)
-    tokens = None if options.length is None else _length(options.length)
     bits = KvBits(options.kv_bits or KvBits.FULL).bits
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
-    found = estimate(sized, draft.size if draft else None, machine, tokens)
+    found = estimate(sized, draft.size if draft else None, machine, options.length)
     yield f"{target.name} · {', '.join(facts(target))}"
     yield f"with {draft.name} as its draft" if draft else "with the built-in draft"
     yield from _estimate_rows(found)
@@ -261,24 +259,15 @@ def _look(repository: str) -> HubModel:
     return fetch_hub_model(repository, default_hub_settings())
 
 
-def _machine(memory: str | None) -> Machine:
-    """A Mac with `memory`, or this machine."""
+def _machine(memory: int | None) -> Machine:
+    """A Mac with this many bytes, or this machine."""
     if memory is not None:
-        return mac_with(parse_memory(memory))
+        return mac_with(memory)
     import psutil
 
     from app.engine.backend.memory_probes import ceiling
 
     return Machine(psutil.virtual_memory().total, ceiling())
-
-
-def _length(text: str) -> int:
-    tokens = parse_tokens(text.strip())
-    if tokens is None or not 0 < tokens < 1 << 30:
-        raise UserError(
-            f"{text!r} is not a valid length", "use a number of tokens, such as 40000 or 64k"
-        )
-    return tokens
 
 
 def _bytes(model: ModelDetails) -> int:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from app.cli import model_fit
 from app.cli.convert_gguf import convert_gguf, looks_like_gguf, pull_packaged
 from app.cli.exit_codes import INTERRUPTED
+from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
 from app.cli.sigint import cancel_on_sigint
 from app.errors import UserError
@@ -28,6 +29,7 @@ from app.models.cache import (
     is_repository,
     links,
 )
+from app.models.fit import parse_memory
 from app.models.found import (
     FoundModel,
     Kind,
@@ -45,14 +47,98 @@ from app.models.pull import Outcome, Pull
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.models.verify import verify
 from app.paths import config_path, display_path, shell_path
+from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.util.formatting import clock, plural, size
 from app.util.sanitize import sanitize, sanitize_line
 
 
-def models(options: argparse.Namespace) -> int:
-    """Run `options.action`; returns the exit status. Raises UserError."""
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Manages the models in the cache of huggingface_hub and mlx-lm. NAME is organisation/name."
+        " Without an action, the installed models are listed, and what LM Studio, Ollama,"
+        " llama.cpp and the folders of the setting models.folders have; that is never changed."
+    )
+    command.set_defaults(action=_list, trash=False, json=False, memory=None)
+    action = partial(add_action, command.add_subparsers(metavar="ACTION", title="actions"))
+    listing = action(
+        "list", _list, "list installed models, unfinished downloads, and models of other programs"
+    )
+    listing.add_argument("--trash", action="store_true", help="list the trash instead")
+    listing.add_argument("--json", action="store_true", help="print as JSON")
+    action("show", _show, "show one model and its files, or a model of another program", "NAME")
+    search = action("search", _search, "search the catalogue of known models")
+    search.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="words that must all match; without any, all models are listed",
+    )
+    search.add_argument("--hub", action="store_true", help="search the hub instead")
+    add = action("add", _add, "convert a GGUF file, or add a model or folder to your catalogue")
+    add.add_argument(
+        "name",
+        metavar="NAME",
+        nargs="+",
+        help="a GGUF file (or its parts, in order), a model's name, or a folder",
+    )
+    add.add_argument(
+        "--bits",
+        type=int,
+        choices=(4, 8, 16, 32),
+        help="of a GGUF file, for weights that MLX cannot hold as they are (default: 8 for"
+        " quantised ones, others stay); 32 dequantises all, which is fast on a CPU",
+    )
+    add.add_argument("--as", dest="as_name", metavar="NAME", help="install it as local/NAME")
+    pair = action(
+        "pair", _pair, "list the drafts for a target, what each adds, and its speedup", "NAME"
+    )
+    pair.add_argument(
+        "--measure", action="store_true", help="measure installed pairs instead of predicting"
+    )
+    pair.add_argument(
+        "--keep",
+        type=number("keep", 0.01, 1),
+        default=DEFAULT_KEEP_RATIO,
+        help="fraction of the prompt to select (default %(default)s)",
+    )
+    fit = action("fit", _fit, "estimate the memory that a model needs, installed or not", "NAME")
+    fit.add_argument(
+        "--draft",
+        metavar="D",
+        default=argparse.SUPPRESS,
+        help="use this draft model instead of the built-in draft",
+    )
+    fit.add_argument(
+        "--length",
+        type=partial(parse_prompt_length, minimum=1),
+        metavar="N",
+        help="prompt tokens, such as 64k",
+    )
+    add_kv_bits(fit)
+    for parser in (listing, search, pair, fit):
+        parser.add_argument(
+            "--memory",
+            type=parse_memory,
+            metavar="SIZE",
+            help="for a Mac with this memory, such as 32GB, instead of this machine"
+            + ("; also lists models to download" if parser is listing else ""),
+        )
+    action("pull", _pull, "download or update one", "NAME")
+    action("pause", _pause, "pause a download that runs in another window", "NAME")
+    action("resume", _resume, "continue a download", "NAME")
+    action("cancel", _cancel, "cancel a download and delete its files", "NAME")
+    remove = action("rm", _rm, "move one to the trash", "NAME")
+    remove.add_argument("--older", action="store_true", help="remove only older commits")
+    action("restore", _restore, "restore one from the trash", "NAME")
+    action("empty", _empty, "permanently delete the trash")
+    action("verify", _verify, "check the checksums of all files of one", "NAME")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the action; returns the exit status. Raises UserError."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    return ACTIONS[options.action](default_cache(), options)
+    status: int = options.action(default_cache(), options)
+    return status
 
 
 def _list(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -252,6 +338,14 @@ def _search(cache: ModelCache, options: argparse.Namespace) -> int:
     return _say("`specchat models fit NAME` estimates the memory that one of them needs.")
 
 
+def _pair(cache: ModelCache, options: argparse.Namespace) -> int:
+    return _say(*model_fit.pair(cache, options))
+
+
+def _fit(cache: ModelCache, options: argparse.Namespace) -> int:
+    return _say(*model_fit.fit(cache, options))
+
+
 def _rm(cache: ModelCache, options: argparse.Namespace) -> int:
     removed = trash.remove(cache, options.name, options.older)
     return _say(
@@ -283,24 +377,6 @@ def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
     unknown = f", {verdict.unknown} without a known checksum" if verdict.unknown else ""
     _say(f"{plural(verdict.intact, 'file')} verified{unknown}.")
     return 1 if verdict.faults else 0
-
-
-ACTIONS: dict[str, Callable[[ModelCache, argparse.Namespace], int]] = {
-    "list": _list,
-    "show": _show,
-    "search": _search,
-    "add": _add,
-    "pair": lambda cache, options: _say(*model_fit.pair(cache, options)),
-    "fit": lambda cache, options: _say(*model_fit.fit(cache, options)),
-    "pull": _pull,
-    "pause": _pause,
-    "resume": _resume,
-    "cancel": _cancel,
-    "rm": _rm,
-    "restore": _restore,
-    "empty": _empty,
-    "verify": _verify,
-}
 
 
 class Display:

@@ -20,10 +20,27 @@ RESTART_STEP = 256
 """Tokens that are read at once then: a command that runs too long is a reason to stop it."""
 
 if TYPE_CHECKING:
+    import argparse
+
     from app.models.library import Library
     from app.protocol.commands import Load
     from app.protocol.hosts import Hosts
     from app.settings.definitions import Settings
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    from app.cli.options import add_hosts, add_kv_bits, add_models
+
+    add_models(command, None)
+    add_hosts(command, None)
+    add_kv_bits(command, None)
+
+
+def run(args: argparse.Namespace) -> int:
+    from app.cli.hosts import chosen_hosts
+
+    hosts = chosen_hosts(args.hosts, args.split)
+    return run_app(args.target, args.draft, args.kv_bits, hosts, args.paths)
 
 
 def run_app(
@@ -55,14 +72,14 @@ def _open(
     gc.disable()  # imports create no garbage
     from app import crash
     from app.cli.log_file import log_to
+    from app.cli.settings import requested_kv_bits
     from app.models.embedded import EMBEDDED
     from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
-    from app.settings.definitions import KvBits
     from app.settings.file import SettingsFile
 
     settings = SettingsFile(settings_path())
-    kv = KvBits(kv_bits) if kv_bits else settings.settings.reading.kv_bits
-    models, problem = _pair(target, draft, kv.bits, hosts, settings.settings)
+    bits = requested_kv_bits(kv_bits, settings.settings)
+    models, problem = _pair(target, draft, bits, hosts, settings.settings)
     from app.cli.hosts import HostsLookLater, connect
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine

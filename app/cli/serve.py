@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat import wording
 from app.chat.engine_session import EngineSession
-from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import RESTART
 from app.cli.hosts import chosen_hosts, connect
-from app.cli.settings import requested_pair, user_settings
+from app.cli.options import add_hosts, add_kv_bits, add_models, whole
+from app.cli.settings import requested_load, user_settings
 from app.engine.engine import MlxEngine
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
 from app.errors import UserError
 from app.paths import config_path, costs_path, display_path
+from app.protocol.hosts import MAX_PORT
 from app.protocol.prompt import Message
-from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -37,7 +37,30 @@ TOKEN_FILE = "serve-token"
 CONNECTIONS = BACKLOG = 256
 
 
-def serve(options: argparse.Namespace) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Answers other programs over HTTP as OpenAI's and Anthropic's servers do, on this machine"
+        " only, with an API key."
+    )
+    command.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on (default %(default)s)"
+    )
+    command.add_argument(
+        "--port",
+        type=whole("port", 1, MAX_PORT),
+        default=8321,
+        help="the port to listen on (default %(default)s)",
+    )
+    command.add_argument(
+        "--allow-others", action="store_true", help="allow a --host that other machines can reach"
+    )
+    command.add_argument("--no-token", action="store_true", help="ask for no API key")
+    add_models(command)
+    add_hosts(command)
+    add_kv_bits(command)
+
+
+def run(options: argparse.Namespace) -> int:
     """Load the pair, and answer requests until interrupted."""
     from app.serve.access import Access, is_local, read_token
     from app.serve.api import Server, make_app
@@ -49,9 +72,7 @@ def serve(options: argparse.Namespace) -> int:
             f"Other machines can reach {options.host}",
             "add --allow-others if that is what you want, or leave --host out",
         )
-    kv = KvBits(options.kv_bits) if options.kv_bits else settings.reading.kv_bits
-    pair = requested_pair(options.target, options.draft, settings)
-    load = resolve_pair(*pair, kv_bits=kv.bits, hosts=chosen_hosts(options.hosts, options.split))
+    load = requested_load(options, settings, chosen_hosts(options.hosts, options.split))
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
     policy = settings.cache_policy(None, str(costs_path()))
     engine = MlxEngine(connect=connect)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import textwrap
-from typing import TextIO
+from typing import TYPE_CHECKING
 
 from app.paths import settings_path
-from app.settings.definitions import Settings
+from app.settings.definitions import KvBits, Settings
 from app.settings.file import SettingsFile
 from app.settings.introspection import Setting, format_value, groups
 from app.util.sanitize import sanitize_line
+
+if TYPE_CHECKING:
+    from app.protocol.commands import Load
+    from app.protocol.hosts import Hosts
 
 WIDTH = 88
 INDENT = "    "
@@ -31,10 +36,29 @@ def requested_pair(
     return target or settings.models.target, draft
 
 
-def settings(as_json: bool, out: TextIO) -> int:
+def requested_kv_bits(text: str | None, settings: Settings) -> int | None:
+    """Bits of the KV cache from the command line, or from the settings; None for full precision."""
+    return (KvBits(text) if text else settings.reading.kv_bits).bits
+
+
+def requested_load(
+    args: argparse.Namespace, settings: Settings, hosts: Hosts | None = None
+) -> Load:
+    """The pair to load. Raises UserError for models that are not installed."""
+    from app.chat.model_pairs import resolve_pair
+
+    pair = requested_pair(args.target, args.draft, settings)
+    return resolve_pair(*pair, kv_bits=requested_kv_bits(args.kv_bits, settings), hosts=hosts)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
     """Print the path of the settings, their values and their defaults."""
-    file = _read()
-    if as_json:
+    file, out = _read(), sys.stdout
+    if args.json:
         out.write(json.dumps(_plain(file), indent=2) + "\n")
         return 0
     note = "" if settings_path().exists() else " (no file yet: all settings have their defaults)"

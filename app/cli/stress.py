@@ -1,22 +1,242 @@
-"""`specchat doctor --stress`: checks the options before any process starts."""
+"""`specchat doctor --stress`: long prompts prefilled repeatedly, each by a new process.
+
+The prefill of a long prompt is the hardest test of a machine's memory and graphics driver. Every
+run is a separate process, so that one that is killed, aborts or hangs becomes a line of the report.
+The report is also written to a file, line by line, since the machine itself may crash.
+"""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from typing import TextIO
+import json
+import os
+import platform
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any, TextIO
 
-from app.chat.model_pairs import resolve_pair
-from app.cli.arguments import STRESS_LENGTH, STRESS_RUNS
-from app.cli.parsing import parse_prompt_length
-from app.cli.settings import requested_pair, user_settings
-from app.cli.stress_runs import Stress
-from app.cli.stress_runs import stress as stressed
-from app.paths import logs_path
+import psutil
+
+from app.crash import last_stderr_line
+from app.protocol.options import Mode
+
+MODES = (Mode.SPARSE, Mode.FULL)
+"""Alternating."""
+SAMPLE_SECONDS = 0.5
+"""Seconds between two samples of memory use."""
+TIMEOUT = 600.0
+"""Seconds without output after which a run counts as hung."""
+REPORT = "stress.txt"
+
+Show = Callable[[str], None]
 
 
-def stress(options: Namespace, out: TextIO) -> int:
-    tokens = parse_prompt_length(STRESS_LENGTH if options.length is None else options.length)
-    runs = STRESS_RUNS if options.runs is None else options.runs
-    target, draft = requested_pair(options.target, options.draft, user_settings())
-    resolve_pair(target, draft)  # raises for models that are not installed
-    return stressed(Stress(runs, tokens, target, draft), logs_path(), out)
+@dataclass(frozen=True, slots=True)
+class Stress:
+    """What to run. `command` runs it, followed by mode, tokens and models."""
+
+    runs: int
+    tokens: int
+    target: str
+    draft: str | None
+    command: tuple[str, ...] = (sys.executable, "-P", "-m", "app.cli.stress_worker")
+    timeout: float = TIMEOUT
+
+    def arguments(self, mode: Mode) -> list[str]:
+        models = [self.target, *([self.draft] if self.draft else [])]
+        return [*self.command, mode.value, str(self.tokens), *models]
+
+
+@dataclass(slots=True)
+class Run:
+    """The outcome of one run, in bytes; `stats` are what the process reported, if it did."""
+
+    mode: Mode
+    stats: dict[str, Any] = field(default_factory=dict)
+    failed: str = ""
+    process: int = 0
+    available: int = field(default_factory=lambda: psutil.virtual_memory().available)
+    swapped: int = 0
+
+
+def stress(options: Stress, folder: Path, out: TextIO) -> int:
+    """Run it and report to `out` and to a file in `folder`; returns the exit status, 1 if a run
+    failed. Ctrl-C ends the current run, writes the report and raises KeyboardInterrupt."""
+    done: list[Run] = []
+    with _Report(folder / REPORT, out) as report:
+        report.line(f"specchat {version('specchat')}, {platform.platform()}")
+        report.line(f"{options.runs} runs of about {options.tokens:,} tokens")
+        try:
+            for number in range(1, options.runs + 1):
+                mode = MODES[(number - 1) % len(MODES)]
+                report.note(f"Run {number}, {mode.value}, starts.")
+                run = one_run(
+                    options, mode, _progress(f"run {number} of {options.runs}, {mode.value}")
+                )
+                if not any(each.stats for each in done) and run.stats:
+                    report.line(f"{run.stats['machine']}\n{' + '.join(run.stats['models'])}\n")
+                report.line(_row(number, run))
+                done.append(run)
+        finally:
+            report.line("\n" + _summary(done, options.runs))
+            if report.path:
+                report.line(f"This report is also in {report.path}")
+    return 1 if any(run.failed for run in done) else 0
+
+
+# --------------------------------------------------------------------------- one run
+
+
+def one_run(options: Stress, mode: Mode, show: Show) -> Run:
+    run, swap = Run(mode), psutil.swap_memory().used
+    with tempfile.TemporaryFile() as errors:
+        # In its own process group, so that Ctrl-C interrupts only us.
+        child = subprocess.Popen(
+            options.arguments(mode), stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
+        try:
+            _follow(child, run, options.timeout, swap, show)
+        finally:
+            show("")
+            if child.poll() is None:
+                child.kill()
+            status = child.wait()
+        errors.seek(0)
+        error = last_stderr_line(errors.read().decode(errors="replace"))
+    if not run.failed and (status or not run.stats):
+        ending = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        run.failed = f"{ending}: {error}" if error else ending
+    return run
+
+
+def _follow(
+    child: subprocess.Popen[bytes], run: Run, timeout: float, swap: int, show: Show
+) -> None:
+    """Read its output and sample its memory until it ends or hangs."""
+    assert child.stdout is not None
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
+    last_output = last_sample = time.monotonic()
+    while True:
+        with suppress(queue.Empty):
+            if not (line := lines.get(timeout=SAMPLE_SECONDS)):
+                return
+            last_output = time.monotonic()
+            _on_line(json.loads(line), run, show)
+        now = time.monotonic()
+        if now - last_sample >= SAMPLE_SECONDS:
+            last_sample = now
+            _sample_memory(child.pid, run, swap)
+        if now - last_output > timeout:
+            run.failed = f"hung: it printed nothing for {timeout:.0f} s"
+            return
+
+
+def _read_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(b"")
+
+
+def _on_line(line: dict[str, Any], run: Run, show: Show) -> None:
+    if "phase" in line:
+        show(f"{line['phase']} {line['done']:,} of {line['total']:,}")
+        return
+    run.failed = line.get("failed") or ""
+    if "tokens" in line:
+        run.stats = line
+
+
+def _sample_memory(pid: int, run: Run, swap: int) -> None:
+    with suppress(psutil.Error):
+        run.process = max(run.process, psutil.Process(pid).memory_info().rss)
+    run.available = min(run.available, psutil.virtual_memory().available)
+    run.swapped = max(run.swapped, psutil.swap_memory().used - swap)
+
+
+def _progress(label: str) -> Show:
+    """One line that is updated, on a terminal only."""
+
+    def show(text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{label}: {text}" if text else "\r\x1b[K")
+            sys.stderr.flush()
+
+    return show
+
+
+# --------------------------------------------------------------------------- the report
+
+
+class _Report:
+    """Lines for the output and for a file, each flushed to the disk before the next run starts.
+    When the file cannot be written, there is only the output."""
+
+    def __init__(self, path: Path, out: TextIO) -> None:
+        self._out, self._file = out, None
+        self.path: Path | None = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8")
+        except OSError:
+            self.path = None
+
+    def __enter__(self) -> _Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def line(self, text: str) -> None:
+        self._out.write(text + "\n")
+        self._out.flush()
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """For the file only."""
+        with suppress(OSError):
+            if self._file is not None:
+                self._file.write(text + "\n")
+                self._file.flush()
+                os.fsync(self._file.fileno())
+
+
+def _row(number: int, run: Run) -> str:
+    parts = [f"run {number:>2}  {run.mode.value:<6}"]
+    if run.stats:
+        phases = run.stats["phases"]
+        parts.append(f"read {run.stats['read']:,} of {run.stats['tokens']:,} tokens")
+        parts.append(f"TTFT {run.stats['seconds']:.1f} s")
+        parts.append(
+            f"(score {phases.get('score', 0):.1f}, prefill {phases.get('prefill', 0):.1f})"
+        )
+        parts.append(f"MLX {_size(run.stats['mlx_peak'])}")
+    parts.append(f"process {_size(run.process)}, {_size(run.available)} left")
+    parts.append(f"swapped {_size(run.swapped)}")
+    return "  ".join(parts) + (f"\n        FAILED {run.failed}" if run.failed else "")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1024**2:,.0f} MB" if count < 1024**3 else f"{count / 1024**3:.1f} GB"
+
+
+def _summary(done: Sequence[Run], planned: int) -> str:
+    failed = sum(bool(run.failed) for run in done)
+    stopped = f" of {planned}; it was stopped" if len(done) < planned else ""
+    if not failed:
+        return f"{len(done)} runs{stopped}: none failed. Timings are worth reporting too."
+    return (
+        f"{len(done)} runs{stopped}: {failed} failed. Please report all of the above. If the"
+        " machine itself crashed, add the newest file of /Library/Logs/DiagnosticReports on a"
+        " Mac, or the last lines of `dmesg` on Linux."
+    )

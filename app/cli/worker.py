@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import time
@@ -9,11 +10,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from app.cli.options import whole
 from app.errors import UserError
 from app.hosts.hostfile import VARIABLE, spelled
 from app.hosts.machine import own_addresses
 from app.hosts.worker import Worker
 from app.paths import config_path
+from app.protocol.hosts import MAX_PORT, WORKER_PORT
 from app.util.private_file import make_secret, read_secret
 from app.util.sanitize import sanitize_line
 
@@ -22,17 +25,36 @@ EVERY_ADDRESS = ("", "0.0.0.0", "::", "0")
 REMARK = "Token ids go over the network unencrypted. Ctrl+C ends the worker."
 
 
-def worker(address: str | None, port: int) -> int:
-    """Answer first machines at `address` until interrupted."""
-    if address is None:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Holds a part of a target that is too large for one machine. Another machine with the key"
+        " that it prints uses it; it sends token ids, never files, and nothing is encrypted."
+    )
+    command.add_argument(
+        "address",
+        metavar="ADDRESS",
+        nargs="?",
+        help="this machine's address at which the other reaches it; without one, all are listed",
+    )
+    command.add_argument(
+        "--port",
+        type=whole("port", 0, MAX_PORT),
+        default=WORKER_PORT,
+        help="the port to listen on; 0: one that is free (default %(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer first machines at the address until interrupted."""
+    if args.address is None:
         raise _which_address("Say at which of this machine's addresses the other one reaches it")
-    address = address.removeprefix("[").removesuffix("]")
+    address = args.address.removeprefix("[").removesuffix("]")
     if address in EVERY_ADDRESS:
         raise _which_address("A worker listens at one address only")
     for number in (signal.SIGTERM, signal.SIGHUP):  # its shard's process would stay
         signal.signal(number, _end)
     key = _key(config_path() / KEY_FILE)
-    lending = Worker(address, port, key, _say)
+    lending = Worker(address, args.port, key, _say)
     try:
         hosts = f"{key}@{spelled(address, lending.port)}"
         sys.stdout.write(f"On the first machine, type: {VARIABLE}={hosts} specchat\n")

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import parser
 from app.cli.exit_codes import BAD_INPUT
-from app.cli.main import run
+from app.cli.main import COMMANDS, parser, run
 
 
 def test_the_version_is_an_answer_and_goes_to_standard_output(
@@ -109,7 +108,10 @@ def numeric_options() -> Iterator[tuple[str, ...]]:
             if action.option_strings and numeric:
                 yield *words, *needed, action.option_strings[-1]
 
-    return walk(parser(), ())
+    top = parser()
+    for name in COMMANDS:
+        top.declare(name)
+    return walk(top, ())
 
 
 @pytest.mark.parametrize("words", numeric_options(), ids=" ".join)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import inputs
-from app.cli.arguments import parser
 from app.cli.inputs import read_inputs
+from app.cli.main import parser
 from app.ingest.limits import Limits
 from app.ingest.records import IngestError, Progress
 

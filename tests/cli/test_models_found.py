@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import parser
+from app.cli.main import parser
 from app.cli.run_app import _library
 from app.models.found import default_places
 from tests.cli.conftest import Shell

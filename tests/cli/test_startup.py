@@ -14,6 +14,10 @@ LATER = {
         "import app.__main__, app.cli.main, app.cli.streams, app.cli.run_app",
         ["app.settings", "app.crash", "app.paths", "dataclasses", "logging", "tempfile", "textual"],
     ),
+    "the help": (
+        "from app.cli.main import parser; parser().format_help()",
+        ["app.protocol", "app.engine", "app.models", "app.cli.settings", "dataclasses", "textual"],
+    ),
     "the app": (
         "import app.ui.app, app.cli.inner_server, app.cli.hosts\nimport app.engine.engine",
         [

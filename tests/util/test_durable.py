@@ -49,7 +49,7 @@ def test_nothing_else_in_the_app_syncs_by_itself() -> None:
     command = ["git", "-c", "safe.directory=*", "grep", "-l", "os.fsync", "--", "app"]
     found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
     assert set(found.split()) == {
-        "app/cli/stress_runs.py",
+        "app/cli/stress.py",
         "app/engine/cache/snapshot.py",
         "app/store/attachments.py",
         "app/util/durable.py",

@@ -106,7 +106,7 @@ complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_sub
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l draft -r -F -d 'use this draft model instead of the built-in draft'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l length -x -d 'prompt tokens, such as 64k'
-complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l kv-bits -x -a 'full 8 4' -d 'bits per number in the KV cache'
+complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l kv-bits -x -a 'full 8 4' -d 'bits per number in the target\'s KV cache: fewer need less memory'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l memory -x -d 'for a Mac with this memory, such as 32GB, instead of this machine'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pull' -s h -l help -d 'show this help message and exit'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pause' -s h -l help -d 'show this help message and exit'

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import stress_runs as room
+from app.cli import stress as room
 from app.cli.main import run as specchat
-from app.cli.stress_runs import Stress, one_run, stress
+from app.cli.stress import Stress, one_run, stress
 from app.protocol.options import Mode
 
 FIGURES = {
