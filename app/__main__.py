@@ -18,7 +18,7 @@ def main() -> int:
     sys.unraisablehook = _repeat_interrupt
     try:
         from app.cli.main import run
-        from app.cli.streams import guard_streams
+        from app.cli.terminal import guard_streams
 
         guard_streams()
         status = run(sys.argv[1:])

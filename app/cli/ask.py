@@ -30,7 +30,7 @@ from app.cli.options import (
 )
 from app.cli.report import Report
 from app.cli.settings import requested_load, user_settings
-from app.cli.sigint import cancel_on_sigint
+from app.cli.terminal import cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
 from app.errors import UserError

@@ -17,6 +17,7 @@ from app.chat.sample import QUESTION, text_of
 from app.cli.machine import machine
 from app.cli.options import RUNS, add_kv_bits, add_length, add_models, parse_fraction
 from app.cli.settings import requested_load, user_settings
+from app.cli.terminal import ProgressLine
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Failed, Finished, Loaded
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
@@ -55,16 +56,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and print; returns the exit status. Raises UserError."""
-    text = text_of(options.length)
+    text, line = text_of(options.length), ProgressLine()
     with EngineSession(upkeep=ALONE) as session:
         load = requested_load(options, user_settings())
         measured = _Runs(session.load(load), options.keep, [])
         for number in range(options.runs + 1):  # the first one warms up
-            show(f"run {number} of {options.runs}" if number else "warming up")
+            line.show(f"run {number} of {options.runs}" if number else "warming up")
             sparse, full = (_turn(session, text, options.keep, each) for each in MODES)
             if number:
                 measured.runs.append((sparse, full))
-        show("")
+        line.clear()
     if options.json:
         sys.stdout.write(json.dumps(_plain(measured)) + "\n")
     else:
@@ -140,10 +141,3 @@ def _rows(measured: _Runs) -> Iterator[tuple[str, str, str]]:
     yield row("tokens read", (f"{each[0].read_tokens:,}" for each in both))
     yield row("tokens a second", (f"{median(s.decode_rate for s in each):.1f}" for each in both))
     yield row("peak memory", (size(max(s.peak_bytes for s in each)) for each in both))
-
-
-def show(text: str) -> None:
-    """Replace the line of progress, on a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()

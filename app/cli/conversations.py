@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from app.chat import export
 from app.cli.open_store import find_conversation, no_conversations, open_store
 from app.cli.options import add_action
+from app.cli.terminal import ProgressLine
 from app.engine.cache.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
@@ -127,14 +128,10 @@ def _search(store: Store, options: argparse.Namespace) -> None:
 
 
 def _finish_index(store: Store) -> None:
-    shown = False
+    line = ProgressLine()
     while not store.wait_for_index(0.2):
-        if sys.stderr.isatty():
-            left = formatting.plural(store.unindexed_documents(), "document")
-            sys.stderr.write(f"\r\x1b[KIndexing {left}…")
-            shown = True
-    if shown:
-        sys.stderr.write("\r\x1b[K")
+        line.show(f"Indexing {formatting.plural(store.unindexed_documents(), 'document')}…")
+    line.clear()
 
 
 def _hit_line(hit: SearchHit) -> str:

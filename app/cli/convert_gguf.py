@@ -13,7 +13,7 @@ from threading import Event
 from typing import Protocol
 
 from app.cli.exit_codes import INTERRUPTED
-from app.cli.sigint import cancel_on_sigint
+from app.cli.terminal import cancel_on_sigint
 from app.models.cache import ModelCache
 from app.models.found import default_places, find_models
 from app.models.packaged import PackagedModel, fetch_packaged

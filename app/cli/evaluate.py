@@ -17,11 +17,11 @@ from typing import TextIO
 
 from app.chat.engine_session import EngineSession
 from app.chat.sample import text_of
-from app.cli.bench import ALONE, ask, show
+from app.cli.bench import ALONE, ask
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.options import add_kv_bits, add_length, add_models, parse_keep, whole
 from app.cli.settings import requested_load, user_settings
-from app.cli.sigint import cancel_on_sigint
+from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.stats import FinishReason
 
@@ -128,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
     """Ask, and print a table of what was answered so far when it is interrupted; returns the exit
     status. Raises UserError."""
     results: list[Result] = []
+    line = ProgressLine()
     total = options.n * len(KINDS)
     stopped = False
 
@@ -145,8 +146,8 @@ def run(options: argparse.Namespace) -> int:
                 if result is None or stopped:
                     break
                 results.append(result)
-                show(f"{len(results)} of {total} questions")
-        show("")
+                line.show(f"{len(results)} of {total} questions")
+        line.clear()
     if options.json:
         sys.stdout.write(json.dumps([_plain(each) for each in results]) + "\n")
     elif results:

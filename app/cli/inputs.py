@@ -10,6 +10,7 @@ import sys
 import termios
 from collections.abc import Sequence
 
+from app.cli.terminal import ProgressLine
 from app.ingest.limits import Limits
 from app.ingest.reader import STDIN, read
 from app.ingest.records import Progress, ReadResult, ReadResults, Reason
@@ -32,7 +33,12 @@ def read_inputs(paths: Sequence[str], limits: Limits | None = None) -> ReadResul
         sys.stderr.write("Standard input is not read with -f: add `-f -` to read it too.\n")
     line = ProgressLine()
     try:
-        inputs = read(paths, sys.stdin.buffer if sys.stdin else None, limits, line.show)
+        inputs = read(
+            paths,
+            sys.stdin.buffer if sys.stdin else None,
+            limits,
+            lambda progress: line.show(_progress_text(progress)),
+        )
     finally:
         line.clear()
     for result in inputs.results:
@@ -82,21 +88,6 @@ def _report_lines(result: ReadResult) -> list[str]:
     return lines
 
 
-class ProgressLine:
-    """One line of progress while folders are read, on a terminal only."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = False
-
-    def show(self, progress: Progress) -> None:
-        if self._live:
-            self._shown = True
-            counts = f"{progress.files:,} files of {progress.entries:,} visited"
-            text = ", ".join(filter(None, (counts, progress.page_text)))
-            sys.stderr.write(f"\r\x1b[KReading: {text}")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
+def _progress_text(progress: Progress) -> str:
+    counts = f"{progress.files:,} files of {progress.entries:,} visited"
+    return "Reading: " + ", ".join(filter(None, (counts, progress.page_text)))

@@ -64,7 +64,7 @@ def parser() -> TopParser:
 
 def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None = None) -> int:
     """Run a command line, by another `command` than specchat's; returns the exit status."""
-    from app.cli.streams import OutputError, discard_output
+    from app.cli.terminal import OutputError, discard_output
 
     try:
         try:

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from app.cli.convert_gguf import convert_gguf, looks_like_gguf, pull_packaged
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
-from app.cli.sigint import cancel_on_sigint
+from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
 from app.models import catalogue, trash
 from app.models.cache import (
@@ -383,30 +382,17 @@ class Display:
     """Progress on standard error: one changing line, or a line every 10 % without a terminal."""
 
     def __init__(self, name: str) -> None:
-        self._name = sanitize_line(name)
-        self._live = sys.stderr.isatty()
-        self._shown = ""
+        self._label = f"{sanitize_line(name)}  "
+        self._line = ProgressLine(self._label)
         self._tenth = 0
+        self.clear = self._line.clear
 
     def show(self, progress: Progress) -> None:
-        if not self._live:
-            tenth = progress.done * 10 // progress.total if progress.total else 0
-            if self._tenth < tenth < 10:
-                self._tenth = tenth
-                _tell(f"{self._name}  {progress_line(progress)}")
-            return
-        width = shutil.get_terminal_size().columns - 1
-        line = f"{self._name}  {progress_line(progress)}"[:width]
-        if line != self._shown:
-            self._shown = line
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            self._shown = ""
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        self._line.show(progress_line(progress))
+        tenth = progress.done * 10 // progress.total if progress.total else 0
+        if not self._line.live and self._tenth < tenth < 10:
+            self._tenth = tenth
+            _tell(self._label + progress_line(progress))
 
 
 def progress_line(progress: Progress) -> str:

@@ -8,6 +8,7 @@ import sys
 from app.chat import wording
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
+from app.cli.terminal import ProgressLine
 from app.protocol.events import (
     EngineWarning,
     Event,
@@ -53,8 +54,7 @@ class Report:
         self._heading = QUOTE if quotes else ""
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
-        self._live = sys.stderr.isatty()
-        self._progress_shown = False
+        self._line = ProgressLine()
         # Control sequences in an answer must not reach a terminal; a file may have them.
         self._sanitized = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ class Report:
             case HostsLost():
                 self._note(wording.notice(event))
             case Token(text=text) if text:
-                self._clear()
+                self._line.clear()
                 if self._heading:
                     self._note(self._heading)
                     self._heading = ""
@@ -94,7 +94,7 @@ class Report:
                 self._finish(event)
 
     def _finish(self, event: Finished) -> None:
-        self._clear()
+        self._line.clear()
         if event.text:
             sys.stdout.write("\n")
         if self._with_map:
@@ -117,7 +117,7 @@ class Report:
             self._note(f"{unsure}: --full reads everything.")
         if (guard := self._turn.guard) is not None:
             self._note(wording.reason(guard))
-        hint = f" · {self._hint}" if self._hint and self._live and not self._verbose else ""
+        hint = f" · {self._hint}" if self._hint and self._line.live and not self._verbose else ""
         self._note(wording.reading_line(statistics) + hint)
         if self._verbose:
             read_on = 0 if (selected := self._selected) is None else len(selected.read_on)
@@ -135,7 +135,7 @@ class Report:
             self._note(f"{len(names):,} of {event.total_files:,} files fit this question:{listed}")
 
     def _show_progress(self, event: PhaseProgress) -> None:
-        if not self._live or event.phase is Phase.DECODE:
+        if event.phase is Phase.DECODE:
             return
         reading = self._turn.progress.reading
         unit = wording.COUNTED.get(event.phase) if event.total else None
@@ -145,19 +145,10 @@ class Report:
             seconds(event.elapsed),
             "" if event.eta is None else f"first word in {seconds(event.eta)}",
         ]
-        line = " · ".join(filter(None, parts))
-        sys.stderr.write(f"\r\x1b[K{line}")
-        sys.stderr.flush()
-        self._progress_shown = True
-
-    def _clear(self) -> None:
-        if self._progress_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._progress_shown = False
+        self._line.show(" · ".join(filter(None, parts)))
 
     def _note(self, text: str) -> None:
-        self._clear()
+        self._line.clear()
         sys.stderr.write(sanitize(text) + "\n")
 
     def _map(self, statistics: Statistics | None) -> str:

@@ -26,6 +26,7 @@ from typing import IO, Any, TextIO
 
 import psutil
 
+from app.cli.terminal import ProgressLine
 from app.crash import last_stderr_line
 from app.protocol.options import Mode
 
@@ -79,9 +80,8 @@ def stress(options: Stress, folder: Path, out: TextIO) -> int:
             for number in range(1, options.runs + 1):
                 mode = MODES[(number - 1) % len(MODES)]
                 report.note(f"Run {number}, {mode.value}, starts.")
-                run = one_run(
-                    options, mode, _progress(f"run {number} of {options.runs}, {mode.value}")
-                )
+                line = ProgressLine(f"run {number} of {options.runs}, {mode.value}: ")
+                run = one_run(options, mode, line)
                 if not any(each.stats for each in done) and run.stats:
                     report.line(f"{run.stats['machine']}\n{' + '.join(run.stats['models'])}\n")
                 report.line(_row(number, run))
@@ -96,7 +96,7 @@ def stress(options: Stress, folder: Path, out: TextIO) -> int:
 # --------------------------------------------------------------------------- one run
 
 
-def one_run(options: Stress, mode: Mode, show: Show) -> Run:
+def one_run(options: Stress, mode: Mode, line: ProgressLine) -> Run:
     run, swap = Run(mode), psutil.swap_memory().used
     with tempfile.TemporaryFile() as errors:
         # In its own process group, so that Ctrl-C interrupts only us.
@@ -104,9 +104,9 @@ def one_run(options: Stress, mode: Mode, show: Show) -> Run:
             options.arguments(mode), stdout=subprocess.PIPE, stderr=errors, start_new_session=True
         )
         try:
-            _follow(child, run, options.timeout, swap, show)
+            _follow(child, run, options.timeout, swap, line.show)
         finally:
-            show("")
+            line.clear()
             if child.poll() is None:
                 child.kill()
             status = child.wait()
@@ -161,17 +161,6 @@ def _sample_memory(pid: int, run: Run, swap: int) -> None:
         run.process = max(run.process, psutil.Process(pid).memory_info().rss)
     run.available = min(run.available, psutil.virtual_memory().available)
     run.swapped = max(run.swapped, psutil.swap_memory().used - swap)
-
-
-def _progress(label: str) -> Show:
-    """One line that is updated, on a terminal only."""
-
-    def show(text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{label}: {text}" if text else "\r\x1b[K")
-            sys.stderr.flush()
-
-    return show
 
 
 # --------------------------------------------------------------------------- the report

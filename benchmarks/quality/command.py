@@ -23,7 +23,7 @@ from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
 from app.cli.options import parse_fraction, parse_keep, parse_list, parse_prompt_length, whole
-from app.cli.sigint import cancel_on_sigint
+from app.cli.terminal import cancel_on_sigint
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.models.embedded import BUILT_IN, EMBEDDED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from app.cli import inputs
 from app.cli.inputs import read_inputs
 from app.cli.main import parser
 from app.ingest.limits import Limits
-from app.ingest.records import IngestError, Progress
+from app.ingest.records import IngestError, Progress, ReadResults
 
 
 @pytest.fixture
@@ -87,13 +87,20 @@ def test_names_are_not_trusted(docs: Path, capsys: pytest.CaptureFixture[str]) -
 def test_progress_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for terminal, expected in ((False, ""), (True, "\r\x1b[KReading: 1 files of 2 visited")):
+    def reading(
+        paths: object, stdin: object, limits: object, show: Callable[[Progress], None]
+    ) -> ReadResults:
+        show(Progress(2, 1, 3, "a"))
+        return ReadResults(())
+
+    monkeypatch.setattr(inputs, "read", reading)
+    for terminal, expected in (
+        (False, ""),
+        (True, "\r\x1b[KReading: 1 files of 2 visited\r\x1b[K"),
+    ):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        live = inputs.ProgressLine()
-        live.show(Progress(2, 1, 3, "a"))
+        read_inputs(["x"])
         assert capsys.readouterr().err == expected
-    live.clear()
-    assert capsys.readouterr().err == "\r\x1b[K"
 
 
 def test_the_options() -> None:

@@ -11,7 +11,7 @@ from app.cli.main import run
 
 LATER = {
     "the parent": (
-        "import app.__main__, app.cli.main, app.cli.streams, app.cli.run_app",
+        "import app.__main__, app.cli.main, app.cli.terminal, app.cli.run_app",
         ["app.settings", "app.crash", "app.paths", "dataclasses", "logging", "tempfile", "textual"],
     ),
     "the help": (

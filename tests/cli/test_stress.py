@@ -16,6 +16,7 @@ import pytest
 from app.cli import stress as room
 from app.cli.main import run as specchat
 from app.cli.stress import Stress, one_run, stress
+from app.cli.terminal import ProgressLine
 from app.protocol.options import Mode
 
 FIGURES = {
@@ -123,8 +124,16 @@ def test_stopped_it_reports_what_there_is_and_leaves_nothing_running(
 
 def test_how_far_it_is_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shown: list[str] = []
+
+    class Line(ProgressLine):
+        def show(self, text: str) -> None:
+            shown.append(text)
+
+        def clear(self) -> None:
+            shown.append("")
+
     code = "say(phase='prefill', done=2048, total=32000); say(**FIGURES)"
-    run = one_run(playing(code), Mode.FULL, shown.append)
+    run = one_run(playing(code), Mode.FULL, Line())
     assert shown == ["prefill 2,048 of 32,000", ""]
     assert run.stats["tokens"] == 1000
     assert run.process >= 0

@@ -1,12 +1,16 @@
-"""Handles standard streams that are closed, full or no longer read."""
+"""Standard streams that are closed, full or no longer read; a line of progress; Ctrl-C."""
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
+from app.cli.exit_codes import INTERRUPTED
 from app.errors import UserError
 
 
@@ -68,3 +72,44 @@ def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> TextIO:
 def discard_output() -> None:
     """Discard buffered output, so that flushing it at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class ProgressLine:
+    """A line on standard error that each `show` replaces, on a terminal only. It begins with
+    `label`."""
+
+    def __init__(self, label: str = "") -> None:
+        self.live, self._label = sys.stderr.isatty(), label
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        """Show as much of `text` as fits. It must be sanitised."""
+        text = self._label + text
+        if self.live and text != self._shown:
+            from shutil import get_terminal_size
+
+            self._shown = text
+            sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown:
+            self._shown = ""
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@contextmanager
+def cancel_on_sigint(cancel: Callable[[], object]) -> Iterator[None]:
+    """Inside, Ctrl-C calls `cancel`, which must be safe in a signal handler; a second Ctrl-C ends
+    the process."""
+
+    def on_sigint(*_: object) -> None:
+        cancel()
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+    before = signal.signal(signal.SIGINT, on_sigint)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
