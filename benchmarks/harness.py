@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TextIO, TypeVar
 
-from app.cli.machine import machine
+from app.cli.bench import machine
 from app.engine.backend import blas
 from app.util.tables import Table
 

@@ -14,10 +14,10 @@ from app.chat.conversation import Conversation, Question, Turn, check_sampling, 
 from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
+from app.cli.conversations import LOCK_SECONDS, find_conversation, open_store
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.hosts import chosen_hosts, connect
 from app.cli.inputs import read_inputs
-from app.cli.open_store import LOCK_SECONDS, find_conversation, open_store
 from app.cli.options import (
     ANSWER,
     MAX_ANSWER,

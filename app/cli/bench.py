@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +13,15 @@ from importlib.metadata import version
 from statistics import median
 from typing import TextIO
 
+import psutil
+
 from app.chat.conversation import Conversation, Question
 from app.chat.engine_session import EngineError, EngineSession
 from app.chat.sample import QUESTION, text_of
-from app.cli.machine import machine
 from app.cli.options import RUNS, add_kv_bits, add_length, add_models, parse_fraction
 from app.cli.settings import requested_load, user_settings
 from app.cli.terminal import ProgressLine
+from app.engine.backend import blas
 from app.protocol.commands import CachePolicy
 from app.protocol.events import Failed, Finished, Loaded
 from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sampling
@@ -91,6 +95,23 @@ def _turn(session: EngineSession, text: str, keep: float, mode: Mode) -> Statist
     statistics = ask(session, text, QUESTION, mode, keep, sampling).statistics
     assert statistics is not None, "a turn that was not cancelled ends with statistics"
     return statistics
+
+
+def machine() -> str:
+    """One line: processor, cores, memory, system, MLX's version and device, and the BLAS."""
+    library = blas.load_openblas()  # before mlx, or it has no effect
+    import mlx.core as mx
+
+    device = mx.device_info().get("device_name", platform.machine())
+    memory = psutil.virtual_memory().total / 2**30
+    parts = [
+        f"{device}, {os.cpu_count()} cores, {memory:.0f} GiB",
+        f"{platform.system()}, Python {platform.python_version()}",
+        f"mlx {version('mlx')} on {mx.default_device().type.name}, mlx-lm {version('mlx-lm')}",
+    ]
+    if mx.default_device().type == mx.DeviceType.cpu:
+        parts.append(f"BLAS {os.path.basename(library) if library else 'of mlx'}")
+    return "; ".join(parts)
 
 
 def _plain(measured: _Runs) -> dict[str, object]:

@@ -11,26 +11,32 @@ import dataclasses
 import io
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from app.chat import export
-from app.cli.open_store import find_conversation, no_conversations, open_store
 from app.cli.options import add_action
+from app.cli.settings import user_settings
 from app.cli.terminal import ProgressLine
 from app.engine.cache.snapshot_folder import remove_snapshot
 from app.errors import UserError
 from app.ingest.reader import STDIN
-from app.paths import snapshots_path
+from app.paths import data_path, snapshots_path
+from app.settings.definitions import Settings
 from app.store import importing
-from app.store.records import Conversation, DocumentHit, Message, SearchHit
-from app.store.serialization import stats_to_dict
+from app.store.records import Conversation, DocumentHit, SearchHit
 from app.store.store import Store
 from app.util import formatting
 from app.util.regular_files import NotRegular, open_descriptor
 from app.util.sanitize import sanitize, sanitize_line
+
+LAST = "last"
+LOCK_SECONDS = 2.0
+"""How long a command that writes waits for another one to end."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -74,10 +80,50 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def open_store(timeout: float = 0.0, settings: Settings | None = None) -> Iterator[Store]:
+    """Open the user's conversations, and print notices about it to standard error. Waits `timeout`
+    seconds for another process to release them. Raises StoreError."""
+    settings = settings or user_settings()
+    limit, days = settings.attachment_bytes, settings.storage.trash_days
+    with Store(data_path(), attachment_limit=limit, trash_days=days, lock_timeout=timeout) as store:
+        for notice in store.notices:
+            # Read-only does not matter for reading; a command that writes gets an error.
+            if notice != str(store.read_only):
+                sys.stderr.write(f"{sanitize(notice)}\n")
+        yield store
+
+
+def find_conversation(store: Store, name: str) -> Conversation:
+    """The conversation with a number (which may be in the trash), or the `last` one (which is not).
+    Raises UserError."""
+    if name == LAST:
+        last = store.last_used()
+        if last is None:
+            raise no_conversations()
+        return last
+    every = (*store.conversations(), *store.conversations(trashed=True))
+    found = next((each for each in every if str(each.id) == name), None)
+    if found is None:
+        raise UserError(
+            f"There is no conversation {name!r}", "`specchat conversations` lists their numbers"
+        )
+    return found
+
+
+def no_conversations() -> UserError:
+    return UserError(
+        "There are no conversations yet", "start one with `specchat ask --conversation new`"
+    )
+
+
+# --------------------------------------------------------------------------- actions
+
+
 def _list(store: Store, options: argparse.Namespace) -> None:
     found = store.conversations(options.trash)
     if options.json:
-        return _print_lines(_json([_conversation_fields(each) for each in found]))
+        return _print_lines(_json([dataclasses.asdict(each) for each in found]))
     if not found and options.trash:
         sys.stderr.write("The trash is empty: `specchat conversations` lists the conversations.\n")
     elif not found:
@@ -94,21 +140,9 @@ def _line(conversation: Conversation) -> str:
 def _show(store: Store, options: argparse.Namespace) -> None:
     found = find_conversation(store, options.id)
     if options.json:
-        branch = [_message_fields(message) for message in store.branch(found.id)]
-        return _print_lines(_json(_conversation_fields(found) | {"messages": branch}))
+        branch = [dataclasses.asdict(message) for message in store.branch(found.id)]
+        return _print_lines(_json(dataclasses.asdict(found) | {"messages": branch}))
     _write(store, found.id, "md")
-
-
-def _conversation_fields(conversation: Conversation) -> dict[str, Any]:
-    """For JSON, also under the names of earlier versions: scripts may read either."""
-    fields = dataclasses.asdict(conversation)
-    return fields | {"choices": fields["overrides"]}
-
-
-def _message_fields(message: Message) -> dict[str, Any]:
-    """For JSON, also under the names of earlier versions."""
-    run = None if message.stats is None else stats_to_dict(message.stats)
-    return dataclasses.asdict(message) | {"run": run, "cut": message.truncated}
 
 
 def _search(store: Store, options: argparse.Namespace) -> None:

@@ -14,8 +14,7 @@ from app.chat.conversation import Conversation, Question, Turn
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import QUESTION, REAL_QUESTION, first_half, sample
-from app.cli.convert_gguf import pull_packaged
-from app.cli.models import Display
+from app.cli.models import Display, pull_packaged
 from app.cli.report import Report
 from app.models.cache import default_cache
 from app.models.packaged import SMOLLM2

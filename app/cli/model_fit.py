@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from app.cli.open_store import open_store
+from app.cli.conversations import open_store
 from app.errors import UserError
 from app.models import catalogue, pairs, speedup
 from app.models.cache import ModelCache

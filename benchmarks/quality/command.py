@@ -96,7 +96,7 @@ def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) ->
 
 
 def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:
-    from app.cli.machine import machine
+    from app.cli.bench import machine
 
     target, draft = load.names
     return Study(
