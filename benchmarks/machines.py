@@ -125,12 +125,14 @@ class Machine:
     def __enter__(self) -> Machine:
         from app.chat.engine_session import EngineSession
         from app.engine.engine import MlxEngine
-        from app.hosts.look import HostsLook
+        from app.hosts.control import look_at_hosts
+        from app.hosts.shard import ShardProcess
         from app.hosts.worker import Worker
         from app.protocol.commands import CachePolicy, Load
         from app.protocol.hosts import Host, Hosts
 
         command, relay = Load(self._folder), None
+        ShardProcess.MODULE = "benchmarks.counted_shard"
         if self._ranks > 1:
             worker = Worker(LOOPBACK, 0, KEY, lambda line: None)
             threading.Thread(target=worker.run, daemon=True).start()
@@ -140,7 +142,7 @@ class Machine:
                 relay = self._stack.enter_context(Relay(self._slow.latency, self._slow.rate))
                 port = relay.open(0, 1, port)
             hosts = Hosts((Host(LOOPBACK, port, KEY),))
-            _, other = HostsLook(hosts).look()
+            _, other = look_at_hosts(hosts)
             self.link = other.latency or 0.0, other.rate or 0.0
             command = replace(command, hosts=hosts)
         engine = MlxEngine(STEP, connect=partial(self._connect, relay))
@@ -155,8 +157,8 @@ class Machine:
     def _connect(self, relay: Relay | None, command: Load, stopped: Any) -> Cluster:
         from app.hosts.cluster import Cluster
 
-        more = {} if relay is None else {"files_of": partial(through, relay)}
-        self._cluster = Cluster(command, stopped, **more)
+        kind = Cluster if relay is None else relayed(relay)
+        self._cluster = kind(command, stopped)
         return self._cluster
 
     def run(self, mode: str, length: int) -> Run:
@@ -203,6 +205,17 @@ class Machine:
             found, *_ = cluster.run(taken)
             exchanged = {"bytes": found["bytes"], "sums": found["sums"], "control": control}
         return last.statistics, exchanged
+
+
+def relayed(relay: Relay) -> type[Cluster]:
+    """Clusters whose exchange of the layers goes through the relay."""
+    from app.hosts.cluster import Cluster
+
+    class Relayed(Cluster):
+        def rank_files(self, rank: int, files: dict[str, str]) -> dict[str, str]:
+            return through(relay, rank, files)
+
+    return Relayed
 
 
 def through(relay: Relay, rank: int, files: dict[str, str]) -> dict[str, str]:

@@ -53,21 +53,21 @@ def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
     """Meets the engine's `Connect`; imports what it needs only when a target is spread."""
-    from app.hosts.cluster import connect_hosts
+    from app.hosts.cluster import Cluster
 
-    return connect_hosts(command, stopped)
+    return Cluster(command, stopped)
 
 
-class HostsLookLater:
+class HostsLook:
     """Meets `Machines`, and imports what it needs only when it looks."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
 
     def look(self) -> list[Machine]:
-        from app.hosts.look import HostsLook
+        from app.hosts.control import look_at_hosts
 
-        return HostsLook(self.hosts).look()
+        return look_at_hosts(self.hosts)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what this and the other machines are like. Returns the exit status: 1 if one cannot be
     used."""
-    machines = HostsLookLater(chosen_hosts(args.machines or args.hosts) or _known()).look()
+    machines = HostsLook(chosen_hosts(args.machines or args.hosts) or _known()).look()
     out = sys.stdout
     if args.json:
         out.write(json.dumps([dataclasses.asdict(each) for each in machines], indent=2) + "\n")

@@ -80,7 +80,7 @@ def _open(
     settings = SettingsFile(settings_path())
     bits = requested_kv_bits(kv_bits, settings.settings)
     models, problem = _pair(target, draft, bits, hosts, settings.settings)
-    from app.cli.hosts import HostsLookLater, connect
+    from app.cli.hosts import HostsLook, connect
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
@@ -112,7 +112,7 @@ def _open(
             show_welcome=models.names[0] == EMBEDDED,
             library=_library,
             server=InnerServer(engine, lambda: settings.settings),
-            machines=None if models.hosts is None else HostsLookLater(models.hosts),
+            machines=None if models.hosts is None else HostsLook(models.hosts),
         )
         app.run()
     return app.return_code or 0

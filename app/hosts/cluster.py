@@ -24,10 +24,9 @@ from typing import Any
 from app.engine.model.loader import LoadError, LoadStopped, ShardsLost
 from app.engine.sharded.model import Operation
 from app.hosts.control import Check, HostControl, start_check
+from app.hosts.machine import content_fingerprint
 from app.hosts.ranks import Rank, RingWatch
-from app.hosts.shard import ALIVE_SECONDS
-from app.hosts.shard_process import ShardProcess, free_port
-from app.hosts.versions import content_fingerprint
+from app.hosts.shard import ALIVE_SECONDS, ShardProcess, free_port
 from app.hosts.wire import CHECK_SECONDS, Connection, Message
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts, Link
@@ -40,22 +39,14 @@ broken; the last where machines have whole layers: they exchange nothing while t
 machine that is gone closes the ring, too, and is named before that."""
 _EXCHANGING = ("fill", "forward")
 """Operations for which the layers exchange their results."""
-FilesOf = Callable[[int, dict[str, str]], dict[str, str]]
-"""Gives a rank other files than all have: `bench hosts` has the ring's data go through a relay."""
 
 
 class Cluster:
     """All ranks of one loaded target. Meets the engine's `Shards`."""
 
-    def __init__(
-        self,
-        command: Load,
-        stopped: Callable[[], bool],
-        files_of: FilesOf = lambda rank, files: files,
-    ) -> None:
+    def __init__(self, command: Load, stopped: Callable[[], bool]) -> None:
         """Raises LoadError."""
         assert command.hosts is not None
-        self._files_of = files_of
         self.lost: ShardsLost | None = None
         self.on_lost: Callable[[], None] = lambda: None
         self.ranks: list[Rank] = []
@@ -96,21 +87,25 @@ class Cluster:
         own = hosts.own_ips or (self._controls[0].own_address,)
         ports = [free_port(own[0]), *(each["port"] for each in prepared)]
         ips = [own, *(each.host.ips or (each.address,) for each in self._controls)]
-        files, common = link_settings(hosts, ips, ports)
-
-        def settings(rank: int) -> tuple[dict[str, str], dict[str, str]]:
-            return common | {"MLX_RANK": str(rank)}, self._files_of(rank, files)
-
+        files, variables = link_settings(hosts, ips, ports)
         here, there = socket.socketpair()
         self._add(THIS_MACHINE, Connection(here))
         with there:
-            self._process = ShardProcess(Connection(there), *settings(0), folder)
+            self._process = ShardProcess(
+                Connection(there),
+                variables | {"MLX_RANK": "0"},
+                self.rank_files(0, files),
+                folder,
+            )
         for number, control in enumerate(self._controls, 1):
             self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
-            environment, own_files = settings(number)
-            start = {"do": "start", "name": name, "environment": environment, "files": own_files}
-            control.ask(start)
+            start = {"do": "start", "name": name, "files": self.rank_files(number, files)}
+            control.ask(start | {"environment": variables | {"MLX_RANK": str(number)}})
         self._gather("ready", check)
+
+    def rank_files(self, rank: int, files: dict[str, str]) -> dict[str, str]:
+        """The files of one rank. All are alike, except where a benchmark puts a relay between."""
+        return files
 
     def _add(self, name: str, connection: Connection) -> None:
         self.ranks.append(Rank(len(self.ranks), name, connection, self._replies, self._lose))
@@ -232,11 +227,6 @@ def stalled_seconds(hosts: Hosts) -> float:
     return SPLIT_SECONDS if hosts.split else STALLED_SECONDS
 
 
-def connect_hosts(command: Load, stopped: Callable[[], bool]) -> Cluster:
-    """Meets the engine's `Connect`."""
-    return Cluster(command, stopped)
-
-
 def largest(values: Sequence[Any]) -> Any:
     """Of each number, the largest one; of anything else the first."""
     first = values[0]
@@ -252,8 +242,7 @@ def link_settings(
     and a port of each that is free."""
     variables = dict(hosts.variables)
     if hosts.link is Link.JACCL:
-        devices = [hosts.own_rdma, *(host.rdma for host in hosts.others)]
-        files = {"MLX_IBV_DEVICES": json.dumps([list(each) for each in devices])}
-        return files, variables | {"MLX_JACCL_COORDINATOR": f"{ips[0][0]}:{ports[0]}"}
+        coordinator = {"MLX_JACCL_COORDINATOR": f"{ips[0][0]}:{ports[0]}"}
+        return {"MLX_IBV_DEVICES": hosts.rdma}, variables | coordinator
     ring = [[f"{ip}:{port}" for ip in own[:1]] for own, port in zip(ips, ports, strict=True)]
     return {"MLX_HOSTFILE": json.dumps(ring)}, variables

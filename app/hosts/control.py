@@ -1,23 +1,32 @@
-"""What the first machine and a worker say to each other before a model is loaded."""
+"""What the first machine asks a worker before a model is loaded, and how fast its link is."""
 
 from __future__ import annotations
 
+import platform
 import queue
+import statistics
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
+import numpy as np
+import psutil
+
+from app.chat import wording
 from app.engine.model.loader import LoadError, LoadStopped
-from app.hosts.versions import versions
-from app.hosts.wire import CHECK_SECONDS, Connection, Message, WireError, connect
-from app.protocol.hosts import Host
+from app.hosts.machine import FREE_SHARE, machine_name, versions
+from app.hosts.wire import CHECK_SECONDS, Connection, Message, Seal, WireError, connect
+from app.protocol.hosts import Host, Hosts, Machine
 from app.protocol.reasons import FailureKind
 
 ASK_SECONDS = 30.0
 """For which a worker may be silent when it is asked something."""
 START_SECONDS = 60.0
 """In which all machines have to be ready to load."""
+SMALL, LARGE = 64, 4 << 20
+"""Bytes that are sent there and back, to measure latency and rate."""
+RUNS = 5
 
 Check = Callable[[], None]
 """Called while something is waited for. Raises LoadError if that should end."""
@@ -129,3 +138,47 @@ def _close_all(found: queue.SimpleQueue[Connection | Exception]) -> None:
             connection = found.get_nowait()
             if isinstance(connection, Connection):
                 connection.close()
+
+
+# --------------------------------------------------------------------------- looking
+
+
+def look_at_hosts(hosts: Hosts) -> list[Machine]:
+    """What this machine and the others are like, this one first. Takes seconds."""
+    memory = psutil.virtual_memory()
+    own = Machine(platform.node(), machine_name(), memory.total, memory.available * FREE_SHARE)
+    return [own, *(_look_at(host) for host in hosts.others)]
+
+
+def _look_at(host: Host) -> Machine:
+    try:
+        control = HostControl(host)
+    except LoadError as error:
+        return Machine(host.name, problem=wording.problem(error.failure))
+    try:
+        about = control.about
+        latency, rate = _measure(control)
+        return Machine(host.name, about["machine"], about["total"], about["free"], latency, rate)
+    except LoadError as error:
+        return Machine(host.name, problem=wording.problem(error.failure))
+    finally:
+        control.close()
+
+
+def _measure(control: HostControl) -> tuple[float, float]:
+    """Seconds one way, and bytes a second."""
+    small, large = (_echo_seconds(control, size) for size in (SMALL, LARGE))
+    # Each message gets a tag at one end, which is checked at the other; the layers' data have none.
+    started_at = time.perf_counter()
+    Seal(b"").tag(bytes(LARGE))
+    tags = 4 * (time.perf_counter() - started_at)
+    return small / 2, 2 * LARGE / max(large - small - tags, (large - small) / 4, 1e-9)
+
+
+def _echo_seconds(control: HostControl, size: int) -> float:
+    data, seconds = np.zeros(size, np.uint8), []
+    for _ in range(RUNS):
+        started_at = time.perf_counter()
+        control.ask({"do": "echo", "data": data})
+        seconds.append(time.perf_counter() - started_at)
+    return statistics.median(seconds)

@@ -7,12 +7,13 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
 from app.paths import config_path
-from app.protocol.hosts import MAX_PORT, MLX_VARIABLES, WORKER_PORT, Host, Hosts, Link, Rdma
+from app.protocol.hosts import MAX_PORT, MLX_VARIABLES, WORKER_PORT, Host, Hosts, Link
 from app.util.private_file import write_private
 from app.util.regular_files import read_file
 
@@ -21,9 +22,7 @@ KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
 """Of a file of machines or keys."""
 _BACKENDS = {"": Link.RING, "ring": Link.RING, "jaccl": Link.JACCL, "jaccl-ring": Link.JACCL}
-_JACCL_RING = "MLX_JACCL_RING"
 _ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.A)
-_VARIABLE = re.compile(r"(MLX_\w+)=(.*)", re.A | re.S)
 _RUN_WORKER = "run `specchat worker` there, and use the line that it prints once"
 
 
@@ -63,14 +62,13 @@ def read_keys(path: Path) -> dict[str, str]:
     except (OSError, ValueError, RecursionError):
         keys = None
     found: dict[str, Any] = keys if isinstance(keys, dict) else {"": None}
-    used = {name: key for name, key in found.items() if not _is_ipv6(name)}  # earlier ones had IPv6
-    pairs = used.items()
-    if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in pairs):
+    used = found.items()
+    if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in used):
         raise UserError(
             f"The keys of other machines in '{path}' cannot be read",
             "delete that file, and use the line of each `specchat worker` again",
         )
-    return used
+    return found
 
 
 def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
@@ -207,18 +205,19 @@ def _machines(data: Any, keys: Mapping[str, str]) -> Hosts:
         raise ValueError(f"the backend {backend!r} is neither ring nor jaccl")
     if len(entries) < 2:
         raise ValueError("it needs an entry for this machine, the first, and one for each other")
-    link, variables = _BACKENDS[backend], _variables(content.get("envs", []))
-    ips = [_ips(number, entry) for number, entry in enumerate(entries, 1)]
-    devices: list[Rdma] = [()] * len(entries)
+    link, variables, rdma = _BACKENDS[backend], _variables(content.get("envs", [])), ""
     if link is Link.JACCL:
-        in_ring = backend == "jaccl-ring" or _JACCL_RING in variables
-        devices = [_rdma(number, entries, in_ring) for number in range(len(entries))]
-        variables |= {_JACCL_RING: "1"} if in_ring else {}
+        variables |= {"MLX_JACCL_RING": "1"} if backend == "jaccl-ring" else {}
+        rows = [each.get("rdma") for each in entries]
+        if not all(isinstance(row, list) and len(row) == len(rows) for row in rows):
+            raise ValueError(f"each entry needs `rdma` with {len(rows)} devices")
+        rdma = json.dumps(rows)  # MLX itself refuses devices that it cannot use
+    ips = [_ips(number, entry) for number, entry in enumerate(entries, 1)]
     others = []
     for number in range(1, len(entries)):
         worker = _known([(name, None) for name in _names(number + 1, entries[number], ips)], keys)
-        others.append(Host(worker.address, worker.port, worker.key, ips[number], devices[number]))
-    return Hosts(tuple(others), ips[0], devices[0], link, tuple(variables.items()))
+        others.append(replace(worker, ips=ips[number]))
+    return Hosts(tuple(others), ips[0], link, rdma, tuple(variables.items()))
 
 
 def _names(number: int, entry: dict[str, Any], ips: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -241,35 +240,15 @@ def _ips(number: int, entry: dict[str, Any]) -> tuple[str, ...]:
     return tuple(ips)
 
 
-def _rdma(number: int, entries: Sequence[dict[str, Any]], in_ring: bool) -> Rdma:
-    """The devices that lead from a machine to all, the one to itself None."""
-    row, count = entries[number].get("rdma"), len(entries)
-    if not isinstance(row, list) or len(row) != count:
-        raise ValueError(f"`rdma` of entry {number + 1} needs {count} devices, one for each entry")
-    if row[number] is not None:
-        raise ValueError(f"`rdma` of entry {number + 1} has a device to itself, not null")
-    needed = {(number - 1) % count, (number + 1) % count} if in_ring else set(range(count))
-    devices = [tuple(each) if isinstance(each, list) else each for each in row]
-    for other, device in enumerate(devices):
-        names = device if isinstance(device, tuple) else (device,)
-        missing = not names or not all(isinstance(name, str) and name for name in names)
-        if missing and (device is not None or other in needed - {number}):
-            raise ValueError(f"`rdma` of entry {number + 1} names no device to entry {other + 1}")
-    return tuple(devices)
-
-
 def _variables(envs: Any) -> dict[str, str]:
     """Only some of MLX's own: others would change what runs on the machines."""
     if not isinstance(envs, list):
         raise ValueError("`envs` is not a list")
     found = dict[str, str]()
     for each in envs:
-        match = _VARIABLE.fullmatch(each) if isinstance(each, str) else None
-        if match is None or "\0" in match[2]:
-            raise ValueError(f"{each!r} in `envs` is not a variable of MLX, such as MLX_NAME=VALUE")
-        if match[1] not in MLX_VARIABLES:
-            raise ValueError(
-                f"{match[1]} in `envs` is not among {', '.join(sorted(MLX_VARIABLES))}"
-            )
-        found[match[1]] = match[2]
+        name, equals, value = each.partition("=") if isinstance(each, str) else ("", "", "")
+        if name not in MLX_VARIABLES or not equals or "\0" in value:
+            names = ", ".join(sorted(MLX_VARIABLES))
+            raise ValueError(f"{each!r} in `envs` is not NAME=VALUE with one of {names}")
+        found[name] = value
     return found

@@ -14,12 +14,19 @@ import faulthandler
 import os
 import queue
 import re
+import select
 import shutil
 import socket
+import stat
+import struct
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from app.hosts.wire import Connection, Message, Seals, WireError
@@ -33,6 +40,70 @@ LOST_SECONDS = 4.0
 JOIN_SECONDS = 20.0
 """In which the ranks have to join each other. MLX holds the interpreter's lock while it waits for
 them, so that nothing else runs in the process."""
+_LINUX = sys.platform == "linux"
+# Of the system's description of a connection: its option, size, and where its bytes are counted.
+_TCP_INFO = (socket.IPPROTO_TCP, 11, 136) if _LINUX else (socket.IPPROTO_TCP, 0x106, 112)
+_COUNTS = (120, 128) if _LINUX else (64, 88)
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class ShardProcess:
+    """The process of a rank, which goes on with `connection` and loads its part of the `model` in
+    this folder. `files` are written, and their paths put into variables of these names."""
+
+    MODULE = "app.hosts.shard"
+
+    def __init__(
+        self,
+        connection: Connection,
+        environment: dict[str, str],
+        files: dict[str, str],
+        model: Path,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="specchat-hosts-", ignore_cleanup_errors=True
+        )
+        for name, content in files.items():
+            path = Path(self._folder.name) / name
+            path.write_text(content, encoding="utf-8")
+            environment = environment | {name: str(path)}
+        descriptor, seals = connection.socket.fileno(), connection.seals
+        arguments = [str(descriptor), str(model), self._folder.name]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self.MODULE, *arguments],
+            env=os.environ | environment,
+            pass_fds=[descriptor],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=Path(__file__).parents[2],
+            start_new_session=True,  # Ctrl+C in the terminal is for the first process
+        )
+        assert self._process.stdin is not None
+        with (
+            suppress(BrokenPipeError),
+            self._process.stdin as keys,
+        ):  # no argument: all can see those
+            keys.write(b"" if seals is None else seals.to_json().encode())
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def free_port(address: str) -> int:
+    """One that nothing listens on just now."""
+    with socket.socket() as sock:
+        sock.bind((address, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+# --------------------------------------------------------------------------- the process
 
 
 def main() -> None:
@@ -87,8 +158,6 @@ def _work(
 
     from app.engine.backend import memory, mlx_patches
     from app.engine.sharded.runner import ShardRunner, load_shard
-    from app.hosts.ring import Ring, sockets
-    from app.hosts.traffic import Traffic
     from app.paths import shard_snapshots_path
     from app.protocol.hosts import Link
 
@@ -119,8 +188,7 @@ def _work(
     if not OWNER.fullmatch(owner):
         raise ValueError("its number is not one")
     snapshots = shard_snapshots_path(owner) / f"{group.rank()}-of-{group.size()}"
-    runner, traffic = ShardRunner(model, group.rank(), snapshots), Traffic()
-    operations: dict[str, Callable[..., Any]] = {**runner.operations, "traffic": traffic.take}
+    operations = ShardRunner(model, group.rank(), snapshots).operations
     while True:
         message = messages.get()
         name, number = message.pop("operation"), message.pop("number", None)
@@ -142,6 +210,57 @@ def _report(
         time.sleep(ALIVE_SECONDS)  # until it has been read
     except WireError:
         return
+
+
+# --------------------------------------------------------------------------- MLX's ring
+
+# MLX waits without end for its connections; the system knows their state.
+
+
+def sockets() -> dict[int, tuple[int, int]]:
+    """The open sockets of this process: for each descriptor what it refers to."""
+    found = {}
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError, ValueError):  # closed meanwhile
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                found[int(name)] = (status.st_dev, status.st_ino)
+    return found
+
+
+class Ring:
+    """The connections to the neighbours: those that were opened since `before`."""
+
+    def __init__(self, before: dict[int, tuple[int, int]]) -> None:
+        self._sockets = []
+        for descriptor, reference in sockets().items():
+            if before.get(descriptor) != reference:
+                with suppress(OSError):  # one that only listens, or that is closed by now
+                    opened = socket.socket(fileno=os.dup(descriptor))
+                    opened.getpeername()
+                    self._sockets.append(opened)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a neighbour has closed its end."""
+        poll = select.poll()
+        for each in self._sockets:
+            poll.register(each, _PEER_CLOSED)
+        return any(event & _PEER_CLOSED for _, event in poll.poll(0))
+
+    @property
+    def bytes(self) -> int | None:
+        """Sent and received so far. None where the system does not count them."""
+        try:
+            return sum(map(_bytes, self._sockets)) if self._sockets else None
+        except (OSError, struct.error):
+            return None
+
+
+def _bytes(sock: socket.socket) -> int:
+    level, option, size = _TCP_INFO
+    data = sock.getsockopt(level, option, size)
+    return sum(struct.unpack_from("=Q", data, offset)[0] for offset in _COUNTS)
 
 
 if __name__ == "__main__":

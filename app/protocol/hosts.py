@@ -31,21 +31,16 @@ MLX_VARIABLES = frozenset(
 MLX_FILES = frozenset(("MLX_HOSTFILE", "MLX_IBV_DEVICES"))
 """Those that name a file, whose contents are sent."""
 
-Rdma = tuple[str | tuple[str, ...] | None, ...]
-"""The device that leads to each machine, in order of the ranks, or several; None to itself."""
-
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """Another machine, on which `specchat worker` runs. `address` is where it listens, `key` what
-    it asks for. The layers' data go over `ips`, or over `address` if there are none; with RDMA over
-    the devices of `rdma`."""
+    it asks for. The layers' data go over `ips`, or over `address` if there are none."""
 
     address: str
     port: int = WORKER_PORT
     key: str = ""
     ips: tuple[str, ...] = ()
-    rdma: Rdma = ()
 
     @property
     def name(self) -> str:
@@ -60,8 +55,9 @@ class Hosts:
 
     others: tuple[Host, ...]
     own_ips: tuple[str, ...] = ()
-    own_rdma: Rdma = ()
     link: Link = Link.RING
+    rdma: str = ""
+    """For RDMA the devices that lead from each machine to each, as JSON for MLX."""
     variables: tuple[tuple[str, str], ...] = ()
     model: str = ""
     split: tuple[int, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.hosts import cluster, session
+from app.hosts import cluster, worker
 from app.hosts.wire import Connection, Message, WireError
 
 DESCRIBED: dict[str, Any] = {
@@ -78,7 +78,7 @@ def use(monkeypatch: pytest.MonkeyPatch, kind: type[FakeShard] = FakeShard) -> l
         return started[-1]
 
     monkeypatch.setattr(cluster, "ShardProcess", start)
-    monkeypatch.setattr(session, "ShardProcess", start)
+    monkeypatch.setattr(worker, "ShardProcess", start)
     return started
 
 

@@ -7,21 +7,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
 from app.hosts import cluster
-from app.hosts.cluster import connect_hosts, stalled_seconds
+from app.hosts.cluster import Cluster, stalled_seconds
 from app.hosts.ranks import RingState, RingWatch
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
 from app.protocol.hosts import Hosts, Link
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.reasons import FailureKind
-from benchmarks.machines import through
+from benchmarks.machines import relayed
 from benchmarks.relay import Relay
 from tests import tiny
 from tests.engine.driver import Driver, question
@@ -39,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def driver() -> Iterator[Driver]:
-    driver = Driver(connect=connect_hosts)
+    driver = Driver(connect=Cluster)
     driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
     yield driver
     driver.engine.send(Close())
@@ -207,7 +206,7 @@ def test_a_ring_that_breaks_while_all_live_ends_the_waiting_soon(
     with Relay(0.0, 1e9) as relay:
 
         def connect(command: Load, stopped: Callable[[], bool]) -> cluster.Cluster:
-            return cluster.Cluster(command, stopped, partial(through, relay))
+            return relayed(relay)(command, stopped)
 
         expected, driver = alone(folder), Driver(connect=connect)
         driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
@@ -245,7 +244,7 @@ def test_killed_at_twenty_moments_it_never_hangs_and_loses_no_text(
 ) -> None:
     expected = alone(folder)
     for moment in range(1, 21):
-        driver = Driver(connect=connect_hosts)
+        driver = Driver(connect=Cluster)
         driver.engine.send(CachePolicy(BackgroundPolicy.OFF))
         assert isinstance(driver.load(folder, hosts=hosts), Loaded), moment
         assert run_and_lose(driver, moment, kill) < HANGS_SECONDS

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from app.engine.model.loader import LoadError, LoadStopped
-from app.hosts import cluster, control, ranks, session, worker
+from app.hosts import cluster, control, ranks, worker
 from app.hosts.cluster import Cluster, largest
-from app.hosts.shard_process import free_port
+from app.hosts.shard import free_port
 from app.hosts.wire import Connection, Message, WireError
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
@@ -59,9 +59,9 @@ def load(folder: Path) -> Iterator[Load]:
 def silence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A worker that answers nothing from some moment on."""
     moment, end, accepted = request.param, threading.Event(), 0
-    reply, accept = session.Session._reply, worker.accept
+    reply, accept = worker.Session._reply, worker.accept
 
-    def silent(self: session.Session, answer: Any, message: Message) -> Message:
+    def silent(self: worker.Session, answer: Any, message: Message) -> Message:
         if message["do"] == moment:
             end.wait(20)
         return reply(self, answer, message)
@@ -79,7 +79,7 @@ def silence(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
                 self.ended.wait()
             super().ready()
 
-    monkeypatch.setattr(session.Session, "_reply", silent)
+    monkeypatch.setattr(worker.Session, "_reply", silent)
     monkeypatch.setattr(worker, "accept", silently)
     fakes.use(monkeypatch, Silent)
     yield

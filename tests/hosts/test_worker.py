@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.hosts import session, worker
-from app.hosts.versions import content_fingerprint
+from app.hosts import worker
+from app.hosts.machine import content_fingerprint
 from app.hosts.wire import Connection, Message, connect
 from app.hosts.worker import Worker
 from tests import tiny
@@ -107,7 +107,7 @@ def test_only_the_model_that_was_compared_is_loaded(
 def test_one_that_never_starts_its_rank_does_not_hold_the_worker(
     running: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "PREPARED_SECONDS", 1.0)
+    monkeypatch.setattr(worker, "PREPARED_SECONDS", 1.0)
     monkeypatch.setattr(worker, "NOTICED_SECONDS", 0.1)
     with closing(connected(running)) as first, closing(connected(running)) as second:
         assert "port" in asked(first, "prepare")
@@ -118,7 +118,7 @@ def test_one_that_never_starts_its_rank_does_not_hold_the_worker(
 def test_one_that_asks_nothing_is_disconnected(
     running: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "IDLE_SECONDS", 0.2)
     with closing(connected(running)) as control:
         assert "versions" in asked(control, "hello")
         fakes.wait_until(lambda: not running._sessions)
@@ -127,8 +127,8 @@ def test_one_that_asks_nothing_is_disconnected(
 def test_a_running_rank_may_be_used_for_as_long_as_it_lives(
     running: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(session, "PREPARED_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(worker, "PREPARED_SECONDS", 0.2)
     shards = fakes.use(monkeypatch)
     control, data = started(running, folder)
     time.sleep(0.5)

@@ -1,17 +1,20 @@
-"""Counts what the layers of a rank exchange with the other ranks."""
+"""The process of a rank that counts what its layers exchange with the other ranks."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import mlx.core as mx
+from app.engine.backend import blas
+from app.hosts import shard
 
 
 class Traffic:
-    """From its making on, in this process. Counts sums over all ranks when a forward is built: the
-    bytes of each array that is summed."""
+    """Counts sums over all ranks when a forward is built, and the bytes of each array that is
+    summed."""
 
     def __init__(self) -> None:
+        import mlx.core as mx
+
         self._bytes = self._sums = 0
         all_sum = mx.distributed.all_sum
 
@@ -27,3 +30,22 @@ class Traffic:
         taken = {"bytes": self._bytes, "sums": self._sums}
         self._bytes = self._sums = 0
         return taken
+
+
+def main() -> None:
+    blas.load_openblas()
+    from app.engine.sharded import runner
+
+    traffic = Traffic()
+
+    class Counting(runner.ShardRunner):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.operations["traffic"] = traffic.take
+
+    runner.ShardRunner = Counting  # type: ignore[assignment,misc]
+    shard.main()
+
+
+if __name__ == "__main__":
+    main()
