@@ -25,7 +25,7 @@ from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Statistics
 from app.util.assets import assets_path
-from app.util.charts import line_chart
+from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from app.models.embedded import EMBEDDED, draft_path
-from app.util.charts import line_chart
+from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from app.models import across
-from app.models.across import Connection
+from app.models.across import LinkSpeed
 from app.models.architecture import Architecture, parse_architecture
 from app.util.tables import Table
 from benchmarks import hosts_on_paper
@@ -33,7 +33,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """Raises UserError for an unknown shape."""
     (length, *_) = options.lengths
     with tempfile.TemporaryDirectory() as folder, machines(folder, options) as ask:
-        link = Connection(*ask("link"))
+        link = LinkSpeed(*ask("link"))
         shape = parse_architecture(json.loads((Path(folder) / "config.json").read_text("utf-8")))
         order = [ONE, LOOP, SLOWED]
 
@@ -60,7 +60,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 def _compared(
     shape: Architecture,
-    link: Connection,
+    link: LinkSpeed,
     runs: dict[tuple[str, str], Run],
     mode: str,
     name: str,
@@ -77,21 +77,21 @@ def _compared(
     return run | more
 
 
-def _predicted(shape: Architecture, link: Connection, one: Run) -> float:
+def _predicted(shape: Architecture, link: LinkSpeed, one: Run) -> float:
     """Over two machines, from what one takes."""
     steps = across.steps_of(one["read"], STEP)
     return across.first_token_seconds(shape, one["target"], one["other"], steps, 2, link)
 
 
 def _break_even(
-    shape: Architecture, link: Connection, mode: str, row: Row
+    shape: Architecture, link: LinkSpeed, mode: str, row: Row
 ) -> dict[str, float | str | None]:
     """From which rate on two machines are faster, with this latency, or with a tenth of it."""
     steps = across.steps_of(round(row.median("read")), STEP)
     times = row.median("target"), row.median("other")
     found: dict[str, float | str | None] = {"part": "break-even", "reading": mode}
     for name, latency in (("rate", link.latency), ("rate_near", link.latency / 10)):
-        found[name] = across.break_even_rate(shape, *times, steps, 2, latency)
+        found[name] = hosts_on_paper.break_even_rate(shape, *times, steps, 2, latency)
     return found
 
 

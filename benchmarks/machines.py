@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.models.across import Connection
+from app.models.across import LinkSpeed
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import Phase
 from benchmarks.harness import Options, Run
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEP = 256
 """Tokens of a prefill step, fixed, so that all read in the same ones."""
-SLOW = Connection(1e-3, 125e6)
+SLOW = LinkSpeed(1e-3, 125e6)
 """1 ms one way, and 1 Gb/s."""
 ONE, LOOP, SLOWED = "one machine", "two, loopback", "two, 1 ms and 1 Gb/s"
 MODES = {"in full": Mode.FULL, "sparse": Mode.SPARSE}
@@ -115,7 +115,7 @@ def _serve(pipe: Pipe, folder: str, options: Options) -> None:
 class Machine:
     """One engine, whose target is here, or over two ranks on loopback or beyond a slow `link`."""
 
-    def __init__(self, folder: str, ranks: int, link: Connection | None, keep: float) -> None:
+    def __init__(self, folder: str, ranks: int, link: LinkSpeed | None, keep: float) -> None:
         self._folder, self._ranks, self._slow, self._keep = folder, ranks, link, keep
         self._stack = ExitStack()
         self._cluster: Cluster | None = None

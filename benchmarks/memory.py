@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.protocol.options import Mode
-from app.util.charts import line_chart
+from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes
 from benchmarks.token_turn import check_fits, loaded, plain, turn

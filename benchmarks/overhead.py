@@ -31,8 +31,8 @@ from app.protocol.commands import Ask
 from app.protocol.options import DEFAULT_TUNING, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase
-from app.util.charts import stacked_bars
 from app.util.tables import Table
+from benchmarks.charts import stacked_bars
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row, Run
 from benchmarks.shapes import SMALL, random_pair, shapes
 from benchmarks.token_turn import document_prompt, finished, loaded, plain, turn

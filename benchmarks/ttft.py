@@ -21,7 +21,7 @@ import numpy as np
 from app.chat import wording
 from app.errors import UserError
 from app.protocol.options import Mode
-from app.util.charts import line_chart, stacked_bars
+from benchmarks.charts import line_chart, stacked_bars
 from benchmarks.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes
 from benchmarks.token_turn import check_fits, loaded, plain, turn

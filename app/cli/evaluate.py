@@ -42,19 +42,19 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Attempt:
     right: bool
     read_fraction: float
     ttft: float
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Comparison:
     """How one task was answered, in full and sparsely."""
 
     kind: str
-    full: Answer
-    sparse: Answer
+    full: Attempt
+    sparse: Attempt
 
 
 def needle(rng: Random) -> Task:
@@ -127,7 +127,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Ask, and print a table of what was answered so far when it is interrupted; returns the exit
     status. Raises UserError."""
-    results: list[Result] = []
+    results: list[Comparison] = []
     line = ProgressLine()
     total = options.n * len(KINDS)
     stopped = False
@@ -158,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Result | None]:
+def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Comparison | None]:
     """One a task; None where it was cancelled. All kinds in turn, so that a part of them is a
     sample of all."""
     for number in range(options.n):
@@ -171,22 +171,22 @@ def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Re
                 for mode in (Mode.FULL, Mode.SPARSE)
             ]
             full, sparse = answers
-            yield None if full is None or sparse is None else Result(kind, full, sparse)
+            yield None if full is None or sparse is None else Comparison(kind, full, sparse)
 
 
 def _answer(
     session: EngineSession, task: Task, text: str, mode: Mode, keep: float
-) -> Answer | None:
+) -> Attempt | None:
     """None if it was cancelled. Raises EngineError."""
     sampling = Sampling(max_tokens=ANSWER_TOKENS)
     ended = ask(session, text, task.question, mode, keep, sampling)
     stats = ended.statistics
     if ended.finish_reason is FinishReason.CANCELLED or stats is None:
         return None
-    return Answer(is_right(ended.text, task.expected), stats.read_fraction, stats.ttft)
+    return Attempt(is_right(ended.text, task.expected), stats.read_fraction, stats.ttft)
 
 
-def _plain(result: Result) -> dict[str, object]:
+def _plain(result: Comparison) -> dict[str, object]:
     return {
         "kind": result.kind,
         **{
@@ -196,7 +196,7 @@ def _plain(result: Result) -> dict[str, object]:
     }
 
 
-def _print(results: Sequence[Result], keep: float, out: TextIO) -> None:
+def _print(results: Sequence[Comparison], keep: float, out: TextIO) -> None:
     head = ("questions", "in full", "sparse", "lost", "read", "first word")
     out.write(" " * 12 + "".join(f"{cell:>12}" for cell in head) + "\n")
     for kind in KINDS:

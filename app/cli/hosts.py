@@ -20,7 +20,7 @@ from app.util.tables import Table
 if TYPE_CHECKING:
     from app.engine.sharded.model import Shards
     from app.protocol.commands import Load
-    from app.protocol.hosts import Hosts, Machine
+    from app.protocol.hosts import HostMachine, Hosts
 
 
 def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
@@ -64,7 +64,7 @@ class HostsLook:
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
 
-    def look(self) -> list[Machine]:
+    def look(self) -> list[HostMachine]:
         from app.hosts.control import look_at_hosts
 
         return look_at_hosts(self.hosts)
@@ -112,7 +112,7 @@ def _known() -> Hosts:
     return parse_hosts(",".join(keys), keys)
 
 
-def _table(machines: Sequence[Machine]) -> str:
+def _table(machines: Sequence[HostMachine]) -> str:
     rows = [
         [sanitize_line(each.name), sanitize_line(each.processor), *_numbers(each)]
         for each in machines
@@ -121,7 +121,7 @@ def _table(machines: Sequence[Machine]) -> str:
     return Table(head, rows, texts=2).plain()
 
 
-def _numbers(machine: Machine) -> list[str]:
+def _numbers(machine: HostMachine) -> list[str]:
     if machine.problem:
         return ["-"] * 4
     memory = [formatting.size(round(machine.free)), formatting.size(machine.total)]

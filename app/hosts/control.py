@@ -17,7 +17,7 @@ from app.chat import wording
 from app.engine.model.loader import LoadError, LoadStopped
 from app.hosts.machine import FREE_SHARE, machine_name, versions
 from app.hosts.wire import CHECK_SECONDS, Connection, Message, Seal, WireError, connect
-from app.protocol.hosts import Host, Hosts, Machine
+from app.protocol.hosts import Host, HostMachine, Hosts
 from app.protocol.reasons import FailureKind
 
 ASK_SECONDS = 30.0
@@ -143,24 +143,26 @@ def _close_all(found: queue.SimpleQueue[Connection | Exception]) -> None:
 # --------------------------------------------------------------------------- looking
 
 
-def look_at_hosts(hosts: Hosts) -> list[Machine]:
+def look_at_hosts(hosts: Hosts) -> list[HostMachine]:
     """What this machine and the others are like, this one first. Takes seconds."""
     memory = psutil.virtual_memory()
-    own = Machine(platform.node(), machine_name(), memory.total, memory.available * FREE_SHARE)
+    own = HostMachine(platform.node(), machine_name(), memory.total, memory.available * FREE_SHARE)
     return [own, *(_look_at(host) for host in hosts.others)]
 
 
-def _look_at(host: Host) -> Machine:
+def _look_at(host: Host) -> HostMachine:
     try:
         control = HostControl(host)
     except LoadError as error:
-        return Machine(host.name, problem=wording.problem(error.failure))
+        return HostMachine(host.name, problem=wording.problem(error.failure))
     try:
         about = control.about
         latency, rate = _measure(control)
-        return Machine(host.name, about["machine"], about["total"], about["free"], latency, rate)
+        return HostMachine(
+            host.name, about["machine"], about["total"], about["free"], latency, rate
+        )
     except LoadError as error:
-        return Machine(host.name, problem=wording.problem(error.failure))
+        return HostMachine(host.name, problem=wording.problem(error.failure))
     finally:
         control.close()
 

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.models.architecture import Architecture, Config, Layer
-from app.models.fit import Machine as Memory
-from app.models.fit import ModelSize, fit, mac_with
-from app.protocol.hosts import Machine
+from app.models.fit import Machine, ModelSize, fit, mac_with
+from app.protocol.hosts import HostMachine
 from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
@@ -31,8 +30,8 @@ LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """A link between two machines: one way, each way."""
+class LinkSpeed:
+    """Latency in seconds one way, and bytes a second each way, between two machines."""
 
     latency: float
     rate: float
@@ -113,7 +112,7 @@ class FitAcross:
 
 
 def fit_across(
-    config: Config, target: ModelSize, draft: ModelSize | None, machines: Sequence[Machine]
+    config: Config, target: ModelSize, draft: ModelSize | None, machines: Sequence[HostMachine]
 ) -> FitAcross:
     """Estimate a pair over all `machines`, the first of which runs the app."""
     ranks = len(machines)
@@ -133,16 +132,16 @@ def fit_across(
     return FitAcross(ranks, shard.weight_bytes, longest, max(sparse, longest))
 
 
-def _memory(machine: Machine) -> Memory:
+def _memory(machine: HostMachine) -> Machine:
     """What is free, and no more than Metal may use."""
     usable = min(machine.free, mac_with(machine.total).budget)
-    return Memory(machine.total, int(usable / BUDGET_SHARE))
+    return Machine(machine.total, int(usable / BUDGET_SHARE))
 
 
 # ------------------------------------------------------------------------- time
 
 
-def sum_seconds(elements: int, element_bytes: int, ranks: int, link: Connection) -> float:
+def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) -> float:
     """Of one sum of `elements` over all ranks. Each has one line, with the `rate` in and out at
     once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then all get
     the sums in as many (all-gather). A message is sent once the one before has come; with two
@@ -165,12 +164,7 @@ def sum_seconds(elements: int, element_bytes: int, ranks: int, link: Connection)
     return arrivals[-1]
 
 
-def sum_bytes(elements: int, element_bytes: int, ranks: int) -> int:
-    """What each rank sends for one sum."""
-    return 2 * (ranks - 1) * math.ceil(elements / ranks) * element_bytes if ranks > 1 else 0
-
-
-def _sums(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
+def sums_of(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
     """How many sums of how many elements there are until the first token. A forward that only fills
     the caches ends in the last layer."""
     filling = SUMS_PER_LAYER * (len(shape.layers) - 1)
@@ -178,14 +172,8 @@ def _sums(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
     return [*sums, (SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
 
 
-def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int:
-    """What each rank sends to others until the first token."""
-    sums = _sums(shape, steps)
-    return sum(count * sum_bytes(size, shape.element_bytes, ranks) for count, size in sums)
-
-
 def exchange_seconds(
-    shape: Architecture, steps: Sequence[int], ranks: int, link: Connection
+    shape: Architecture, steps: Sequence[int], ranks: int, link: LinkSpeed
 ) -> float:
     """Of all sums of a prefill in `steps` of tokens and until the first token. Each forward is
     asked of the ranks, and answered."""
@@ -194,7 +182,7 @@ def exchange_seconds(
     rounds = (len(steps) + 1) * 2 * link.latency
     return rounds + sum(
         count * sum_seconds(size, shape.element_bytes, ranks, link)
-        for count, size in _sums(shape, steps)
+        for count, size in sums_of(shape, steps)
     )
 
 
@@ -209,7 +197,7 @@ def first_token_seconds(
     other_seconds: float,
     steps: Sequence[int],
     ranks: int = 1,
-    link: Connection | None = None,
+    link: LinkSpeed | None = None,
 ) -> float:
     """Until the first token, where one machine computes `target_seconds` in the target's layers, in
     `steps` of tokens, and `other_seconds` before: those are not divided."""
@@ -223,28 +211,3 @@ def steps_of(tokens: int, step: int) -> list[int]:
     """The steps in which `tokens` are prefilled: all but the last token."""
     whole, rest = divmod(max(tokens - 1, 0), step)
     return [step] * whole + [rest] * bool(rest)
-
-
-def break_even_rate(
-    shape: Architecture,
-    target_seconds: float,
-    other_seconds: float,
-    steps: Sequence[int],
-    ranks: int,
-    latency: float,
-) -> float | None:
-    """The slowest link of this latency over which `ranks` machines are as fast as one; None where
-    no rate is enough."""
-    slowest, fastest = 1e3, 1e13
-
-    def pays(rate: float) -> bool:
-        link = Connection(latency, rate)
-        args = (shape, target_seconds, other_seconds, steps)
-        return first_token_seconds(*args, ranks, link) <= first_token_seconds(*args)
-
-    if not pays(fastest):
-        return None
-    while fastest / slowest > 1.001:
-        middle = math.sqrt(slowest * fastest)
-        slowest, fastest = (slowest, middle) if pays(middle) else (middle, fastest)
-    return fastest

@@ -71,7 +71,7 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class HostMachine:
     """What is known of a machine: its memory in bytes, and its link from here, seconds one way and
     bytes a second; None for this machine itself. A `problem` is why it cannot be used, a clause."""
 
@@ -89,6 +89,6 @@ class Machines(Protocol):
 
     hosts: Hosts
 
-    def look(self) -> list[Machine]:
+    def look(self) -> list[HostMachine]:
         """This machine first. Takes seconds."""
         ...

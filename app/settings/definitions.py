@@ -77,7 +77,7 @@ class ThemeName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadingSettings:
     """How questions are read."""
 
     mode: Mode = Mode.AUTO
@@ -181,7 +181,7 @@ class Appearance:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    reading: Reading = field(default_factory=Reading)
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
     answers: Answers = field(default_factory=Answers)
     documents: Documents = field(default_factory=Documents)
     models: Models = field(default_factory=Models)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.protocol.options import AUTO_KEEP
-from app.util.charts import Line, Panel, Scale, figure
+from benchmarks.charts import Line, Panel, Scale, figure
 from benchmarks.quality.real_results import RealCell
 from benchmarks.quality.results import Interval, ResultCell
 

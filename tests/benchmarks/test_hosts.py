@@ -14,6 +14,7 @@ from benchmarks.hosts import BENCH
 from benchmarks.machines import LOOP, MODES, ONE, SLOWED, STEP, through
 from benchmarks.relay import LOOPBACK
 from tests.benchmarks.measuring import measured
+from tests.models.test_across import SHAPE
 
 
 class FakeRelay:
@@ -111,3 +112,17 @@ def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
     for row in result.rows:
         if row["part"] == "token" and row["machines"] != ONE:
             assert row.runs[0]["bytes"] == pytest.approx(2 * 2 * 512 * 4)
+
+
+def test_each_rank_sends_its_part_of_every_sum() -> None:
+    assert hosts_on_paper.exchange_bytes(SHAPE, [256, 100], 2) == (18 * 356 + 20) * 512 * 4
+
+
+def test_break_even_is_where_two_machines_are_as_fast_as_one() -> None:
+    steps, latency = across.steps_of(4096, 256), 1e-4
+    rate = hosts_on_paper.break_even_rate(SHAPE, 4.0, 0.5, steps, 2, latency)
+    assert rate is not None
+    link = across.LinkSpeed(latency, rate)
+    two = across.first_token_seconds(SHAPE, 4.0, 0.5, steps, 2, link)
+    assert two == pytest.approx(4.5, rel=0.01)
+    assert hosts_on_paper.break_even_rate(SHAPE, 0.1, 0.5, steps, 2, 1e-1) is None

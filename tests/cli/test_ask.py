@@ -24,7 +24,7 @@ from app.engine.backend import memory, mlx_patches
 from app.engine.cache.prefill import StepSize, make_positioned_cache, prefill, set_next_position
 from app.paths import data_path
 from app.protocol.events import Event, Token
-from app.settings.definitions import KvBits, Reading, Settings
+from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.store import Store
 from tests import tiny
 
@@ -348,7 +348,7 @@ def test_what_is_read_may_be_kept_in_fewer_bits(
 def test_the_settings_say_in_how_many_bits(
     room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = replace(Settings(), reading=Reading(kv_bits=KvBits.EIGHT))
+    settings = replace(Settings(), reading=ReadingSettings(kv_bits=KvBits.EIGHT))
     monkeypatch.setattr(ask, "user_settings", lambda: settings)
     file = ["-f", str(room / "text.txt"), "--max-tokens", "3"]
     assert run(_ask(room, *file, "What?")) == 2

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from textual.content import Content
 
 from app.models.across import (
-    Connection,
     FitAcross,
+    LinkSpeed,
     first_token_seconds,
     fit_across,
     steps_of,
@@ -16,7 +16,7 @@ from app.models.across import (
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.pairs import DraftCandidate, ModelOverview
-from app.protocol.hosts import Machine
+from app.protocol.hosts import HostMachine
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.models.rows import DIM, WARN
 from app.util import formatting
@@ -29,7 +29,7 @@ TOKENS, STEP = 60_000, 512
 def machines_text(
     overview: ModelOverview,
     draft: DraftCandidate | None,
-    machines: Sequence[Machine],
+    machines: Sequence[HostMachine],
     seconds_per_parameter: float | None,
 ) -> Content:
     """A line a machine, what fits across all of them, and the predicted time to the first token.
@@ -50,7 +50,7 @@ def machines_text(
     return Content("\n").join(lines)
 
 
-def _machine_line(machine: Machine) -> Content:
+def _machine_line(machine: HostMachine) -> Content:
     name = sanitize_line(machine.name)
     if machine.problem:
         return Content.assemble(("! ", WARN), sanitize_line(machine.problem))
@@ -75,11 +75,11 @@ def _fit_sentence(across: FitAcross) -> str:
 
 
 def _time_sentence(
-    overview: ModelOverview, machines: Sequence[Machine], seconds_per_parameter: float
+    overview: ModelOverview, machines: Sequence[HostMachine], seconds_per_parameter: float
 ) -> str:
     shape = overview.model.size.architecture
     latency = max(machine.latency or 0.0 for machine in machines)
-    link = Connection(latency, min(machine.rate or float("inf") for machine in machines[1:]))
+    link = LinkSpeed(latency, min(machine.rate or float("inf") for machine in machines[1:]))
 
     def seconds(tokens: int, ranks: int) -> str:
         target = tokens * shape.active_parameters * seconds_per_parameter

@@ -19,8 +19,7 @@ from app.models.library import Library
 from app.models.pairs import DraftCandidate, ModelOverview, TokenizerCache
 from app.models.text import memory_heading
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
-from app.protocol.hosts import Machine as HostMachine
-from app.protocol.hosts import Machines
+from app.protocol.hosts import HostMachine, Machines
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
 from app.ui.click_line import ClickLine, Piece

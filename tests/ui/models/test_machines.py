@@ -6,7 +6,7 @@ import pytest
 
 from app.protocol.commands import Load
 from app.protocol.events import HostsLost
-from app.protocol.hosts import Host, Hosts, Machine
+from app.protocol.hosts import Host, HostMachine, Hosts
 from tests.fakes import FakeEngine
 from tests.ui.helpers import until_shown
 from tests.ui.models.conftest import BIG
@@ -25,11 +25,11 @@ class FakeMachines:
     def __init__(self, problem: str = "") -> None:
         self._problem = problem
 
-    def look(self) -> list[Machine]:
-        other = Machine("studio.local", "Apple M3 Ultra", 96 * GB, 80 * GB, 0.0003, 1.1 * GB)
+    def look(self) -> list[HostMachine]:
+        other = HostMachine("studio.local", "Apple M3 Ultra", 96 * GB, 80 * GB, 0.0003, 1.1 * GB)
         if self._problem:
-            other = Machine("studio.local", problem=self._problem)
-        return [Machine("laptop", "Apple M4 Pro", 48 * GB, 40 * GB), other]
+            other = HostMachine("studio.local", problem=self._problem)
+        return [HostMachine("laptop", "Apple M4 Pro", 48 * GB, 40 * GB), other]
 
 
 async def test_it_says_what_fits_across_the_machines_and_loads_it_there(

@@ -19,7 +19,7 @@ from app.chat.model_pairs import resolve_pair
 from app.chat.sample import FILE
 from app.engine.engine import MlxEngine
 from app.protocol.options import BackgroundPolicy, Mode
-from app.settings.definitions import Reading, Settings
+from app.settings.definitions import ReadingSettings, Settings
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
 from app.util.assets import assets_path
@@ -49,7 +49,9 @@ async def recorded(play: Play) -> str:
 async def _filmed(play: Play, home: Path) -> list[Frame]:
     # Not in auto mode: of a text this short it would read the rest for a second question. And
     # nothing is read between two questions, so that the second one shows what is recalled for it.
-    settings = Settings(reading=Reading(mode=Mode.SPARSE, background_reading=BackgroundPolicy.OFF))
+    settings = Settings(
+        reading=ReadingSettings(mode=Mode.SPARSE, background_reading=BackgroundPolicy.OFF)
+    )
     app = SpecchatApp(
         MlxEngine(),
         resolve_pair(),

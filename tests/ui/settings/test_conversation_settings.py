@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
-from app.settings.definitions import Answers, Reading, Settings
+from app.settings.definitions import Answers, ReadingSettings, Settings
 from app.settings.file import SettingsFile
 from app.settings.introspection import find
 from app.store import records
@@ -215,7 +215,7 @@ async def test_a_paste_is_text_and_not_too_long() -> None:
 
 
 async def test_what_is_as_the_settings_say_follows_them() -> None:
-    settings = Settings(Reading(Mode.FULL, 0.4), Answers(max_tokens=99, temperature=0.5))
+    settings = Settings(ReadingSettings(Mode.FULL, 0.4), Answers(max_tokens=99, temperature=0.5))
     rows = conversation_settings(settings)
     assert rows["max_tokens"].default == 99
     assert rows["mode"].default is Mode.FULL

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.util.charts import line_chart, stacked_bars
+from benchmarks.charts import line_chart, stacked_bars
 
 CURVE = [(0.0, 2.0), (1.0, 20.0), (2.0, 200.0)]
 LABELS = ("1k", "4k", "8k")
