@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 
 from app.cli.bench import machine
 from app.engine.backend import blas
-from app.util.tables import Table
+from app.util.tables import TextTable
 
 T = TypeVar("T")
 Run = dict[str, Any]
@@ -143,13 +143,13 @@ class Column:
         return f"{self.statistic(values):{self.form}}"
 
 
-def columns(*every: Column) -> Callable[[Result, bool], Table]:
+def columns(*every: Column) -> Callable[[Result, bool], TextTable]:
     """A table with these columns and a line for each row."""
 
-    def table(result: Result, in_report: bool) -> Table:
+    def table(result: Result, in_report: bool) -> TextTable:
         shown = [column for column in every if column.in_report or not in_report]
         rows = [[column.cell(row) for column in shown] for row in result.rows]
-        return Table([column.heading for column in shown], rows)
+        return TextTable([column.heading for column in shown], rows)
 
     return table
 
@@ -199,7 +199,7 @@ class Bench:
     title: str
     measure: Callable[[Options, Progress], Iterator[Row]]
     about: Callable[[Result], str]
-    table: Callable[[Result, bool], Table]
+    table: Callable[[Result, bool], TextTable]
     goals: Callable[[Result], Iterable[Goal]] = lambda result: ()
     charts: Callable[[Result], dict[str, str]] = lambda result: {}
     report_args: str = ""
@@ -242,5 +242,5 @@ def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
     return 0
 
 
-def _plain(table: Table) -> str:
+def _plain(table: TextTable) -> str:
     return table.plain().replace("**", "") + "\n"

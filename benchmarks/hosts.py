@@ -21,7 +21,7 @@ from pathlib import Path
 from app.models import across
 from app.models.across import LinkSpeed
 from app.models.architecture import Architecture, parse_architecture
-from app.util.tables import Table
+from app.util.tables import TextTable
 from benchmarks import hosts_on_paper
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row, Run
 from benchmarks.machines import LOOP, MODES, ONE, SLOWED, STEP, TOKEN, machines
@@ -141,7 +141,7 @@ HEADINGS = (
 )
 
 
-def table(result: Result, in_report: bool) -> Table:
+def table(result: Result, in_report: bool) -> TextTable:
     lines: list[list[str]] = []
     part = ""
     titles = {"token": "**each written token**", "paper": "**on paper, two machines**"}
@@ -151,7 +151,7 @@ def table(result: Result, in_report: bool) -> Table:
         part = row["part"]
         found = CELLS[part](row)
         lines.append([found.get(heading, "") for heading in HEADINGS])
-    return Table(list(HEADINGS), lines)
+    return TextTable(list(HEADINGS), lines)
 
 
 def _measured(row: Row) -> dict[str, str]:

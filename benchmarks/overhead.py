@@ -31,7 +31,7 @@ from app.protocol.commands import Ask
 from app.protocol.options import DEFAULT_TUNING, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase
-from app.util.tables import Table
+from app.util.tables import TextTable
 from benchmarks.charts import stacked_bars
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row, Run
 from benchmarks.shapes import SMALL, random_pair, shapes
@@ -157,7 +157,7 @@ def _building(row: Row) -> str:
     return f"building a prompt of {row['tokens']:,} tokens, embedded pair"
 
 
-def table(result: Result, in_report: bool) -> Table:
+def table(result: Result, in_report: bool) -> TextTable:
     """A line for each figure."""
     lines = []
     phases = [(f"sparse turn: {phase}", phase) for phase in PHASES]
@@ -171,7 +171,7 @@ def table(result: Result, in_report: bool) -> Table:
         lines.append([_building(row), f"{row.median('building'):.3f}"])
     for row in _rows(result, SELECTION):
         lines.append([_selecting(row), f"{row.median('seconds'):.4f}"])
-    return Table(["", "seconds"], lines)
+    return TextTable(["", "seconds"], lines)
 
 
 def _selecting(row: Row) -> str:
@@ -190,7 +190,7 @@ def summary_table(result: Result) -> str:
         [name, *(row.spread(figure).text() if row.values(figure) else NONE for row in rows)]
         for name, figure in RATIOS
     ]
-    return Table(head, lines).markdown()
+    return TextTable(head, lines).markdown()
 
 
 NONE = "not measured"

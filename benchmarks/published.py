@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from app.models import speedup
 from app.models.catalogue import catalogue, find
 from app.models.fit import ModelSize
-from app.util.tables import Table
+from app.util.tables import TextTable
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row
 
 COMPARED_AT = 16
@@ -42,7 +42,7 @@ def _sized(name: str, bits: float) -> ModelSize:
     return ModelSize(name, entry.architecture, round(entry.architecture.parameters * bits / 8))
 
 
-def table(result: Result, in_report: bool) -> Table:
+def table(result: Result, in_report: bool) -> TextTable:
     lengths = sorted({int(length) for row in result.rows for length in row["speedups"]})
     lines = []
     for row in result.rows:
@@ -50,7 +50,7 @@ def table(result: Result, in_report: bool) -> Table:
         cells = [measured.get(length, "") for length in lengths]
         lines.append([row["pair"], *cells, f"{row['predicted']:.2f}", f"{row['r']:.3f}"])
     head = ["pair", *(f"{length}K" for length in lengths), f"predicted, {COMPARED_AT}K", "r"]
-    return Table(head, lines)
+    return TextTable(head, lines)
 
 
 def about(result: Result) -> str:

@@ -15,7 +15,7 @@ from app.cli.main import HOSTS_VARIABLE
 from app.errors import UserError
 from app.util import formatting
 from app.util.sanitize import sanitize_line
-from app.util.tables import Table
+from app.util.tables import TextTable
 
 if TYPE_CHECKING:
     from app.engine.sharded.model import Shards
@@ -118,7 +118,7 @@ def _table(machines: Sequence[HostMachine]) -> str:
         for each in machines
     ]
     head = ["machine", "processor", "free", "memory", "latency", "rate"]
-    return Table(head, rows, texts=2).plain()
+    return TextTable(head, rows, texts=2).plain()
 
 
 def _numbers(machine: HostMachine) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOSTS_VARIABLE = "SPECCHAT_HOSTS"
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     """`hosts`: whether the command uses the machines of --hosts."""
 
     module: str
@@ -29,27 +29,31 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "ask": Command("app.cli.ask", "answer one question and print the answer", hosts=True),
-    "conversations": Command(
+    "ask": Subcommand("app.cli.ask", "answer one question and print the answer", hosts=True),
+    "conversations": Subcommand(
         "app.cli.conversations", "list, show, export and delete saved conversations"
     ),
-    "models": Command("app.cli.models", "list, download and remove models"),
-    "demo": Command(
+    "models": Subcommand("app.cli.models", "list, download and remove models"),
+    "demo": Subcommand(
         "app.cli.demo",
         "answer a question about a long file sparsely and in full, and compare",
     ),
-    "serve": Command(
-        "app.cli.serve", "answer other programs on this machine over HTTP", hosts=True
+    "serve": Subcommand(
+        "app.cli.serve", "serve your models over OpenAI- and Anthropic-compatible APIs", hosts=True
     ),
-    "worker": Command("app.cli.worker", "lend this machine to another, for a part of its target"),
-    "hosts": Command("app.cli.hosts", "show the machines of --hosts and their links", hosts=True),
-    "settings": Command("app.cli.settings", "print the settings and the path of their file"),
-    "doctor": Command(
+    "worker": Subcommand(
+        "app.cli.worker", "run a worker that holds a shard of another machine's model"
+    ),
+    "hosts": Subcommand(
+        "app.cli.hosts", "show the machines of --hosts and their links", hosts=True
+    ),
+    "settings": Subcommand("app.cli.settings", "print the settings and the path of their file"),
+    "doctor": Subcommand(
         "app.cli.doctor", "check the installation, and report versions, memory and folders"
     ),
-    "install-launcher": Command("app.cli.launcher", "add specchat to the applications menu"),
-    "bench": Command("app.cli.bench", "measure how fast a pair of models is on this machine"),
-    "eval": Command(
+    "install-launcher": Subcommand("app.cli.launcher", "add specchat to the applications menu"),
+    "bench": Subcommand("app.cli.bench", "measure how fast a pair of models is on this machine"),
+    "eval": Subcommand(
         "app.cli.evaluate",
         "ask a pair of models sparsely and in full, and compare the answers",
     ),

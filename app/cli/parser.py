@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from app.cli import run_app
-from app.cli.main import Command
+from app.cli.main import Subcommand
 from app.errors import UserError
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z-]*")
@@ -34,7 +34,7 @@ class TopParser(Parser):
     A file that is named like a command can be given as `./ask`.
     """
 
-    def __init__(self, commands: Mapping[str, Command]) -> None:
+    def __init__(self, commands: Mapping[str, Subcommand]) -> None:
         super().__init__(
             prog="specchat",
             usage="%(prog)s [OPTION]... [PATH]...\n       %(prog)s [OPTION]... COMMAND ...",

@@ -39,8 +39,8 @@ CONNECTIONS = BACKLOG = 256
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Answers other programs over HTTP as OpenAI's and Anthropic's servers do, on this machine"
-        " only, with an API key."
+        "Serves your models over OpenAI- and Anthropic-compatible HTTP APIs, to programs on this"
+        " machine only, with an API key."
     )
     command.add_argument(
         "--host", default="127.0.0.1", help="the address to listen on (default %(default)s)"

@@ -1,4 +1,4 @@
-"""`specchat worker`: lends this machine to another, which spreads its target over both."""
+"""`specchat worker`: holds a shard of another machine's model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ REMARK = "Token ids go over the network unencrypted. Ctrl+C ends the worker."
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Holds a part of a target that is too large for one machine. Another machine with the key"
-        " that it prints uses it; it sends token ids, never files, and nothing is encrypted."
+        "Holds a shard of a model that is too large for one machine. Another machine uses it with"
+        " the key that it prints. That machine sends token ids, never files; nothing is encrypted."
     )
     command.add_argument(
         "address",

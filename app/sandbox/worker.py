@@ -346,7 +346,7 @@ def _measure(config: str, bits: str) -> Any:
 # ------------------------------------------------------------------------------------- requests
 
 
-class Worker:
+class RequestHandler:
     def __init__(self) -> None:
         self._encoders: Encoders | None = None
 
@@ -389,7 +389,7 @@ def main(paths: Sequence[str]) -> None:
     # Whatever else writes to standard output must not come between messages.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    worker = Worker()
+    worker = RequestHandler()
     while (header := _read_header(sys.stdin.buffer)) is not None:
         _limit(header["seconds"], header["memory"])  # before a text that needs them is read
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """The first `texts` columns hold text, the others numbers, all as they are shown."""
 
     head: Sequence[str]

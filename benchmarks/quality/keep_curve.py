@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from app.protocol.options import AUTO_KEEP, Mode
-from app.util.tables import Table
+from app.util.tables import TextTable
 from benchmarks.quality.results import grouped, scoring_order
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.suites import ONLY_PASSAGES
@@ -72,7 +72,7 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
     return None
 
 
-def keep_table(rows: Iterable[KeepRow]) -> Table:
+def keep_table(rows: Iterable[KeepRow]) -> TextTable:
     head = (
         "length",
         "scoring",
@@ -88,4 +88,4 @@ def keep_table(rows: Iterable[KeepRow]) -> Table:
         row = [f"{r.length:,}", r.scoring, f"{r.keep:g}", str(r.n)]
         shares = (r.read, r.right, r.auto_right, r.auto_read)
         body.append(row + ["" if share is None else f"{100 * share:.1f}" for share in shares])
-    return Table(head, body, texts=2)
+    return TextTable(head, body, texts=2)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from app.protocol.options import Mode
 from app.protocol.stats import FinishReason, Reading
-from app.util.tables import Table
+from app.util.tables import TextTable
 from benchmarks.quality import guard_stats, real_results, results
 from benchmarks.quality.confidence import confidence_note
 from benchmarks.quality.guard_stats import GuardStats
@@ -155,7 +155,7 @@ def _groups(cells: Iterable[ResultCell]) -> list[tuple[int, str]]:
     return sorted(groups, key=lambda group: (group[0], results.scoring_order(group[1])))
 
 
-def _short_table(cells: Iterable[ResultCell]) -> Table:
+def _short_table(cells: Iterable[ResultCell]) -> TextTable:
     """Of one length and scoring, narrow enough for a terminal."""
     head = ("suite", "keep", "n", "dense", "right", "95 %", "lost", "gained", "read", "faster")
     body = []
@@ -170,10 +170,10 @@ def _short_table(cells: Iterable[ResultCell]) -> Table:
         ]
         row += [str(cell.regressions), str(cell.repairs), f"{cell.read_fraction:.0%}"]
         body.append([*row, _times(cell.ttft_ratio, ".1f")])
-    return Table(head, body)
+    return TextTable(head, body)
 
 
-def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> Table:
+def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> TextTable:
     head = ["case"] if by_case else []
     head += ["scoring", "length", "keep", "n", "dense", "right", "95 %", "lost", "lost, %"]
     head += ["gained", "read, %", "faster", "fell back", "failed"]
@@ -185,10 +185,10 @@ def _cell_table(cells: Sequence[ResultCell], by_case: bool) -> Table:
         row += [str(cell.regressions), _percent(cell.regressed), str(cell.repairs)]
         row += [_percent(cell.read_fraction), _times(cell.ttft_ratio, ".1f")]
         body.append([*row, str(cell.fell_back), str(cell.failed)])
-    return Table(head, body, texts=2 if by_case else 1)
+    return TextTable(head, body, texts=2 if by_case else 1)
 
 
-def _sparse_table(cells: Sequence[SparseCell]) -> Table:
+def _sparse_table(cells: Sequence[SparseCell]) -> TextTable:
     head = ("suite", "scoring", "length", "keep", "n", "right", "95 %", "read, %", "TTFT, s")
     body = []
     for cell in cells:
@@ -201,20 +201,20 @@ def _sparse_table(cells: Sequence[SparseCell]) -> Table:
         ]
         row += [str(cell.right), _range(cell.accuracy), _percent(cell.read_fraction)]
         body.append([*row, "" if cell.ttft is None else f"{cell.ttft:.1f}"])
-    return Table(head, body, texts=2)
+    return TextTable(head, body, texts=2)
 
 
-def _equivalence_table(rows: Sequence[EquivalencePoint]) -> Table:
+def _equivalence_table(rows: Sequence[EquivalencePoint]) -> TextTable:
     body = []
     for r in rows:
         row = [f"{r.length:,}", r.scoring, "none" if r.keep is None else f"{r.keep:g}", str(r.n)]
         row += [_percent(r.dense), _percent(r.right), _times(r.faster), _times(r.slowdown)]
         body.append(row)
     head = ("length", "scoring", "keep", "n", "dense", "right", "faster", "slower")
-    return Table(head, body, texts=2)
+    return TextTable(head, body, texts=2)
 
 
-def _real_table(rows: Iterable[RealCell]) -> Table:
+def _real_table(rows: Iterable[RealCell]) -> TextTable:
     head = ["suite", "scoring", "length", "keep", "n", "passage, %", "95 %"]
     head += ["same, %"]
     body = []
@@ -222,17 +222,17 @@ def _real_table(rows: Iterable[RealCell]) -> Table:
         row = [r.suite, r.scoring, f"{r.length:,}", results.keep_label(r.keep), str(r.n)]
         row += [_percent(r.passage.share), _range(r.passage)]
         body.append([*row, "" if r.agreed is None else _percent(r.agreed.share)])
-    return Table(head, body, texts=2)
+    return TextTable(head, body, texts=2)
 
 
-def _guard_table(guard: GuardStats) -> Table:
+def _guard_table(guard: GuardStats) -> TextTable:
     body = []
     for r in guard.suites:
         shares = [_percent(r.dense_right / r.n), _percent(r.right / r.n)]
         spread = "" if r.spread is None else f"{r.spread:.2f}"
         body.append([r.suite, KINDS[r.safe], str(r.n), str(r.flagged), *shares, spread])
     head = ("suite", "kind", "n", "flagged", "dense right, %", "auto right, %", "spread")
-    return Table(head, body, texts=2)
+    return TextTable(head, body, texts=2)
 
 
 def _guard_summary(guard: GuardStats) -> str:
@@ -349,7 +349,7 @@ def _overview(study: Study) -> list[str]:
             "dense",
             *(f"keep {results.keep_label(keep)}" for keep in keeps),
         ]
-        parts += [f"### {length:,} tokens", Table(head, body, texts=2).markdown()]
+        parts += [f"### {length:,} tokens", TextTable(head, body, texts=2).markdown()]
     return parts
 
 

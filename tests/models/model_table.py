@@ -20,7 +20,7 @@ from typing import Any
 from app.models.architecture import Architecture, parse_architecture
 from app.models.fit import ModelSize, bytes_per_token, fit, mac_with
 from app.util.formatting import size
-from app.util.tables import Table
+from app.util.tables import TextTable
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs" / "models.md"
@@ -93,7 +93,7 @@ HEAD = (
 def main() -> None:
     rows = sorted(cells(model, parse_architecture(model.config)) for model in public_models())
     before, rest = DOCS.read_text("utf-8").split(BEGIN)
-    text = f"{before}{BEGIN}{Table(HEAD, rows, texts=2).markdown()}\n{END}{rest.split(END)[1]}"
+    text = f"{before}{BEGIN}{TextTable(HEAD, rows, texts=2).markdown()}\n{END}{rest.split(END)[1]}"
     DOCS.write_text(text, encoding="utf-8")
 
 

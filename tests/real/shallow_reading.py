@@ -35,7 +35,7 @@ from app.engine.scorers.attention import score_by_attention  # noqa: E402
 from app.engine.scorers.selection import select  # noqa: E402
 from app.protocol.commands import Load  # noqa: E402
 from app.protocol.prompt import Document  # noqa: E402
-from app.util.tables import Table  # noqa: E402
+from app.util.tables import TextTable  # noqa: E402
 from benchmarks.quality.real_documents import Corpus  # noqa: E402
 from benchmarks.quality.suites import REAL, REWORDED, Item  # noqa: E402
 from benchmarks.quality.tokens import FolderTokens  # noqa: E402
@@ -129,7 +129,7 @@ def report(found: dict[Key, list[float]]) -> str:
         row = [suite, f"{keep:g}", "selected" if anchored else "not selected"]
         cells = (found[suite, keep, share, anchored] for share in SHARES)
         body.append(row + [_mean(values) for values in cells])
-    return TEXT.format(table=Table(head, body, texts=3).markdown(), length=LENGTH, items=ITEMS)
+    return TEXT.format(table=TextTable(head, body, texts=3).markdown(), length=LENGTH, items=ITEMS)
 
 
 def _mean(values: Sequence[float]) -> str:
