@@ -101,7 +101,7 @@ def _side_by_side(sparse: Statistics, full: Statistics) -> str:
 
 
 def _comparison(sparse: Statistics, full: Statistics) -> str:
-    """Which first word came sooner, and why."""
+    """Which answer's first word came sooner, and why."""
     if full.ttft >= _WORTH_SAYING * sparse.ttft:
         return f"The first word came {full.ttft / sparse.ttft:.1f} times faster."
     choosing = sum(each.seconds for each in sparse.phases if each.phase in _CHOOSING)

@@ -183,7 +183,7 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
 
 
 def _gpu(probe: GpuProbe) -> Finding:
-    """Whether MLX multiplies rightly on its device, and with all that the chip has."""
+    """Whether MLX's matrix products are correct on its device, and use all of the chip."""
     from app.engine.backend.memory import cause_of
 
     device, build = probe.device(), probe.build()

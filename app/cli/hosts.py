@@ -52,7 +52,7 @@ def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
-    """Meets the engine's `Connect`; imports what it needs only when a target is spread."""
+    """Meets the engine's `Connect`. Imports what it needs only when a target is spread."""
     from app.hosts.cluster import Cluster
 
     return Cluster(command, stopped)
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _known() -> Hosts:
-    """All whose keys are stored. Raises UserError."""
+    """All machines whose keys are stored. Raises UserError."""
     from app.hosts.hostfile import KEYS_FILE, parse_hosts, read_keys
     from app.paths import config_path
 

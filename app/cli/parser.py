@@ -16,7 +16,7 @@ from app.cli.main import Subcommand
 from app.errors import UserError
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z-]*")
-"""What may be meant as a command."""
+"""Matches a word that may be meant as a command."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class TopParser(Parser):
-    """Where the first word is no command, all words are files and folders for the app.
+    """If the first word is no command, all words are files and folders for the app.
 
     A file that is named like a command can be given as `./ask`.
     """

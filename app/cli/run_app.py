@@ -17,7 +17,7 @@ AFTER_RESTART = (
     " reads in smaller steps."
 )
 RESTART_STEP = 256
-"""Tokens that are read at once then: a command that runs too long is a reason to stop it."""
+"""Prefill step after a restart, in tokens. The system stops processes with long GPU commands."""
 
 if TYPE_CHECKING:
     import argparse

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Raises UserError if it is taken, or is no address of this machine."""
+    """Raises UserError if the port is taken, or `host` is no address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     try:
@@ -202,7 +202,7 @@ class TargetTokens:
                 raise BadRequest(f"{wording.failure(error.failure).problem}.") from error
 
     def text(self, ids: Sequence[int]) -> str:
-        """What these tokens stand for. Raises BadRequest."""
+        """The text of these tokens. Raises BadRequest."""
         from app.serve.requests import BadRequest
 
         with self._lock:

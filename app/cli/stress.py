@@ -35,7 +35,7 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 
 MODES = (Mode.SPARSE, Mode.FULL)
-"""Alternating."""
+"""The modes of the runs, in turn."""
 SAMPLE_SECONDS = 0.5
 """Seconds between two samples of memory use."""
 TIMEOUT = 600.0
@@ -49,7 +49,7 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """What to run. `command` runs it, followed by mode, tokens and models."""
+    """The runs to do. `command`, followed by mode, tokens and models, does one."""
 
     runs: int
     tokens: int
@@ -173,8 +173,8 @@ def _sample_memory(pid: int, run: Run, swap: int) -> None:
 
 
 class _Report:
-    """Lines for the output and for a file, each flushed to the disk before the next run starts.
-    When the file cannot be written, there is only the output."""
+    """Writes lines to the output and to a file, each flushed to the disk before the next run
+    starts. If the file cannot be written, there is only the output."""
 
     def __init__(self, path: Path, out: TextIO) -> None:
         self._out, self._file = out, None

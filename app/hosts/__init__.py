@@ -1,1 +1,1 @@
-"""A target that is spread over several machines: who they are, and how they talk."""
+"""A target that is spread over several machines."""

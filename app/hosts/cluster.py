@@ -1,8 +1,8 @@
-"""The first machine's side: all machines load their shards of a target, and do what the engine
+"""The first machine's side: all machines load their shards of a target, and run what the engine
 sends.
 
-Its own shard is in a process of its own, too: where another machine is gone, the layers' exchange
-never ends, and only ending the process does.
+The first machine's own shard runs in a separate process, too: when another machine is gone, a
+collective operation never returns, and only ending the process frees its weights.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from app.protocol.reasons import Data, FailureKind
 
 THIS_MACHINE = "this machine"
 CLOSED_SECONDS, STALLED_SECONDS, SPLIT_SECONDS = 2.0, 10.0, 60.0
-"""For which the ring is closed, or nothing is exchanged while the layers run, until it counts as
-broken; the last where machines have whole layers: they exchange nothing while they compute them. A
-machine that is gone closes the ring, too, and is named before that."""
+"""Time after which the ring counts as broken: closed, or without an exchange while the layers run,
+or without one where each machine computes whole layers. A machine that is gone closes the ring,
+too, but is reported before that."""
 _EXCHANGING = ("fill", "forward")
-"""Operations for which the layers exchange their results."""
+"""Operations during which the layers exchange results."""
 
 
 class Cluster:
@@ -54,7 +54,7 @@ class Cluster:
         self._process: ShardProcess | None = None
         self._replies: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._said: dict[int, Message] = {}
-        """By each rank, until it has loaded."""
+        """Messages of each rank, by rank, until all have loaded."""
         self._numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
@@ -71,7 +71,7 @@ class Cluster:
     # ------------------------------------------------------------------ starting
 
     def _start(self, command: Load, hosts: Hosts, check: Check) -> None:
-        """All processes, until each can join the others."""
+        """Start all processes, and wait until each can join the others."""
         name, folder = command.names[0], Path(command.target)
         for host in hosts.others:
             self._controls.append(HostControl(host, check))
@@ -111,7 +111,7 @@ class Cluster:
         self.ranks.append(Rank(len(self.ranks), name, connection, self._replies, self._lose))
 
     def _load(self, command: Load, hosts: Hosts, stopped: Callable[[], bool]) -> Message:
-        """What the ranks say of their shards: the most of each."""
+        """Load all shards; returns their description, with the largest of each number."""
 
         def check() -> None:
             if stopped():
@@ -127,7 +127,7 @@ class Cluster:
         return described
 
     def _gather(self, what: str, check: Check) -> list[Any]:
-        """This of all ranks, in order. Raises LoadError."""
+        """The value that each rank has sent for `what`, in order of rank. Raises LoadError."""
         found: dict[int, Any] = {}
         while len(found) < len(self.ranks):
             check()
@@ -201,13 +201,13 @@ class Cluster:
             self._watch_ring(time.monotonic())
 
     def _watch_ring(self, now: float) -> None:
-        """All processes may live and wait for each other for ever."""
+        """All processes may be alive and wait for each other forever."""
         reason = self._ring.problem([rank.ring for rank in self.ranks], self._exchanging, now)
         if reason:
             self._end(FailureKind.RING_BROKEN, {"error": reason})
 
     def _lose(self, name: str, reason: Data) -> None:
-        """On any thread; only the first one counts: the others follow from it."""
+        """Called on any thread. Only the first loss counts: others follow from it."""
         machine = None if name == THIS_MACHINE else name
         self._end(FailureKind.MACHINE_LOST, {"machine": machine, **reason})
 
@@ -220,15 +220,14 @@ class Cluster:
 
 
 def stalled_seconds(hosts: Hosts) -> float:
-    """Without an exchange, after which the ring counts as broken. What goes over Thunderbolt by
-    RDMA is not counted."""
+    """Seconds without an exchange after which the ring counts as broken. RDMA is not counted."""
     if hosts.link is not Link.RING:
         return math.inf
     return SPLIT_SECONDS if hosts.split else STALLED_SECONDS
 
 
 def largest(values: Sequence[Any]) -> Any:
-    """Of each number, the largest one; of anything else the first."""
+    """The largest of numbers, key by key in dictionaries; the first of anything else."""
     first = values[0]
     if isinstance(first, dict):
         return {key: largest([each[key] for each in values]) for key in first}
@@ -238,8 +237,8 @@ def largest(values: Sequence[Any]) -> Any:
 def link_settings(
     hosts: Hosts, ips: Sequence[Sequence[str]], ports: Sequence[int]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The files and variables that MLX reads, the same on all machines: by rank their addresses,
-    and a port of each that is free."""
+    """Files and variables for MLX, the same on all machines. `ips` and `ports` are those of each
+    rank, where the ports are free."""
     variables = dict(hosts.variables)
     if hosts.link is Link.JACCL:
         coordinator = {"MLX_JACCL_COORDINATOR": f"{ips[0][0]}:{ports[0]}"}

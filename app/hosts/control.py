@@ -21,19 +21,19 @@ from app.protocol.hosts import Host, HostMachine, Hosts
 from app.protocol.reasons import FailureKind
 
 ASK_SECONDS = 30.0
-"""For which a worker may be silent when it is asked something."""
+"""Time limit for each answer of a worker."""
 START_SECONDS = 60.0
-"""In which all machines have to be ready to load."""
+"""Time limit until all machines are ready to load."""
 SMALL, LARGE = 64, 4 << 20
-"""Bytes that are sent there and back, to measure latency and rate."""
+"""Bytes of the echoes that measure latency and rate."""
 RUNS = 5
 
 Check = Callable[[], None]
-"""Called while something is waited for. Raises LoadError if that should end."""
+"""Called during a wait. Raises LoadError to end it."""
 
 
 def start_check(stopped: Callable[[], bool]) -> Check:
-    """Raises LoadStopped once it was `stopped`, and LoadError after START_SECONDS."""
+    """A check that raises LoadStopped once `stopped`, and LoadError after START_SECONDS."""
     end = time.monotonic() + START_SECONDS
 
     def check() -> None:
@@ -46,7 +46,8 @@ def start_check(stopped: Callable[[], bool]) -> Check:
 
 
 class HostControl:
-    """A worker, as the first machine sees it. Raises LoadError, and what `check` raises."""
+    """The first machine's connection to a worker. Methods raise LoadError, and what `check`
+    raises."""
 
     def __init__(self, host: Host, check: Check = lambda: None) -> None:
         self.host, self._check = host, check
@@ -66,7 +67,7 @@ class HostControl:
                 raise LoadError(FailureKind.VERSIONS_DIFFER, data)
 
     def _connect(self) -> Connection:
-        """On another thread: looking an address up cannot be interrupted."""
+        """Connect on another thread, because an address look-up cannot be interrupted."""
         found: queue.SimpleQueue[Connection | Exception] = queue.SimpleQueue()
         unused = threading.Event()
 
@@ -111,18 +112,18 @@ class HostControl:
 
     @property
     def own_address(self) -> str:
-        """Where the worker reaches this machine."""
+        """Address at which the worker reaches this machine."""
         address: str = self._connection.socket.getsockname()[0]
         return address
 
     @property
     def address(self) -> str:
-        """The worker's, in numbers: MLX's ring would look a name up by itself."""
+        """The worker's numeric address, so that MLX's ring need not look a name up."""
         address: str = self._connection.socket.getpeername()[0]
         return address
 
     def attach(self, ticket: str) -> Connection:
-        """The connection to the process of its rank."""
+        """A second connection, which the worker hands to the process of its rank."""
         connection = self._connect()
         with suppress(WireError):
             connection.send({"ticket": ticket})
@@ -144,7 +145,7 @@ def _close_all(found: queue.SimpleQueue[Connection | Exception]) -> None:
 
 
 def look_at_hosts(hosts: Hosts) -> list[HostMachine]:
-    """What this machine and the others are like, this one first. Takes seconds."""
+    """Measure this machine and the others, this one first. Takes seconds."""
     memory = psutil.virtual_memory()
     own = HostMachine(platform.node(), machine_name(), memory.total, memory.available * FREE_SHARE)
     return [own, *(_look_at(host) for host in hosts.others)]
@@ -168,7 +169,7 @@ def _look_at(host: Host) -> HostMachine:
 
 
 def _measure(control: HostControl) -> tuple[float, float]:
-    """Seconds one way, and bytes a second."""
+    """Latency in seconds one way, and rate in bytes a second."""
     small, large = (_echo_seconds(control, size) for size in (SMALL, LARGE))
     # Each message gets a tag at one end, which is checked at the other; the layers' data have none.
     started_at = time.perf_counter()

@@ -20,14 +20,14 @@ from app.util.regular_files import read_file
 VARIABLE = "SPECCHAT_HOSTS"
 KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
-"""Of a file of machines or keys."""
+"""Size limit of a file with machines or keys."""
 _BACKENDS = {"": Link.RING, "ring": Link.RING, "jaccl": Link.JACCL, "jaccl-ring": Link.JACCL}
 _ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.A)
 _RUN_WORKER = "run `specchat worker` there, and use the line that it prints once"
 
 
 def requested_hosts(text: str) -> Hosts:
-    """As `parse_hosts` with the stored keys; those in `text` are stored. Raises UserError."""
+    """Parse `text` with the stored keys, and store the keys in it. Raises UserError."""
     path = config_path() / KEYS_FILE
     keys = read_keys(path)
     hosts = parse_hosts(text, keys)
@@ -44,8 +44,8 @@ def requested_hosts(text: str) -> Hosts:
 
 
 def refuse_keys(text: str) -> None:
-    """UserError when `text`, from a command line, contains keys: all users of a machine see the
-    arguments of its processes."""
+    """Raise UserError when `text`, from a command line, contains keys: all users of a machine see
+    the arguments of its processes."""
     if "@" in text and not _is_path(text):
         raise UserError(
             "A key in a command can be seen by every user of this machine",
@@ -54,7 +54,7 @@ def refuse_keys(text: str) -> None:
 
 
 def read_keys(path: Path) -> dict[str, str]:
-    """The keys of workers, by their `ADDRESS[:PORT]`. Raises UserError."""
+    """Keys of workers, by `ADDRESS[:PORT]`. Raises UserError."""
     try:
         keys = _read_json(path)
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
 
 
 def spelled(address: str, port: int) -> str:
-    """As it is typed: `ADDRESS[:PORT]`."""
+    """`ADDRESS[:PORT]`, as the user types it."""
     return address if port == WORKER_PORT else f"{address}:{port}"
 
 
@@ -140,7 +140,7 @@ def _is_ipv4(text: str) -> bool:
 
 
 def _is_ipv6(text: str) -> bool:
-    """Also in brackets, which a port may follow."""
+    """Whether it is an IPv6 address, also in brackets that a port may follow."""
     bracketed = re.fullmatch(r"\[(.*)\](?::\d*)?", text)
     try:
         ipaddress.IPv6Address(bracketed[1] if bracketed else text)
@@ -150,7 +150,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _known(names: Sequence[tuple[str, int | None]], keys: Mapping[str, str]) -> Host:
-    """The worker at one of these addresses, whose key was typed before. Raises UserError."""
+    """The worker at the first of these addresses whose key is stored. Raises UserError."""
     stored = [(_split(each), key) for each, key in keys.items()]
     for address, port in names:
         there = {at or WORKER_PORT: key for (name, at), key in stored if name == address}
@@ -172,7 +172,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _from_file(path: Path, keys: Mapping[str, str]) -> Hosts:
-    """The first entry is this machine. Raises UserError."""
+    """Read a file whose first entry is this machine. Raises UserError."""
     try:
         data = _read_json(path)
     except FileNotFoundError:
@@ -196,7 +196,7 @@ def _fault(path: Path, what: str) -> UserError:
 
 
 def _machines(data: Any, keys: Mapping[str, str]) -> Hosts:
-    """Raises ValueError with what is wrong with the file, or UserError."""
+    """Raises UserError, or ValueError with a clause on what is wrong with the file."""
     content = data if isinstance(data, dict) else {"hosts": data}
     entries, backend = content.get("hosts"), content.get("backend", "")
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
@@ -221,7 +221,7 @@ def _machines(data: Any, keys: Mapping[str, str]) -> Hosts:
 
 
 def _names(number: int, entry: dict[str, Any], ips: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """What a machine may be reached at: the first is used unless the key of another is known."""
+    """Addresses of a machine: the first is used unless the key of another one is stored."""
     ssh = entry.get("ssh", "")
     if not isinstance(ssh, str):
         raise ValueError(f"`ssh` of entry {number} is not a name")
@@ -241,7 +241,7 @@ def _ips(number: int, entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _variables(envs: Any) -> dict[str, str]:
-    """Only some of MLX's own: others would change what runs on the machines."""
+    """Variables for MLX. Others are refused: they could change what runs on the machines."""
     if not isinstance(envs, list):
         raise ValueError("`envs` is not a list")
     found = dict[str, str]()

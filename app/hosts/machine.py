@@ -19,11 +19,11 @@ FREE_SHARE = 0.9
 """Share of the available memory that a shard may use."""
 PACKAGES = ("specchat", "mlx", "mlx-lm")
 SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Parts of each file of weights that are compared, and their size."""
+"""How many parts of each file of weights are compared, and their size."""
 
 
 def machine_name() -> str:
-    """What its processor is called."""
+    """Name of the processor."""
     with suppress(OSError, subprocess.SubprocessError):
         if sys.platform == "darwin":
             found = subprocess.run(
@@ -61,8 +61,8 @@ def versions() -> dict[str, str]:
 
 
 def content_fingerprint(folder: Path) -> str:
-    """Of a model's files, the same on every machine: of the weights their size and samples, of the
-    rest everything. Raises OSError."""
+    """Digest of a model's files, equal on every machine: size and samples of the weights, all of
+    the configuration and the tokenizer. Raises OSError."""
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.suffix == ".safetensors":

@@ -1,4 +1,4 @@
-"""The processes of the ranks, as the first machine sees them."""
+"""The first machine's connections to the processes of the ranks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from app.protocol.reasons import Data
 
 
 class RankMemory(NamedTuple):
-    """Bytes that are available to a rank's process, that MLX should take there, and that it has
-    taken."""
+    """Memory of a rank's process in bytes: available, MLX's upper limit, and in use by MLX."""
 
     available: float
     ceiling: float
     active: float
 
     def free(self, share: float) -> float:
-        """Below this share of the ceiling."""
+        """Bytes that are left below this share of the ceiling."""
         return min(self.available, share * self.ceiling - self.active)
 
 
@@ -35,8 +34,8 @@ class RingState(NamedTuple):
 
 
 class RingWatch:
-    """Tells when the ring counts as broken: closed for `closed` seconds, or without an exchange for
-    `stalled` seconds although the layers run."""
+    """Decides when the ring counts as broken: closed for `closed` seconds, or without an exchange
+    for `stalled` seconds while the layers run."""
 
     def __init__(self, closed: float, stalled: float) -> None:
         self._closed, self._stalled = closed, stalled
@@ -44,7 +43,7 @@ class RingWatch:
         self._bytes: int | None = None
 
     def problem(self, states: Sequence[RingState], exchanging: bool, now: float) -> str:
-        """By the states of all ranks; part of a sentence, or nothing."""
+        """What is wrong, a clause, or an empty text. `states` are those of all ranks."""
         closed = any(state.closed for state in states)
         self._closed_since = min(self._closed_since, now) if closed else math.inf
         counts = [state.bytes for state in states if state.bytes is not None]
@@ -58,8 +57,8 @@ class RingWatch:
 
 
 class Rank:
-    """One rank's process, as the first machine sees it. What it sends goes into `replies`, with its
-    number; `on_lost` gets a reason once it is silent or gone, or has failed after it was loaded."""
+    """A connection to one rank's process. Its messages go into `replies`, with its number;
+    `on_lost` gets a name and a reason once the rank is silent, gone, or failed after loading."""
 
     def __init__(
         self,
@@ -72,7 +71,8 @@ class Rank:
         self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
         self.ring = RingState()
         self._ended_with_ring = False
-        """Its process has ended because a neighbour closed the ring: who did is found out."""
+        """Whether the process ended because a neighbour closed the ring, which is then the one to
+        report."""
         self._connection, self._replies, self._on_lost = connection, replies, on_lost
         self.joining = self._joined = self._loaded = False
         self.sent_bytes = 0
@@ -97,7 +97,7 @@ class Rank:
 
     @property
     def _silent_seconds(self) -> float:
-        """Until it has joined the others nothing in its process may run beside MLX."""
+        """Time limit for silence. Until a rank has joined the others, MLX blocks its process."""
         return LOST_SECONDS if self._joined else JOIN_SECONDS + LOST_SECONDS
 
     def _take(self, message: Message) -> None:

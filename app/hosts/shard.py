@@ -1,11 +1,10 @@
-"""The process of one rank: `python -m app.hosts.shard FD MODEL FILES`, started by `specchat
-worker`, and by the first machine for itself. Standard input has the keys of the connection, if it
-has some.
+"""The process of one rank: `python -m app.hosts.shard FD MODEL FILES`.
 
-It says when it is ready to join the others, which it does once the first machine sends what to
-load. Then it loads its shard, and does what comes over the connection. A thread beside the layers'
-exchange, which nothing can interrupt, says once a second that the process lives, and ends it once
-the first machine is gone.
+`specchat worker` starts it, and the first machine for itself. It reads the keys of its connection,
+if there are any, from standard input, and reports when it is ready to join the others. Once the
+first machine sends what to load, it joins them, loads its shard, and runs the operations that come
+over the connection. Nothing can interrupt a collective operation, so a second thread reports once
+a second that the process is alive, and ends it once the first machine is gone.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ from typing import Any
 from app.hosts.wire import Connection, Message, Seals, WireError
 
 ALIVE_SECONDS = 1.0
-"""Between two messages that only say that their sender lives."""
+"""Interval of the messages that only say that the sender is alive."""
 OWN, OWNER = "own", re.compile("own|[0-9a-f]{12}")
-"""Whose snapshots a rank has parts of: this machine's, or another one's, by its number."""
+"""Owner of the snapshots that a rank has parts of: this machine, or another one's number."""
 LOST_SECONDS = 4.0
-"""After which a silent one counts as gone."""
+"""Silence after which a process counts as gone."""
 JOIN_SECONDS = 20.0
-"""In which the ranks have to join each other. MLX holds the interpreter's lock while it waits for
-them, so that nothing else runs in the process."""
+"""Time limit for the ranks to join each other. MLX holds the interpreter's lock while it waits, so
+nothing else runs in the process."""
 _LINUX = sys.platform == "linux"
-# Of the system's description of a connection: its option, size, and where its bytes are counted.
+# `getsockopt` for statistics of a connection: level, option, size; and the offsets of the counts.
 _TCP_INFO = (socket.IPPROTO_TCP, 11, 136) if _LINUX else (socket.IPPROTO_TCP, 0x106, 112)
 _COUNTS = (120, 128) if _LINUX else (64, 88)
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class ShardProcess:
-    """The process of a rank, which goes on with `connection` and loads its part of the `model` in
-    this folder. `files` are written, and their paths put into variables of these names."""
+    """Starts and ends the process of a rank. It takes over `connection`, and loads its shard of the
+    model in the folder `model`. `files` are written; variables of their names have the paths."""
 
     MODULE = "app.hosts.shard"
 
@@ -96,7 +95,7 @@ class ShardProcess:
 
 
 def free_port(address: str) -> int:
-    """One that nothing listens on just now."""
+    """A port that nothing listens on now."""
     with socket.socket() as sock:
         sock.bind((address, 0))
         port: int = sock.getsockname()[1]
@@ -112,7 +111,7 @@ def main() -> None:
     connection = Connection(sock, Seals.from_json(keys) if keys else None)
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
     samples: dict[str, Callable[[], Any]] = {}
-    """How to read the memory, once MLX is imported, and the ring's state, once it is joined."""
+    """Functions that read the memory, once MLX is imported, and the ring, once it is joined."""
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
     threading.Thread(target=_say_alive, args=(connection, samples), daemon=True).start()
     try:
@@ -218,7 +217,7 @@ def _report(
 
 
 def sockets() -> dict[int, tuple[int, int]]:
-    """The open sockets of this process: for each descriptor what it refers to."""
+    """Open sockets of this process: device and inode by descriptor."""
     found = {}
     for name in os.listdir("/dev/fd"):
         with suppress(OSError, ValueError):  # closed meanwhile
@@ -229,7 +228,7 @@ def sockets() -> dict[int, tuple[int, int]]:
 
 
 class Ring:
-    """The connections to the neighbours: those that were opened since `before`."""
+    """Connections to the neighbours: the sockets that were opened since `before`."""
 
     def __init__(self, before: dict[int, tuple[int, int]]) -> None:
         self._sockets = []
@@ -250,7 +249,7 @@ class Ring:
 
     @property
     def bytes(self) -> int | None:
-        """Sent and received so far. None where the system does not count them."""
+        """Bytes sent and received so far. None where the system does not count them."""
         try:
             return sum(map(_bytes, self._sockets)) if self._sockets else None
         except (OSError, struct.error):

@@ -1,6 +1,8 @@
-"""Messages between machines: plain values and NumPy arrays over a TCP connection, each way after
-both ends have proved that they know the same key. Each message carries a tag that only they can
-make, so none can be changed, dropped or repeated on the way. Nothing is encrypted."""
+"""Messages between machines: plain values and NumPy arrays over TCP.
+
+Both ends first prove that they know the same key. Each message carries a tag that only they can
+make, so none can be changed, dropped or repeated on the way. Nothing is encrypted.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +24,27 @@ from typing import Any
 import numpy as np
 
 Message = dict[str, Any]
-"""Keys to plain values, and arrays as values of the first level."""
+"""Plain values by key; arrays only at the first level."""
 
 GREETING = b"specchat hosts 2\n"
 NONCE_BYTES = TAG_BYTES = 32
 ANSWER_SECONDS = 10.0
-"""In which both ends have to prove that they know the key."""
+"""Time limit for both proofs of the key."""
 CHECK_SECONDS = 0.1
-"""Between two looks whether what waits should go on."""
+"""Interval between two calls of a `check`."""
 MAX_TEXT, MAX_ARRAYS = 1 << 24, 1 << 30
-"""Bytes of a message's plain values and of its arrays."""
+"""Limits of a message's plain values and of its arrays, in bytes."""
 _DTYPES = {"int32", "int64", "uint8", "float32", "bool"}
 _SIZES = struct.Struct("!IQ")
 
 
 class WireError(ConnectionError):
-    """The other end is gone, or does not say what it should: part of a sentence."""
+    """The other end is gone, or does not follow the protocol. The text is a clause."""
 
 
 @dataclass(slots=True)
 class Seal:
-    """Makes the tags of one direction. The number of a message is part of its tag."""
+    """Makes the tags of one direction. A tag covers the message's number."""
 
     key: bytes
     count: int = 0
@@ -58,13 +60,13 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Seals:
-    """One seal for messages that are sent, and one for those that are received."""
+    """The seal for messages to send, and the one for messages received."""
 
     sent: Seal
     received: Seal
 
     def to_json(self) -> str:
-        """For another process that goes on with the connection."""
+        """Encode it for another process that takes the connection over."""
         return json.dumps([[seal.key.hex(), seal.count] for seal in (self.sent, self.received)])
 
     @classmethod
@@ -73,8 +75,8 @@ class Seals:
 
 
 class Connection:
-    """Sends from any thread, receives on one. Without `seals`, for a process of this machine,
-    messages have no tags."""
+    """Sends from any thread, receives on one. Without `seals`, messages have no tags: for a process
+    on this machine."""
 
     def __init__(self, sock: socket.socket, seals: Seals | None = None) -> None:
         self.socket, self.seals = sock, seals
@@ -106,8 +108,8 @@ class Connection:
     def receive(
         self, seconds: float | None = None, check: Callable[[], None] | None = None
     ) -> Message:
-        """The next message. Raises WireError, also if nothing comes for so long; and whatever
-        `check` raises, which is called while it waits."""
+        """The next message. Raises WireError, also when nothing comes for `seconds`, and whatever
+        `check` raises, which is called during the wait."""
         try:
             self.socket.settimeout(seconds)
         except OSError as error:
@@ -156,7 +158,7 @@ class Connection:
         return bytes(data)
 
     def _wait(self, check: Callable[[], None]) -> None:
-        """Until something comes. Raises TimeoutError, or what `check` raises."""
+        """Wait for data. Raises TimeoutError, or what `check` raises."""
         poll, seconds = select.poll(), self.socket.gettimeout()
         poll.register(self.socket, select.POLLIN)
         end = math.inf if seconds is None else time.monotonic() + seconds
@@ -173,7 +175,7 @@ class Connection:
 
 
 def connect(address: str, port: int, key: str) -> Connection:
-    """To a worker. Raises WireError."""
+    """Connect to a worker. Raises WireError."""
     try:
         sock = socket.create_connection((address, port), ANSWER_SECONDS)
     except UnicodeError as error:
@@ -185,15 +187,14 @@ def connect(address: str, port: int, key: str) -> Connection:
 
 
 def accept(sock: socket.socket, key: str) -> Connection:
-    """A connection to this worker, once the other end has proved that it knows the key. Raises
-    WireError."""
+    """Let the other end prove that it knows the key; returns the connection. Raises WireError."""
     with _closed_on_error(sock):
         return _prove_worker(sock, key)
 
 
 @contextmanager
 def _closed_on_error(sock: socket.socket) -> Iterator[None]:
-    """Close it where the proofs inside fail. Raises WireError then."""
+    """Close the socket and raise WireError when the block fails."""
     try:
         yield
     except WireError:
@@ -235,20 +236,20 @@ def _prove_worker(sock: socket.socket, key: str) -> Connection:
 
 
 def _session_seals(key: str, workers: bytes, firsts: bytes) -> tuple[Seal, Seal]:
-    """The seals of the first machine's messages and of the worker's, from the random numbers that
-    both sent."""
+    """The seals of the first machine's messages and of the worker's. `workers` and `firsts` are
+    the random numbers that each sent."""
     ends = (b"messages of first", b"messages of worker")
     of_first, of_worker = (Seal(_proof(key, end, workers, firsts)) for end in ends)
     return of_first, of_worker
 
 
 def _proof(key: str, end: bytes, nonce: bytes, other: bytes) -> bytes:
-    """32 bytes that only who knows the key can make."""
+    """32 bytes that prove knowledge of the key."""
     return hmac.digest(key.encode(), end + nonce + other, hashlib.sha256)
 
 
 def _receive(sock: socket.socket, count: int, if_closed: str, end: float) -> bytes:
-    """That many bytes, until `end` even if they come one by one. Raises WireError."""
+    """Receive `count` bytes before the time `end`. Raises WireError."""
     data = b""
     try:
         while len(data) < count:

@@ -1,8 +1,8 @@
-"""`specchat worker`: lends this machine to a first one, which spreads a target over both.
+"""`specchat worker`: holds a shard of another machine's model.
 
-It says which versions and how much memory there are, and whether a model is there. For one first
-machine at a time it starts the process of its rank (`shard.py`), which talks to that one by itself.
-It gets token ids and positions, never a file, and reads only models that are here.
+It tells its versions and free memory, and whether it has a model. For one first machine at a time
+it starts the process of a rank (`shard.py`), which then talks to that machine directly. It receives
+token ids and positions, never a file, and reads only models that are on this machine.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from app.protocol.hosts import MLX_FILES, MLX_VARIABLES
 from app.util.sanitize import sanitize_line
 
 MAX_UNPROVED, MAX_UNPROVED_PER_ADDRESS = 32, 2
-"""Connections at once whose other end has not proved yet that it knows the key."""
+"""Limits of simultaneous connections whose other end has not proved the key yet."""
 PAUSE_SECONDS = 0.1
-"""After a connection that could not be accepted."""
+"""Pause after a connection that could not be accepted."""
 NOTICED_SECONDS = 1.0
-"""In which a worker notices that a first machine has left."""
+"""Time in which a worker notices that a first machine has left."""
 ENDING_SECONDS = 15.0
-"""In which its rank's process ends: it may have to free 100 GB."""
+"""Time in which the process of its rank ends, which may have to free 100 GB."""
 IDLE_SECONDS = 60.0
-"""For which a first machine may ask nothing."""
+"""Silence after which a first machine is disconnected."""
 PREPARED_SECONDS = 30.0
-"""The same while nobody else can use the worker, until the rank's process runs: that notices by
+"""The same once it has reserved the worker, until the rank's process runs. That process notices by
 itself when the first machine is gone."""
 
 
 class Worker:
-    """Listens on `address`. `say` gets one line for each thing that happens."""
+    """Listens on `address`. `say` gets one line for each event."""
 
     def __init__(self, address: str, port: int, key: str, say: Callable[[str], None]) -> None:
         """Raises UserError."""
@@ -53,15 +53,15 @@ class Worker:
         self.port: int = self._listening.getsockname()[1]
         self._sessions: set[Session] = set()
         self._user: Session | None = None
-        """The one whose model is loaded."""
+        """The session whose model is loaded."""
         self._freed = threading.Condition()
         self._unproved: Counter[str] = Counter()
-        """Connections without proof, by address."""
+        """Connections that have not proved the key, by address."""
         self._counting = threading.Lock()
         self._closed = threading.Event()
 
     def run(self) -> None:
-        """Until `close`."""
+        """Accept connections until `close`."""
         while not self._closed.is_set():
             try:
                 sock, other = self._listening.accept()
@@ -78,7 +78,7 @@ class Worker:
                 sock.close()
 
     def _admit(self, other: str) -> bool:
-        """Whether one more connection from this address may take its time for the proof."""
+        """Count one more unproved connection from this address; False if there are too many."""
         with self._counting:
             full = self._unproved.total() >= MAX_UNPROVED
             if full or self._unproved[other] >= MAX_UNPROVED_PER_ADDRESS:
@@ -135,7 +135,7 @@ class Worker:
                 self._freed.notify_all()
 
     def _take(self, session: Session) -> bool:
-        """Let a session load a model, unless another one has. One that ends is waited for."""
+        """Reserve the worker for a session; False if another has it. Waits for one that ends."""
         asked_at = time.monotonic()
         with self._freed:
             while (user := self._user) is not None and user is not session:
@@ -169,7 +169,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 class Session:
-    """What one first machine asks for."""
+    """Answers the requests of one first machine."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Session:
         self._attached = threading.Event()
         self._process: ShardProcess | None = None
         self._lock = threading.Lock()
-        """For the process, and `ending`."""
+        """Guards the process and `ending`."""
         self.ending = False
 
     def attach(self, ticket: str, connection: Connection) -> bool:
@@ -203,7 +203,7 @@ class Session:
         return secrets.compare_digest(str(ticket).encode(), self._ticket.encode())
 
     def run(self, first: Message) -> None:
-        """Until the first machine leaves, or its rank's process ends."""
+        """Answer until the first machine leaves, or the process of its rank ends."""
         answers = {
             "hello": self._hello,
             "echo": lambda message: {"data": message["data"]},
@@ -255,7 +255,7 @@ class Session:
         }
 
     def _model(self, message: Message) -> Message:
-        """Whether a model is here, the same as on the first machine. Only such a one is loaded."""
+        """Compare a model with the first machine's. Only an equal one is loaded."""
         name = sanitize_line(str(message["name"]))
         try:
             folder = resolve_model(str(message["name"]))
@@ -274,7 +274,7 @@ class Session:
         return {}
 
     def _prepare(self, message: Message) -> Message:
-        """A port for the layers' exchange, and what the second connection has to show."""
+        """Reserve the worker; the reply has a port for the ring, and a ticket for `attach`."""
         if not self._take(self):
             return {"problem": "another machine uses it", "advice": "wait until it has left"}
         self._prepared = True

@@ -8,11 +8,11 @@ from typing import Protocol
 
 MAX_PORT = 65_535
 WORKER_PORT = 8322
-"""Where `specchat worker` listens."""
+"""Default port of `specchat worker`."""
 
 
 class Link(StrEnum):
-    """How the machines exchange what the layers compute: MLX's own backends."""
+    """MLX's backend for the exchange between the layers of the machines."""
 
     RING = "ring"
     """TCP, over Ethernet or Thunderbolt."""
@@ -29,7 +29,7 @@ MLX_VARIABLES = frozenset(
 )
 """Variables that one machine may set in the process of another. Others name libraries to load."""
 MLX_FILES = frozenset(("MLX_HOSTFILE", "MLX_IBV_DEVICES"))
-"""Those that name a file, whose contents are sent."""
+"""Variables that name a file. The contents of the file are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Hosts:
 
     @property
     def size(self) -> int:
-        """How many machines there are."""
+        """Number of machines, including this one."""
         return len(self.others) + 1
 
 

@@ -1,4 +1,4 @@
-"""What can be set: one dataclass for each group, and a docstring for each setting.
+"""All settings: a dataclass for each group, and a docstring for each setting.
 
 The file, its comments, the settings screen and `specchat settings` are all generated from this. The
 type of a setting is `bool`, an enumeration, a number with its `Range`, or `str` for a name.
@@ -28,9 +28,9 @@ _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `min` to `max`, both allowed; a key changes the value by `step`. `zero` is what 0 is
-    called, if it means something else than a number. With a `neutral` value, which changes
-    nothing, -1 is allowed, too: the model's own value."""
+    """Numbers from `min` to `max`, both allowed; a key changes the value by `step`. `zero` is the
+    name of 0, if 0 has a special meaning. With a `neutral` value, which changes nothing, -1 is
+    allowed, too: the model's own value."""
 
     min: float
     max: float

@@ -21,7 +21,7 @@ from app.util.regular_files import read_file, read_text
 
 MAX_QUOTE_LENGTH = 40
 MAX_BYTES = 1 << 20
-"""Of the file: fifty times that of one with every setting."""
+"""Size limit of the file, fifty times the size of one with every setting."""
 
 
 class SettingsError(UserError):

@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """For people: `Max file size (MB)`."""
+        """The name on the screen: `Max file size (MB)`."""
         words = [_WRITTEN.get(word, word) for word in self.name.split("_")]
         if self.name.split("_")[-1] in _UNITS:
             words[-1] = f"({words[-1]})"
@@ -67,12 +67,12 @@ class Setting:
 
     @property
     def requirement(self) -> str:
-        """The same, as the end of a sentence."""
+        """The allowed values, as the end of a sentence."""
         kinds = {int: "a whole number from ", float: "a number from ", str: ""}
         return f"{kinds.get(self.type, 'one of ')}{self.allowed}"
 
     def display(self, value: Value) -> str:
-        """For people."""
+        """The value on the screen."""
         if isinstance(value, bool):
             return "on" if value else "off"
         if self.is_models_own(value):
@@ -124,7 +124,7 @@ def _is_name(text: str) -> bool:
 
 
 def format_value(value: Value) -> str:
-    """As TOML writes it, but without quotes."""
+    """The value as in TOML, but without quotes."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.10g}" if isinstance(value, float) else str(value)
@@ -152,7 +152,7 @@ def search(words: str) -> tuple[Setting, ...]:
 
 
 def find(key: str) -> Setting:
-    """By `group.name`. Raises KeyError."""
+    """The setting with this key, `group.name`. Raises KeyError."""
     return {setting.key: setting for setting in all_settings()}[key]
 
 
@@ -169,7 +169,7 @@ def _group(name: str, of: type[Any]) -> Group:
 
 
 def _docs(of: type[Any]) -> dict[str, str]:
-    """The docstring below each field, which is only in the source."""
+    """The docstring below each field. Python keeps it only in the source."""
     body = ast.parse(inspect.getsource(of)).body[0]
     assert isinstance(body, ast.ClassDef)
     docs = {}

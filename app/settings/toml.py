@@ -113,7 +113,7 @@ def _changed(lines: list[str], setting: Setting, value: Value | None) -> list[st
 
 
 def _section(lines: list[str], name: str) -> tuple[int, int]:
-    """Its first line, the header, and the one after its last; the same if there is no section."""
+    """Index of the section's header, and of the line after its last; equal if there is none."""
     header = re.compile(rf"\s*\[\s*{name}\s*\]\s*(#.*)?")
     start = next((i for i, line in enumerate(lines) if header.fullmatch(line)), None)
     if start is None:

@@ -46,7 +46,8 @@ def replace_durably(temporary: Path, path: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes, temp_folder: Path | None = None) -> None:
-    """Replace the whole file in one step. The temporary file is in `temp_folder`, or beside it."""
+    """Replace the whole file in one step. The temporary file is in `temp_folder`, or in the
+    same folder."""
     aside = (temp_folder or path.parent) / f"{uuid4().hex}.part"
     with temp_file(aside) as file:
         file.write(data)

@@ -28,7 +28,7 @@ THRESHOLD = -0.5
 """Logit from which on words ask for every token. Chosen by cross-validation on the questions that
 the weights come from: a missed count is worse than a slow answer."""
 MAX_WORDS = 60
-"""Of a long message, its first and last words are looked at."""
+"""Limit of words; a long message is judged by its first and last ones."""
 
 
 def features(question: str) -> set[str]:

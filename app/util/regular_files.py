@@ -14,7 +14,7 @@ from pathlib import Path
 
 PIECE = 1 << 20
 MAX_BYTES = 256 << 20
-"""Of a file that is read whole: the largest are tokenizers."""
+"""Size limit of a file that is read whole. The largest are tokenizers."""
 # Without O_NONBLOCK, opening a pipe waits for a writer.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 

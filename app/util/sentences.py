@@ -15,12 +15,12 @@ MAX_QUESTIONS, MAX_PARTS = 8, 16
 """Questions of a message that are looked for by themselves, and about how many parts of it."""
 _END = re.compile(r"[.?!][\"')\]”»]*(?=\s)|[。！？]")
 _AFTER_QUESTION = re.compile(r"(?<=[?？])\s+")
-"""Also where the next sentence begins in lower case, as many people type."""
+"""Matches white space after a question, also if the next sentence begins in lower case."""
 _MARKER = re.compile(r"(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)])(?=\s|$)")
-"""What a list's item begins with."""
+"""Matches the beginning of a list item."""
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|§|Chapter|Section|Article|Appendix)\s+\S")
 _DOTS = ("....", ". . .", "……", "· · ·")
-"""What stands between a heading and its page in a table of contents."""
+"""Leaders between a heading and its page number in a table of contents."""
 _ABBREVIATION = re.compile(
     r"(?:e\.g|i\.e|cf|vs|mrs?|ms|dr|st|prof|sect?|nos?|fig|pp?|art|ch|vol|approx|ca|z\.b|d\.h|bzw"
     r"|vgl|nr|s|abs)\."
