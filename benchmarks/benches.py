@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from app.cli.options import MIN_PROMPT_TOKENS, parse_fraction, parse_list, parse_prompt_length
+from app.cli.options import MIN_PROMPT_TOKENS, parse_fraction, parse_prompt_length
 from app.errors import UserError
 from benchmarks import (
     built_in,
@@ -26,7 +26,7 @@ from benchmarks import (
     turns,
     ui,
 )
-from benchmarks.harness import Bench, Options, run
+from benchmarks.harness import Bench, Options, parse_list, run
 
 T = TypeVar("T")
 

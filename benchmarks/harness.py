@@ -25,6 +25,11 @@ WIDTH = 100
 """Columns of the text above a table."""
 
 
+def parse_list(text: str, parse: Callable[[str], T]) -> tuple[T, ...]:
+    """The values between commas, without duplicates."""
+    return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What can be chosen. Every benchmark uses some of it; `lengths` are tokens of a prompt."""

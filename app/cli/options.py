@@ -10,11 +10,9 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from app.errors import UserError
-
-T = TypeVar("T")
 
 MIN_PROMPT_TOKENS = 256
 """Length of the shortest prompt that is measured."""
@@ -79,11 +77,6 @@ def parse_prompt_length(text: str, minimum: int = MIN_PROMPT_TOKENS) -> int:
         advice = f"use a number of tokens from {minimum} on, such as 4096 or 4k"
         raise UserError(f"{text!r} is not a valid length", advice)
     return tokens
-
-
-def parse_list(text: str, parse: Callable[[str], T]) -> tuple[T, ...]:
-    """The values between commas, without duplicates."""
-    return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
 
 # --------------------------------------------------------------------------- shared options

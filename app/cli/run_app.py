@@ -6,7 +6,8 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.cli.exit_codes import RESTART
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
@@ -40,46 +41,41 @@ def run(args: argparse.Namespace) -> int:
     from app.cli.hosts import chosen_hosts
 
     hosts = chosen_hosts(args.hosts, args.split)
-    return run_app(args.target, args.draft, args.kv_bits, hosts, args.paths)
+    return run_app(Chosen(args.target, args.draft, args.kv_bits, hosts, args.paths))
 
 
-def run_app(
-    target: str | None = None,
-    draft: str | None = None,
-    kv_bits: str | None = None,
-    hosts: Hosts | None = None,
-    paths: Sequence[str] = (),
-) -> int:
-    """Open the app in a child process, with `paths` attached; returns the exit status."""
-    attached = [existing_path(path) for path in paths]
+class Chosen(NamedTuple):
+    """What the command line says: models, bits of the KV cache, machines, and paths to attach."""
+
+    target: str | None = None
+    draft: str | None = None
+    kv_bits: str | None = None
+    hosts: Hosts | None = None
+    paths: Sequence[str] = ()
+
+
+def run_app(chosen: Chosen) -> int:
+    """Open the app in a child process; returns the exit status."""
+    attached = [existing_path(path) for path in chosen.paths]
     # Textual reads standard input and draws on standard error.
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UserError("The app needs a terminal", "use `specchat ask` in scripts and pipes")
     watched_by = current_supervisor()
     if watched_by is None:
         return supervise()
-    return _open(target, draft, kv_bits, hosts, attached, watched_by)
+    return _open(chosen, attached, watched_by)
 
 
-def _open(
-    target: str | None,
-    draft: str | None,
-    kv_bits: str | None,
-    hosts: Hosts | None,
-    attached: Sequence[str],
-    watched_by: Supervisor,
-) -> int:
+def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> int:
     gc.disable()  # imports create no garbage
     from app import crash
     from app.cli.log_file import log_to
-    from app.cli.settings import requested_kv_bits
     from app.models.embedded import EMBEDDED
     from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
     from app.settings.file import SettingsFile
 
     settings = SettingsFile(settings_path())
-    bits = requested_kv_bits(kv_bits, settings.settings)
-    models, problem = _pair(target, draft, bits, hosts, settings.settings)
+    models, problem = _pair(chosen, settings.settings)
     from app.cli.hosts import HostsLook, connect
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
@@ -134,22 +130,18 @@ def _library() -> Library:
     return default_library(default_places)
 
 
-def _pair(
-    target: str | None,
-    draft: str | None,
-    kv_bits: int | None,
-    hosts: Hosts | None,
-    settings: Settings,
-) -> tuple[Load, list[str]]:
+def _pair(chosen: Chosen, settings: Settings) -> tuple[Load, list[str]]:
     """The pair to load, not yet checked, and messages. Models from the command line must exist; if
     those of the settings do not, the app opens with the embedded pair and a message."""
     from app.chat.model_pairs import find_pair
-    from app.cli.settings import requested_pair
+    from app.cli.settings import requested_kv_bits, requested_pair
 
+    find = partial(
+        find_pair, kv_bits=requested_kv_bits(chosen.kv_bits, settings), hosts=chosen.hosts
+    )
     try:
-        pair = requested_pair(target, draft, settings)
-        return find_pair(*pair, kv_bits=kv_bits, hosts=hosts), []
+        return find(*requested_pair(chosen.target, chosen.draft, settings)), []
     except UserError as error:
-        if target is not None or draft is not None:
+        if chosen.target is not None or chosen.draft is not None:
             raise
-        return find_pair(kv_bits=kv_bits, hosts=hosts), [f"{error} ^L chooses another model."]
+        return find(), [f"{error} ^L chooses another model."]

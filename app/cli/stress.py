@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 import os
 import platform
-import queue
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 import psutil
 
@@ -107,7 +106,11 @@ def one_run(options: Stress, mode: Mode, line: ProgressLine) -> Run:
     with tempfile.TemporaryFile() as errors:
         # In its own process group, so that Ctrl-C interrupts only us.
         child = subprocess.Popen(
-            options.arguments(mode), stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+            options.arguments(mode),
+            bufsize=0,  # `select` sees no lines in a buffer
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
         )
         try:
             _follow(child, run, options.timeout, swap, line.show)
@@ -129,12 +132,10 @@ def _follow(
 ) -> None:
     """Read its output and sample its memory until it ends or hangs."""
     assert child.stdout is not None
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
     last_output = last_sample = time.monotonic()
     while True:
-        with suppress(queue.Empty):
-            if not (line := lines.get(timeout=SAMPLE_SECONDS)):
+        if select.select([child.stdout], [], [], SAMPLE_SECONDS)[0]:
+            if not (line := child.stdout.readline()):
                 return
             last_output = time.monotonic()
             _on_line(json.loads(line), run, show)
@@ -145,12 +146,6 @@ def _follow(
         if now - last_output > timeout:
             run.failed = f"hung: it printed nothing for {timeout:.0f} s"
             return
-
-
-def _read_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(b"")
 
 
 def _on_line(line: dict[str, Any], run: Run, show: Show) -> None:

@@ -48,7 +48,7 @@ class Worker:
 
     def __init__(self, address: str, port: int, key: str, say: Callable[[str], None]) -> None:
         """Raises UserError."""
-        self._address, self._key, self._say = address, key, say
+        self.address, self._key, self.say = address, key, say
         self._listening = _listen(address, port)
         self.port: int = self._listening.getsockname()[1]
         self._sessions: set[Session] = set()
@@ -106,7 +106,7 @@ class Worker:
             finally:
                 self._dismiss(other)
         except WireError as error:
-            self._say(f"{other} was refused: {error}.")
+            self.say(f"{other} was refused: {error}.")
             return
         try:
             first = connection.receive(LOST_SECONDS)
@@ -121,7 +121,7 @@ class Worker:
         self._serve(connection, other, first)
 
     def _serve(self, connection: Connection, other: str, first: Message) -> None:
-        session = Session(connection, self._address, other, self._say, self._take)
+        session = Session(self, connection, other)
         self._sessions.add(session)
         try:
             if not self._closed.is_set():
@@ -134,7 +134,7 @@ class Worker:
                     self._user = None
                 self._freed.notify_all()
 
-    def _take(self, session: Session) -> bool:
+    def reserve(self, session: Session) -> bool:
         """Reserve the worker for a session; False if another has it. Waits for one that ends."""
         asked_at = time.monotonic()
         with self._freed:
@@ -171,16 +171,8 @@ def _listen(address: str, port: int) -> socket.socket:
 class Session:
     """Answers the requests of one first machine."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        address: str,
-        other: str,
-        say: Callable[[str], None],
-        take: Callable[[Session], bool],
-    ) -> None:
-        self._control, self._address, self._other, self._say = connection, address, other, say
-        self._take = take
+    def __init__(self, worker: Worker, connection: Connection, other: str) -> None:
+        self._worker, self._control, self._other = worker, connection, other
         self._ticket = secrets.token_hex(16)
         self._prepared = False
         self._model_folder: Path | None = None
@@ -220,7 +212,7 @@ class Session:
         except WireError:
             self.ending = True
             if self._process is not None:
-                self._say(f"{self._other} left.")
+                self._worker.say(f"{self._other} left.")
 
     @property
     def _idle_seconds(self) -> float | None:
@@ -275,10 +267,10 @@ class Session:
 
     def _prepare(self, message: Message) -> Message:
         """Reserve the worker; the reply has a port for the ring, and a ticket for `attach`."""
-        if not self._take(self):
+        if not self._worker.reserve(self):
             return {"problem": "another machine uses it", "advice": "wait until it has left"}
         self._prepared = True
-        return {"port": free_port(self._address), "ticket": self._ticket}
+        return {"port": free_port(self._worker.address), "ticket": self._ticket}
 
     def _start(self, message: Message) -> Message:
         environment, files = message["environment"], message["files"]
@@ -298,7 +290,7 @@ class Session:
         data.socket.close()  # the process has it
         threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
         shown = sanitize_line(str(message["name"]))
-        self._say(f"{self._other} uses this machine for a part of {shown}.")
+        self._worker.say(f"{self._other} uses this machine for a part of {shown}.")
         return {}
 
     def _watch(self, process: ShardProcess) -> None:

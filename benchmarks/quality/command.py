@@ -22,7 +22,7 @@ from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
-from app.cli.options import parse_fraction, parse_keep, parse_list, parse_prompt_length, whole
+from app.cli.options import parse_fraction, parse_keep, parse_prompt_length, whole
 from app.cli.terminal import cancel_on_sigint
 from app.engine.engine import MlxEngine
 from app.errors import UserError
@@ -31,6 +31,7 @@ from app.protocol.commands import CachePolicy, Load
 from app.protocol.options import BackgroundPolicy, Tuning
 from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
+from benchmarks.harness import parse_list
 from benchmarks.quality.figure import results_figure
 from benchmarks.quality.json_report import as_json
 from benchmarks.quality.real_documents import Corpus

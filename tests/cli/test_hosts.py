@@ -86,7 +86,7 @@ def test_the_app_takes_them_from_the_environment(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Hosts] = []
-    monkeypatch.setattr(run_app, "run_app", lambda *given: started.append(given[3]) or 0)
+    monkeypatch.setattr(run_app, "run_app", lambda chosen: started.append(chosen.hosts) or 0)
     monkeypatch.setenv("SPECCHAT_HOSTS", "k@10.0.0.2")
     assert run([]) == 0
     assert [host.key for host in started[0].others] == ["k"]
