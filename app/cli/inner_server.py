@@ -60,21 +60,16 @@ class InnerServer:
     def _start(self) -> str:
         if self._engine.pair is None:
             raise UserError("No models are loaded yet", "try again in a moment")
-        from app.cli.serve import TOKEN_FILE, listening_socket, uvicorn_server
+        from app.cli.serve import TOKEN_FILE, defaults_of, listening_socket, log_to, uvicorn_server
         from app.serve.access import Access, read_token
         from app.serve.api import Server, make_app
-        from app.serve.requests import Defaults
 
-        settings = self._settings()
-        reading = settings.reading
-        defaults = Defaults(
-            reading.mode, reading.keep, settings.sampling(), reading.first_word_within
-        )
+        defaults = defaults_of(self._settings())
         token, _ = read_token(config_path() / TOKEN_FILE)
         listening = listening_socket(HOST, PORT)
         server = Server(self._engine, "", defaults, lambda messages: 0, on_answered=self._report)
         http = uvicorn_server(make_app(server, Access(HOST, token)), server.queue)
-        _log_to_file()
+        log_to(logging.getLogger("app").handlers)  # the file: standard error is the screen
         thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
         self._running = http, server, thread
         self._use_pair()
@@ -118,13 +113,3 @@ class InnerServer:
 def _run(http: HttpServer, listening: socket.socket) -> None:
     with listening:
         http.run(sockets=[listening])
-
-
-def _log_to_file() -> None:
-    """Log to the file of the app's warnings, because standard error is the screen."""
-    for name in ("specchat.serve", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers = logging.getLogger("app").handlers
-        logger.propagate = False
-    logging.getLogger("specchat.serve").setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

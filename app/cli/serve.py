@@ -26,12 +26,14 @@ from app.errors import UserError
 from app.paths import config_path, costs_path, display_path
 from app.protocol.hosts import MAX_PORT
 from app.protocol.prompt import Message
+from app.settings.definitions import Settings
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.serve.connections import HttpServer
     from app.serve.limits import App
     from app.serve.queue import RequestQueue
+    from app.serve.requests import Defaults
 
 TOKEN_FILE = "serve-token"
 CONNECTIONS = BACKLOG = 256
@@ -64,7 +66,6 @@ def run(options: argparse.Namespace) -> int:
     """Load the pair, and answer requests until interrupted."""
     from app.serve.access import Access, is_local, read_token
     from app.serve.api import Server, make_app
-    from app.serve.requests import Defaults
 
     settings = user_settings()
     if not is_local(options.host) and not options.allow_others:
@@ -76,8 +77,6 @@ def run(options: argparse.Namespace) -> int:
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
     policy = settings.cache_policy(None, str(costs_path()))
     engine = MlxEngine(connect=connect)
-    reading = settings.reading
-    defaults = Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
     with (
         listening_socket(options.host, options.port) as listening,
         EngineSession(engine, policy) as session,
@@ -88,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         server = Server(
             engine,
             loaded.target.name,
-            defaults,
+            defaults_of(settings),
             tokens.count,
             load.only_quotes,
             context=loaded.target.context_length,
@@ -96,7 +95,9 @@ def run(options: argparse.Namespace) -> int:
         )
         app = make_app(server, Access(options.host, token))
         _announce(options, loaded.target.name, token, is_new)
-        _log_to_stderr()
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        log_to([handler])
         uvicorn_server(app, server.queue).run(sockets=[listening])
     if (lost := server.queue.gpu_lost) is not None:
         problem = sanitize_line(wording.problem(lost.failure))
@@ -170,16 +171,20 @@ def _announce(options: argparse.Namespace, model: str, token: str | None, is_new
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-def _log_to_stderr() -> None:
-    """One line a request, without contents."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    for name in ("specchat.serve", "uvicorn.error"):
+def log_to(handlers: list[logging.Handler]) -> None:
+    """Log a line for each request, without contents, to these handlers only."""
+    for name, level in (("specchat.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
-        logger.addHandler(handler)
-        logger.propagate = False
-    logging.getLogger("specchat.serve").setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        logger.handlers, logger.propagate = handlers, False
+        logger.setLevel(level)
+
+
+def defaults_of(settings: Settings) -> Defaults:
+    """What a request gets that does not say how to read and sample."""
+    from app.serve.requests import Defaults
+
+    reading = settings.reading
+    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
 
 
 class TargetTokens:
