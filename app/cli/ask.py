@@ -46,6 +46,10 @@ from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
 NEW = "new"
+SAMPLING_OPTIONS = (
+    *("max_tokens", "temperature", "seed", "top_p", "top_k", "min_p", "repetition_penalty"),
+    *("thinking", "thinking_budget"),
+)
 ONLY_QUOTES = (
     f"This demo model only quotes. `specchat models pull {SMOLLM2.repository}`"
     f" ({size(SMOLLM2.download)}) gets a small model that answers in its own words, with --target"
@@ -92,6 +96,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--temp",
+        dest="temperature",
         type=number("temperature", 0, 100),
         metavar="T",
         help="sampling temperature; 0 is greedy",
@@ -254,10 +259,7 @@ def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> No
 
 def _sampling_options(options: argparse.Namespace) -> dict[str, Any]:
     """The sampling parameters among the options."""
-    values = {"max_tokens": options.max_tokens, "temperature": options.temp, "seed": options.seed}
-    values |= {"top_p": options.top_p, "top_k": options.top_k, "min_p": options.min_p}
-    values |= {"repetition_penalty": options.repetition_penalty}
-    values |= {"thinking": options.thinking, "thinking_budget": options.thinking_budget}
+    values = {name: getattr(options, name) for name in SAMPLING_OPTIONS}
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from app.protocol.hosts import HostMachine, Hosts
 
 
-def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
+def chosen_hosts(text: str | None, split: tuple[int, ...] | None = None) -> Hosts | None:
     """The machines of `--hosts`, or else of the environment, with the layers of `--split`. Raises
     UserError."""
     if text is not None:
@@ -33,22 +33,18 @@ def chosen_hosts(text: str | None, split: str | None = None) -> Hosts | None:
     else:
         text = os.environ.get(HOSTS_VARIABLE)
     if text is None:
-        if split is not None:
+        if split:
             raise UserError("--split is for several machines", "name them with --hosts")
         return None
     from app.hosts.hostfile import requested_hosts
 
     hosts = requested_hosts(text)
-    if split is None:
-        return hosts
-    parts = split.split(",")
-    numbers = [int(part) if part.strip().isdecimal() else 0 for part in parts]
-    if len(numbers) != hosts.size or min(numbers) < 1:
+    if split and len(split) != hosts.size:
         raise UserError(
-            f"--split {split} does not say how many layers each of {hosts.size} machines has",
+            f"--split has {len(split)} numbers of layers, and there are {hosts.size} machines",
             f"give {hosts.size} numbers with commas between them, this machine's first",
         )
-    return dataclasses.replace(hosts, split=tuple(numbers))
+    return dataclasses.replace(hosts, split=split or ())
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
