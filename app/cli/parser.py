@@ -9,11 +9,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from app.cli import run_app
-from app.cli.main import Subcommand
 from app.errors import UserError
+
+if TYPE_CHECKING:
+    from app.cli.main import Subcommand
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z-]*")
 """Matches a word that may be meant as a command."""
@@ -49,9 +51,9 @@ class TopParser(Parser):
             run_app.add_arguments(parser)
             parser.set_defaults(run=run_app.run, command=None)
         self.set_defaults(paths=[])
-        self._commands = dict(commands)
-        """Commands without their options so far."""
-        self._subparsers_action = self.add_subparsers(
+        self._undeclared = dict(commands)
+        """Commands whose options are not declared yet."""
+        self._subcommands = self.add_subparsers(
             prog="specchat",
             parser_class=Parser,
             dest="command",
@@ -59,14 +61,14 @@ class TopParser(Parser):
             title="commands",
         )
         for name, command in commands.items():
-            self._subparsers_action.add_parser(name, help=command.help)
+            self._subcommands.add_parser(name, help=command.help)
 
     def declare(self, name: str) -> None:
         """Add the options of a command, whose module is imported."""
-        command = self._commands.pop(name, None)
+        command = self._undeclared.pop(name, None)
         if command is not None:
             module = import_module(command.module)
-            parser = self._subparsers_action.choices[name]
+            parser = self._subcommands.choices[name]
             module.add_arguments(parser)
             parser.set_defaults(run=module.run)
 
@@ -76,7 +78,7 @@ class TopParser(Parser):
         """Raises UserError for a word that is neither a command nor a path."""
         words = sys.argv[1:] if args is None else list(args)
         first = self._first_word(words)
-        commands = self._subparsers_action.choices
+        commands = self._subcommands.choices
         if first is None or first in commands:
             self.declare(first or "")
             return super().parse_known_args(words, namespace)
