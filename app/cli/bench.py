@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
@@ -28,6 +27,7 @@ from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Sam
 from app.protocol.prompt import Document
 from app.protocol.stats import Statistics
 from app.util.formatting import size
+from app.util.tables import TextTable
 
 ANSWER_TOKENS = 32
 MODES = (Mode.SPARSE, Mode.FULL)
@@ -143,22 +143,17 @@ def _print(measured: _Runs, out: TextIO) -> None:
     draft = loaded.draft.name if loaded.draft else "the built-in draft"
     out.write(f"specchat {version('specchat')}; {machine()}\n")
     out.write(f"{loaded.target.name} with {draft}, medians of {len(runs)}\n\n")
-    for row in _rows(measured):
-        out.write(f"{row[0]:<18}{row[1]:>14}{row[2]:>14}\n")
+    out.write(f"{_table(measured).plain()}\n")
     ratio = median(full.ttft / sparse.ttft for sparse, full in runs)
     out.write(f"\nSparse, the first word came {ratio:.2f} times as soon as in full.\n")
 
 
-def _rows(measured: _Runs) -> Iterator[tuple[str, str, str]]:
-    sparse, full = zip(*measured.runs, strict=True)
-    both = (sparse, full)
-
-    def row(name: str, texts: Iterator[str]) -> tuple[str, str, str]:
-        first, second = texts
-        return name, first, second
-
-    yield "", f"keep {measured.keep:.0%}", "in full"
-    yield row("first word", (f"{median(s.ttft for s in each):.2f} s" for each in both))
-    yield row("tokens read", (f"{each[0].read_tokens:,}" for each in both))
-    yield row("tokens a second", (f"{median(s.decode_rate for s in each):.1f}" for each in both))
-    yield row("peak memory", (size(max(s.peak_bytes for s in each)) for each in both))
+def _table(measured: _Runs) -> TextTable:
+    both = list(zip(*measured.runs, strict=True))  # of all sparse turns, and of all full ones
+    rows = [
+        ["first word", *(f"{median(s.ttft for s in each):.2f} s" for each in both)],
+        ["tokens read", *(f"{each[0].read_tokens:,}" for each in both)],
+        ["tokens a second", *(f"{median(s.decode_rate for s in each):.1f}" for each in both)],
+        ["peak memory", *(size(max(s.peak_bytes for s in each)) for each in both)],
+    ]
+    return TextTable(["", f"keep {measured.keep:.0%}", "in full"], rows)

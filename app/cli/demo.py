@@ -21,6 +21,7 @@ from app.models.packaged import SMOLLM2
 from app.protocol.options import Mode, Sampling
 from app.protocol.stats import Phase, Statistics
 from app.util.formatting import size
+from app.util.tables import TextTable
 
 KEEP = 0.2
 PICTURE_WIDTH = 100
@@ -90,14 +91,13 @@ def _answer(
 
 def _side_by_side(sparse: Statistics, full: Statistics) -> str:
     rows = [
-        ("", "sparse", "full"),
         ("tokens read", f"{sparse.read_tokens:,}", f"{full.read_tokens:,}"),
         ("of the prompt", f"{sparse.read_fraction:.1%}", f"{full.read_fraction:.1%}"),
         ("first word", f"{sparse.ttft:.2f} s", f"{full.ttft:.2f} s"),
         ("peak memory", f"{sparse.peak_bytes / 1e6:.0f} MB", f"{full.peak_bytes / 1e6:.0f} MB"),
     ]
-    table = "".join(f"{name:<14}{a:>10}{b:>10}\n" for name, a, b in rows)
-    return f"\n{table}\n{_comparison(sparse, full)}\n"
+    table = TextTable(["", "sparse", "full"], rows).plain()
+    return f"\n{table}\n\n{_comparison(sparse, full)}\n"
 
 
 def _comparison(sparse: Statistics, full: Statistics) -> str:

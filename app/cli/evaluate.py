@@ -24,6 +24,7 @@ from app.cli.settings import requested_load, user_settings
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.stats import FinishReason
+from app.util.tables import TextTable
 
 ANSWER_TOKENS = 64
 _ADJECTIVES = ("amber", "brisk", "calm", "dusty", "eager", "faint", "gentle", "hollow", "icy")
@@ -197,8 +198,8 @@ def _plain(result: Comparison) -> dict[str, object]:
 
 
 def _print(results: Sequence[Comparison], keep: float, out: TextIO) -> None:
-    head = ("questions", "in full", "sparse", "lost", "read", "first word")
-    out.write(" " * 12 + "".join(f"{cell:>12}" for cell in head) + "\n")
+    head = ["", "questions", "in full", "sparse", "lost", "read", "first word"]
+    rows = []
     for kind in KINDS:
         of_kind = [each for each in results if each.kind == kind]
         if not of_kind:
@@ -206,16 +207,18 @@ def _print(results: Sequence[Comparison], keep: float, out: TextIO) -> None:
         lost = sum(each.full.right and not each.sparse.right for each in of_kind)
         read = sum(each.sparse.read_fraction for each in of_kind) / len(of_kind)
         sooner = sum(each.full.ttft for each in of_kind) / sum(each.sparse.ttft for each in of_kind)
-        cells = (
+        row = [
+            kind,
             f"{len(of_kind)}",
             f"{sum(each.full.right for each in of_kind)}",
             f"{sum(each.sparse.right for each in of_kind)}",
             f"{lost}",
             f"{read:.0%}",
             f"{sooner:.1f}x",
-        )
-        out.write(f"{kind:<12}" + "".join(f"{cell:>12}" for cell in cells) + "\n")
+        ]
+        rows.append(row)
     out.write(
+        f"{TextTable(head, rows).plain()}\n"
         "\nRight answers with all of the text and with a part of it; *lost* were right with all."
         "\nWhat needs every line, as counting does, is asked with Ctrl+T (`--full`).\n"
     )
