@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import MISSING, asdict, astuple, fields, is_dataclass
+from dataclasses import MISSING, asdict, astuple, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import isfinite
@@ -155,8 +155,9 @@ def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
 def stats_from_dict(plain: dict[str, Any]) -> AnswerStats:
     """Phases and reasons that only a later version knows are ignored. Raises ERRORS."""
     phases = [[name, seconds] for name, seconds in plain["phases"] if name in _PHASES]
-    reasons = [each for each in plain["reasons"] if decode(Reason, each) is not None]
-    return decode(AnswerStats, plain | {"phases": phases, "reasons": reasons})
+    stats = decode(AnswerStats, plain | {"phases": phases, "reasons": []})
+    reasons = [_decoder(Reason)(each) for each in plain["reasons"]]
+    return replace(stats, reasons=tuple(each for each in reasons if each is not None))
 
 
 # ------------------------------------------------------------------------------------ columns
