@@ -13,7 +13,7 @@ from app.engine.engine import MlxEngine
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
 from app.engine.turn.cost_store import CostStore
-from app.engine.turn.planner import PredictedTtft, plan
+from app.estimate.plan import PredictedTtft, plan
 from app.protocol.commands import Ask, CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import FREE, MIN_SKIPPABLE, AttentionWork, Costs
 from app.protocol.events import CostsUpdated, PhaseProgress, Planned
