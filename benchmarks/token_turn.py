@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from app.chat import wording
 from app.errors import UserError
+from app.estimate.memory import largest_that_fits
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, ModelInfo
-from app.protocol.memory_model import largest_that_fits
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Statistics

@@ -16,10 +16,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.estimate.memory import BUDGET_SHARE
 from app.models.architecture import Architecture, Config, Layer
 from app.models.fit import Machine, ModelSize, fit, mac_with
 from app.protocol.hosts import HostMachine
-from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
 SUMS_PER_LAYER = 2

@@ -11,10 +11,8 @@ import re
 from dataclasses import dataclass, replace
 
 from app.errors import UserError
-from app.models.architecture import Architecture, Layer
-from app.models.errors import ModelError
-from app.protocol import memory_model
-from app.protocol.memory_model import (
+from app.estimate import memory as memory_model
+from app.estimate.memory import (
     BUDGET_SHARE,
     FORCED_HEAD_DIMS,
     FUSED_HEAD_DIMS,
@@ -24,6 +22,8 @@ from app.protocol.memory_model import (
     step_elements,
     unfused_copies,
 )
+from app.models.architecture import Architecture, Layer
+from app.models.errors import ModelError
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
 PREFILL_STEP, DRAFT_PREFILL_STEP = 512, LARGEST_STEP

@@ -1,9 +1,9 @@
 """Fits the guard's word weights: a logistic regression over the words of a question.
 
 `python assets/guard/train.py` reads the .tsv files beside it (ours: `every` or `place`, a tab, a
-question) and the suites' trained wordings, and writes app/util/guard.json. It needs only numpy,
+question) and the suites' trained wordings, and writes app/estimate/guard.json. It needs only numpy,
 takes seconds, and prints the accuracy in five-fold cross-validation. None of the held-out wordings
-in `benchmarks/quality/wordings.toml` and `tests/util/counting_questions.tsv` may be
+in `benchmarks/quality/wordings.toml` and `tests/estimate/counting_questions.tsv` may be
 among the questions.
 """
 
@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.util.counting_guard import features
+from app.estimate.guard import features
 from benchmarks.quality.suites import JUDGED, SUITES, UNSAFE
 from benchmarks.quality.words import Keys
 
 HERE = Path(__file__).resolve().parent
-WEIGHTS = HERE.parent.parent / "app" / "util" / "guard.json"
+WEIGHTS = HERE.parent.parent / "app" / "estimate" / "guard.json"
 SMALLEST = 0.02  # smaller weights are not written to the file
 SEED = 0
 FROM_EACH = 30

@@ -15,7 +15,7 @@ from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache import prefill
 from app.engine.cache.caches import Cache, StepWatcher, flatten
 from app.engine.cache.prefill import StepSize
-from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP
+from app.estimate.memory import LARGEST_STEP, SMALLEST_STEP
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
 

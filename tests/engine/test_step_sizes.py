@@ -19,7 +19,7 @@ from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, m
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.sizes import Transient
 from app.engine.model.loader import CacheMaker
-from app.protocol.memory_model import LARGEST_STEP, MAX_SCORE_BYTES
+from app.estimate.memory import LARGEST_STEP, MAX_SCORE_BYTES
 from tests.tiny import ORACLE, VOCABULARY, build
 
 mlx_patches.install()

@@ -19,6 +19,7 @@ from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache import prefill
 from app.engine.cache.sizes import Transient
 from app.engine.model import loader
+from app.estimate.memory import LARGEST_STEP, SMALLEST_STEP, largest_that_fits
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     Failed,
@@ -31,7 +32,6 @@ from app.protocol.events import (
     Reloaded,
     Unloaded,
 )
-from app.protocol.memory_model import LARGEST_STEP, SMALLEST_STEP, largest_that_fits
 from app.protocol.options import BackgroundPolicy, Mode, Tuning
 from app.protocol.reasons import FailureKind, ReasonCode
 from app.protocol.stats import Phase, Reading

@@ -18,6 +18,8 @@ from app.engine.cache.kv_quantisation import find_quantisation
 from app.engine.model.loader import CacheMaker
 from app.engine.scorers.attention import AttentionObserver
 from app.errors import UserError
+from app.estimate import memory as memory_model
+from app.estimate.memory import FUSED_HEAD_DIMS, MAX_QUERY_ROWS
 from app.models import fit as estimates
 from app.models.architecture import Architecture, Layer, parse_architecture
 from app.models.errors import ModelError
@@ -32,8 +34,6 @@ from app.models.fit import (
     step_bytes,
     with_kv_bits,
 )
-from app.protocol import memory_model
-from app.protocol.memory_model import FUSED_HEAD_DIMS, MAX_QUERY_ROWS
 from tests import tiny
 from tests.models.test_architecture import TABLE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from app.protocol.memory_model import FORCED_HEAD_DIMS, FUSED_HEAD_DIMS
+from app.estimate.memory import FORCED_HEAD_DIMS, FUSED_HEAD_DIMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import mlx.core as mx
 import psutil
 
 from app.engine.backend.memory_probes import available, ceiling
+from app.estimate.memory import BUDGET_SHARE
 from app.protocol.memory import MemoryStats
-from app.protocol.memory_model import BUDGET_SHARE
 from app.protocol.reasons import Data, EngineFailure, Failure, FailureKind
 from app.util.formatting import error_text, one_line
 

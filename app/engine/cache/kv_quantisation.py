@@ -18,7 +18,7 @@ from app.engine.backend.memory import reraise_device_failure
 from app.engine.cache.caches import Cache, DequantisedCache, flatten
 from app.engine.cache.positions import PositionRuns
 from app.engine.cache.prefill import forward, make_stock_cache
-from app.protocol.memory_model import KV_GROUP_SIZES
+from app.estimate.memory import KV_GROUP_SIZES
 
 BITS = (8, 4)
 PROBE_TOKENS = 12

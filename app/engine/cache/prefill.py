@@ -25,7 +25,7 @@ from app.engine.cache.caches import (
     to_positioned,
 )
 from app.engine.cache.positions import Positions
-from app.protocol.memory_model import LARGEST_STEP, LONG_STEPS, SMALLEST_STEP
+from app.estimate.memory import LARGEST_STEP, LONG_STEPS, SMALLEST_STEP
 
 PART_SECONDS = 0.5
 """Predicted seconds between two chances to cancel a step that takes longer."""

@@ -13,7 +13,7 @@ from mlx_lm.models.cache import RotatingKVCache
 from app.engine.backend.device import Backend
 from app.engine.backend.mlx_patches import DEQUANTISE_FROM
 from app.engine.cache.caches import Cache, WindowedCache
-from app.protocol.memory_model import (
+from app.estimate.memory import (
     LARGEST_STEP,
     MAX_SCORE_BYTES,
     SMALLEST_STEP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.engine.model.loader import LoadedModel
-from app.protocol.memory_model import SMALLEST_STEP
+from app.estimate.memory import SMALLEST_STEP
 from app.protocol.reasons import Data
 
 

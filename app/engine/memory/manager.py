@@ -23,9 +23,9 @@ from app.engine.memory.monitor import MemoryMonitor
 from app.engine.memory.pressure_levels import THRESHOLDS
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.progress import Cancelled, TurnClock
+from app.estimate.memory import SMALLEST_STEP
 from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
 from app.protocol.memory import PressureLevel
-from app.protocol.memory_model import SMALLEST_STEP
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
 

@@ -35,8 +35,8 @@ from app.engine.scorers.scorer import (
     ScoringError,
     show_importance,
 )
+from app.estimate.memory import MAX_QUERY_ROWS, block_shape
 from app.protocol.cost_model import SPARSE_DRAFT_FROM, AttentionWork, scoring_work
-from app.protocol.memory_model import MAX_QUERY_ROWS, block_shape
 from app.protocol.options import Blocks
 from app.protocol.stats import Phase
 

@@ -12,7 +12,7 @@ from app.engine.cache.snapshot import Snapshots
 from app.engine.model.loader import LoadedModel, ShardsLost
 from app.engine.sharded.model import Operation, ShardedPrefixCache, Shards
 from app.engine.sharded.snapshots import ShardedSnapshots
-from app.protocol.memory_model import BUDGET_SHARE
+from app.estimate.memory import BUDGET_SHARE
 
 
 @dataclass(eq=False)

@@ -22,14 +22,14 @@ from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
-from app.engine.turn import planner
 from app.engine.turn.decode import Decoder, is_unsure
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
-from app.engine.turn.planner import Plan
 from app.engine.turn.prompt_reader import PromptReader
 from app.engine.turn.quotation import quote
 from app.engine.turn.retrieval import Retriever
 from app.engine.turn.turn_estimate import TurnEstimate
+from app.estimate import plan as planner
+from app.estimate.plan import Plan
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, CostTerm, Timing
 from app.protocol.events import (

@@ -21,7 +21,8 @@ from app.engine.progress import Part, Step
 from app.engine.scorers.attention import draft_work
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.scorers.scorer import Scorer
-from app.engine.turn.planner import PredictedTtft
+from app.estimate.memory import largest_that_fits
+from app.estimate.plan import PredictedTtft
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     MIN_SAVING,
@@ -33,7 +34,6 @@ from app.protocol.cost_model import (
     recalled_tokens,
     sparse_work,
 )
-from app.protocol.memory_model import largest_that_fits
 from app.protocol.options import expected_keep
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Data

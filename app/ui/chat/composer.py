@@ -9,6 +9,7 @@ from textual.containers import Horizontal, Vertical
 from textual.events import Paste as PasteEvent
 from textual.widgets import Static, TextArea
 
+from app.estimate.guard import asks_for_every_token
 from app.protocol.options import Mode
 from app.ui.attach.chips import Chip, Chips, Item
 from app.ui.attach.file_job import FileJob
@@ -18,7 +19,6 @@ from app.ui.chat.compose_box import ComposeBox
 from app.ui.keep.next_mode import NextMode
 from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import Draft
-from app.util.counting_guard import asks_for_every_token
 
 WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.chat.conversation import Turn
-from app.chat.cost_preview import NextMessage
+from app.estimate.guard import asks_for_every_token
+from app.estimate.preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved
@@ -15,7 +16,6 @@ from app.ui.chat.context_meter import ContextMeter
 from app.ui.chat.question_edit import QuestionEdit
 from app.ui.keep.next_mode import NextMode
 from app.util import formatting
-from app.util.counting_guard import asks_for_every_token
 from app.util.sanitize import sanitize_line
 
 ALL_CACHED = "all cached: saves nothing"

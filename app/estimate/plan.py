@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from app.estimate.guard import asks_for_every_token
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     DENSE_WITHIN_SECONDS,
@@ -14,7 +15,6 @@ from app.protocol.cost_model import (
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Reading
-from app.util.counting_guard import asks_for_every_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,11 @@ def plan(
     if words is not None:
         guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": words})
         return Plan(Reading.DENSE, (guard,), guard)
-    return _plan_auto(ask.tuning.dense_below, new, skipped, eligible, predicted)
+    if (below := ask.tuning.dense_below) is not None:
+        if skipped + new >= below:
+            return _plan(Reading.SPARSE, ReasonCode.SPARSE_FROM, tokens=below)
+        return _plan(Reading.DENSE, ReasonCode.FULL_BELOW, tokens=below)
+    return plan_auto(eligible, predicted)
 
 
 def _plan(reading: Reading, code: ReasonCode, **data: object) -> Plan:
@@ -94,13 +98,8 @@ def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
     return replace(plan, show_selection=True)
 
 
-def _plan_auto(
-    dense_below: int | None, new: int, skipped: int, eligible: int, predicted: PredictedTtft
-) -> Plan:
-    if dense_below is not None:
-        if skipped + new >= dense_below:
-            return _plan(Reading.SPARSE, ReasonCode.SPARSE_FROM, tokens=dense_below)
-        return _plan(Reading.DENSE, ReasonCode.FULL_BELOW, tokens=dense_below)
+def plan_auto(eligible: int, predicted: PredictedTtft) -> Plan:
+    """Decide in auto mode when `eligible` tokens may be skipped, unless the question needs all."""
     if eligible < MIN_SKIPPABLE:
         return _plan(Reading.DENSE, ReasonCode.FEW_TO_SKIP, tokens=MIN_SKIPPABLE)
     if predicted.sparse is not None and predicted.full is not None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.cost_preview import NextMessage
+from app.estimate.preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs, LinearCost
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.stats import Reading, Statistics

@@ -44,7 +44,7 @@ def features(question: str) -> set[str]:
 
 @cache
 def _model() -> tuple[float, dict[str, float]]:
-    stored = json.loads(files("app.util").joinpath("guard.json").read_text(encoding="utf-8"))
+    stored = json.loads(files("app.estimate").joinpath("guard.json").read_text(encoding="utf-8"))
     return stored["bias"], stored["weights"]
 
 

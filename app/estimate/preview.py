@@ -6,16 +6,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from app.estimate.plan import PredictedTtft, plan_auto
 from app.protocol.cost_model import (
     MIN_SAVING_LOSING,
-    MIN_SKIPPABLE,
     AttentionWork,
     Costs,
     ReadPlan,
     format_seconds,
     recalled_tokens,
     scoring_work,
-    sparse_pays,
     sparse_work,
 )
 from app.protocol.options import DEFAULT_TUNING, Mode, expected_keep
@@ -60,16 +59,12 @@ class NextMessage:
         return sparse if self._choose(sparse, full) is Reading.SPARSE else full
 
     def _choose(self, sparse: float | None, full: float | None) -> Reading:
-        """As the planner will, unless the question's wording asks for every token."""
+        """As the engine will, unless the question's wording asks for every token."""
         if self.mode is Mode.FULL or not (self.attached or self._skipped):
             return Reading.DENSE
         if self.mode is Mode.SPARSE:
             return Reading.SPARSE
-        if self.attached + self._skipped < MIN_SKIPPABLE:
-            return Reading.DENSE
-        if sparse is None or full is None:
-            return Reading.SPARSE
-        return Reading.SPARSE if sparse_pays(sparse, full) else Reading.DENSE
+        return plan_auto(self.attached + self._skipped, PredictedTtft(sparse, full)).reading
 
     @property
     def _new(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.util.counting_guard import asks_for_every_token
+from app.estimate.guard import asks_for_every_token
 
 
 @pytest.mark.parametrize(
