@@ -184,9 +184,14 @@ def _names(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
 
 def create(connection: sqlite3.Connection) -> None:
     """Create the tables of a new database, all or none."""
+    # Imported here, because it loads NumPy, which only the first start needs.
+    from sqlite_utils import Database
+
     identity = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
     try:
-        connection.executescript(f"BEGIN IMMEDIATE; {SQL} {identity} COMMIT;")
+        Database(connection, execute_plugins=False).executescript(
+            f"BEGIN IMMEDIATE; {SQL} {identity} COMMIT;"
+        )
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
