@@ -17,6 +17,7 @@ from app.cli.report import Report
 from app.hosts.hostfile import spelled
 from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
+from app.protocol.reasons import Failure, FailureKind
 from tests import tiny
 from tests.hosts.machines import workers
 
@@ -94,10 +95,11 @@ def test_the_app_takes_them_from_the_environment(
 
 def test_a_lost_machine_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     report = Report(Turn(1, Question("Why?")), Conversation())
-    report.show(HostsLost(1, "\x1b[1m10.0.0.2 is gone."))
-    assert capsys.readouterr().err == "␛[1m10.0.0.2 is gone.\n"
-    report.show(LoadingAlone("10.0.0.2 is gone"))
-    assert "10.0.0.2 is gone. Loading the target on this machine…" in capsys.readouterr().err
+    gone = Failure(FailureKind.MACHINE_LOST, {"machine": "\x1b[1m10.0.0.2", "error": "closed"})
+    report.show(HostsLost(1, gone, "big"))
+    assert capsys.readouterr().err.startswith("␛[1m10.0.0.2 no longer responds (closed)")
+    report.show(LoadingAlone(gone))
+    assert "Loading the target on this machine…" in capsys.readouterr().err
 
 
 def test_an_answer_over_two_processes_is_that_of_one(

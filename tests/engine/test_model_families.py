@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,9 +297,8 @@ def driver() -> Iterator[Driver]:
 def test_it_is_said_once_that_messages_were_rearranged(tmp_path: Path, driver: Driver) -> None:
     driver.load(tiny.save(tmp_path / "model", template=STRICT["Gemma 2"]))
     asked = question(mode=Mode.FULL, tokens=1, text="x")
-    for turn in (1, 2):
-        messages = (Message(S, "Be terse."), *asked.messages)
-        driver.engine.send(type(asked)(turn, messages, Mode.FULL, 1.0, Sampling(max_tokens=1)))
+    for _ in range(2):
+        driver.ask(replace(asked, messages=(Message(S, "Be terse."), *asked.messages)))
         driver.until(Finished)
     said = [event.reason for event in driver.events if isinstance(event, EngineWarning)]
     assert said == [Reason(ReasonCode.TEMPLATE_RULE, {"rule": "no system"})]

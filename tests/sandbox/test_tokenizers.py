@@ -78,7 +78,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_document_that_sets_a_tokenizer_off_is_a_sentence(tmp_path: Path, name: str) -> None:
     builder = PromptBuilder(load_tokenizer(folder(tmp_path / "model", BOMBS[name])))
-    with pytest.raises(PromptError, match="This model's tokenizer failed"):
+    with pytest.raises(PromptError, match="tokenizer_failed"):
         builder.build((Message(Role.USER, "a", (Document("d", TEXT),)),))
     if name != "a word without end":
         assert len(builder.build((Message(Role.USER, "a"),)).ids)

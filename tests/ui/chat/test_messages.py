@@ -210,6 +210,8 @@ async def test_stopped_again_the_old_answers_are_back() -> None:
         await until(pilot, lambda: len(engine.asks) == 3)
         engine.advance_to(lambda event: isinstance(event, Token))
         await pilot.press("escape")
+        await until(pilot, lambda: engine.cancelled)
+        engine.finish()
         await until_shown(pilot, "■ stopped", "Two?")
 
 
