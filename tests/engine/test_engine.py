@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -361,6 +362,35 @@ def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None
     second = loaded.until(Finished)
     assert isinstance(second, Finished)
     assert second.finish_reason is FinishReason.CANCELLED
+
+
+def test_a_question_goes_before_requests_that_wait(loaded: Driver) -> None:
+    """And a request is made only when its turn starts, or never if it was cancelled before."""
+    made: list[str] = []
+
+    def request(name: str) -> Callable[[], Ask]:
+        def make() -> Ask:
+            made.append(name)
+            return question(tokens=1)
+
+        return make
+
+    def ask_more(event: Event) -> None:
+        if isinstance(event, Planned):
+            loaded.on_event = lambda event: None
+            loaded.engine.ask(request("gone"), loaded._take, background=True).cancel()
+            loaded.engine.ask(request("waits"), loaded._take, background=True)
+            loaded.engine.ask(question(tokens=1), loaded._take)
+
+    loaded.on_event = ask_more
+    loaded.answer(question(tokens=1))
+    ended = [loaded.until(Finished) for _ in range(3)]
+    assert [(event.turn, event.finish_reason) for event in ended] == [
+        (4, FinishReason.LENGTH),
+        (2, FinishReason.CANCELLED),
+        (3, FinishReason.LENGTH),
+    ]
+    assert made == ["waits"]
 
 
 def test_a_cancel_that_comes_too_late_stops_nothing(loaded: Driver) -> None:
