@@ -423,6 +423,7 @@ class MlxEngine:
         if stopped():
             raise LoadStopped
         self._emit(LoadingAlone(lost.failure))
+        loaded_before = self.pair
         self._unload_pair()
         try:
             pair = load_pair(
@@ -439,6 +440,8 @@ class MlxEngine:
             self._emit(PairLost(failure))
             raise TurnError(failure.kind, failure.data) from None
         self._lost = None
+        if loaded_before is not None:
+            self.pair = command, loaded_before[1]
         number = None if turn is None else turn.number
         self._emit(HostsLost(number, lost.failure, name))
         loaded.costs.report()

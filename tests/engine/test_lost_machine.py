@@ -136,6 +136,8 @@ def test_an_answer_at_its_limit_is_complete(
     assert finished.statistics.generated_tokens == TOKENS
     assert not spread.driver.of(LoadingAlone), "it does not wait for that"
     spread.driver.until(HostsLost)
+    load, _ = spread.driver.engine.pair
+    assert load.hosts is None
     assert spread.driver.answer(asked()).generated_ids == alone.generated_ids
 
 
