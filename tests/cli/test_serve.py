@@ -88,7 +88,7 @@ def test_it_ends_quietly_while_it_answers(tmp_path: Path) -> None:
         finally:
             process.kill()
         shown = process.stderr.read()
-    assert any("The server is being stopped" in line for line in rest)
+    assert any("Server stopped" in line for line in rest)
     assert "POST /v1/chat/completions 200" in shown
     assert len(shown.splitlines()) <= 2, shown
 

@@ -16,7 +16,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import pytest
-from app.ui.safe_input import SafeInput
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
@@ -24,6 +23,7 @@ from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.store.store import Store
 from app.ui.app import SpecchatApp
+from app.ui.keys import SafeInput
 from app.util.sanitize import sanitize_line
 from tests import fakes
 from tests.e2e.hostile import TEXTS

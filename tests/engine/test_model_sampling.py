@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.protocol.events import EngineWarning, Loaded, MemoryReport
 from app.protocol.options import FROM_MODEL, Mode, ModelSampling, Sampling
+from app.protocol.reasons import Reason, ReasonCode
 from tests import tiny
 from tests.engine.driver import Driver, question
 
@@ -25,7 +26,7 @@ def test_what_nobody_chose_is_sampled_as_the_model_s_makers_recommend(
     assert loaded.target.sampling == ModelSampling(1.5, 1.0, 40, 0.0, 1.3, ("top_p",))
     driver.until(MemoryReport)
     (warning,) = driver.of(EngineWarning)
-    assert "top_p (it must be from 0.01 to 1)" in str(warning)
+    assert warning.reason == Reason(ReasonCode.SAMPLING_IGNORED, {"names": ["top_p"]})
 
     def answer(sampling: Sampling) -> tuple[int, ...]:
         ask = replace(question(Mode.FULL, text="The gate is 7."), conversation=None)

@@ -117,7 +117,7 @@ class Chats:
             self.driver.engine.send(DropConversation(name))
         self.set_policy(BackgroundPolicy.OFF)
         self.turn += 1
-        last = Ask(self.turn, (Message(Role.USER, "?"),), sampling=Sampling(max_tokens=1))
+        last = Ask((Message(Role.USER, "?"),), sampling=Sampling(max_tokens=1))
         self.driver.answer(last)
 
     def converse(self, seed: int) -> None:
@@ -208,7 +208,7 @@ class Chats:
             countdown -= isinstance(event, PhaseProgress | Token)
             return countdown == 0
 
-        self.driver.cancel_when(wanted, self.turn + 1)
+        self.driver.cancel_when(wanted)
         self.ask(name, (*self.chats[name], self.question()))
 
     def ask(self, name: str, messages: tuple[Message, ...], read_again: bool = False) -> None:
@@ -222,7 +222,6 @@ class Chats:
             before = messages[-1].token_ids or ()
             sampling = Sampling(max_tokens=len(before) + self.random.randint(1, 9))
         ask = Ask(
-            self.turn,
             messages,
             mode,
             keep,

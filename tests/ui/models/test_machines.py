@@ -7,6 +7,7 @@ import pytest
 from app.protocol.commands import Load
 from app.protocol.events import HostsLost
 from app.protocol.hosts import Host, HostMachine, Hosts
+from app.protocol.reasons import Failure, FailureKind
 from tests.fakes import FakeEngine
 from tests.ui.helpers import until_shown
 from tests.ui.models.conftest import BIG
@@ -54,8 +55,9 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
         assert load.hosts is not None
         assert load.hosts.others == HOSTS.others
         assert load.hosts.model == BIG
-        engine.say(HostsLost(None, "studio.local is gone, so big-4bit goes on here."))
-        await until_shown(pilot, "studio.local is gone, so big-4bit goes on here.")
+        gone = Failure(FailureKind.MACHINE_LOST, {"machine": "studio.local", "error": "closed"})
+        engine.say(HostsLost(None, gone, "big-4bit"))
+        await until_shown(pilot, "so big-4bit continues on this machine alone.")
         assert "on 2 machines" not in pilot.app.chat.header.render().plain  # type: ignore[attr-defined]
 
 
