@@ -134,7 +134,7 @@ def test_cancelled_at_every_border_the_next_turn_is_as_fresh(folder: Path) -> No
     driver.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     fresh = driver.answer(ask(100, SHORT))
     for number, (border, reached) in enumerate(BORDERS.items(), start=1):
-        driver.cancel_when(reached, number)
+        driver.cancel_when(reached)
         question = ask(number, SHORT, tokens=1000 if border == "decoding" else 12)
         stopped = driver.answer(replace(question, conversation=border))
         driver.on_event = lambda event: None
