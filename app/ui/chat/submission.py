@@ -187,6 +187,7 @@ class Submission:
         if chat.conversation.queued is not None:
             await self.take_back(chat)
         elif self._open_chats.running is not None:
+            self._cancel_on_start = True  # it may still be drawn before the engine is asked
             self._open_chats.cancel()
             context.notice.show("Stopping.")
         elif self._open_chats.committing is chat:

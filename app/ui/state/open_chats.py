@@ -63,6 +63,7 @@ class OpenChats:
     def start_turn(self, chat: OpenChat, pending: StoredTurn) -> None:
         """This turn is sent to the engine now."""
         self.committing, self.answering, self.last_sent = None, chat, pending
+        chat.asked = None  # events of the turn before it are not this one's
         self._fully_cached.discard(chat.chat.name)
         self._started_at = self._clock()
         pending.turn.start(self._started_at)
