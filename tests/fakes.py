@@ -142,7 +142,7 @@ class FakeEngine:
     """What it finds when it is to time the pair."""
     commands: list[Command | Ask] = field(default_factory=list)
     turns: list[AskedTurn] = field(default_factory=list)
-    """Of all questions, in order."""
+    """The turn of each question that was asked, in order."""
     selected: list[tuple[int, float]] = field(default_factory=list)
     """What was selected again: turn and keep."""
     pair: tuple[Load, Loaded] | None = None
@@ -164,9 +164,7 @@ class FakeEngine:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def ask(
-        self, ask: Ask | MakeAsk, listener: Listener | None = None, background: bool = False
-    ) -> AskedTurn:
+    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
         if isinstance(ask, Ask):
             self.commands.append(ask)
 

@@ -48,6 +48,7 @@ from app.protocol.events import (
 )
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
+from app.util.formatting import one_line
 
 if TYPE_CHECKING:
     from app.engine.backend.device import Backend
@@ -135,9 +136,7 @@ class MlxEngine:
         self._listeners += (listener,)
         return remove
 
-    def ask(
-        self, ask: Ask | MakeAsk, listener: Listener | None = None, background: bool = False
-    ) -> AskedTurn:
+    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
         make_ask = (lambda: ask) if isinstance(ask, Ask) else ask
         turn = AskedTurn(next(self._numbers), make_ask, listener)
         self._put(turn, BACKGROUND if background else FIRST)
@@ -217,8 +216,7 @@ class MlxEngine:
         try:
             from app.engine.backend import mlx_patches
         except (ImportError, OSError) as error:
-            data = {"error": " ".join(str(error).split())[:200]}
-            self._refusal = Failure(FailureKind.MLX_MISSING, data)
+            self._refusal = Failure(FailureKind.MLX_MISSING, {"error": one_line(error)})
             return
         from app.engine.backend import memory
         from app.engine.backend.memory_probes import system_probe

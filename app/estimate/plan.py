@@ -108,7 +108,7 @@ def plan_auto(eligible: int, predicted: PredictedTtft) -> Plan:
 
 
 def _faster(sparse: float, full: float) -> Plan:
-    """Of two ways that are both predicted."""
+    """The faster way, when both are predicted; in full unless sparse reading saves enough."""
     seconds = {"sparse": float(sparse), "full": float(full)}
     if sparse_pays(sparse, full):
         return _plan(Reading.SPARSE, ReasonCode.FASTER, **seconds)

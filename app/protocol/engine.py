@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from app.protocol.commands import Ask, Command, Load
-from app.protocol.events import Event, Failed, Finished, Listener, Loaded
+from app.protocol.events import Listener, Loaded
 
 MakeAsk = Callable[[], Ask]
 
 
 class AskedTurn:
-    """A question that an engine was asked. Its events go to the `listener`, or to whoever iterates
-    over the turn; the last one is `Finished` or `Failed`. `number` is the `turn` of its events,
-    given by the engine and used once."""
+    """A question that an engine was asked. Its events go to the `listener`; the last one is
+    `Finished` or `Failed`. `number` is the `turn` of its events, given by the engine and used
+    once."""
 
-    def __init__(self, number: int, make_ask: MakeAsk, listener: Listener | None = None) -> None:
-        self.number, self.make_ask = number, make_ask
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.listener: Listener = listener or self._events.put
+    def __init__(self, number: int, make_ask: MakeAsk, listener: Listener) -> None:
+        self.number, self.make_ask, self.listener = number, make_ask, listener
         self.asked_at = time.perf_counter()
         self.is_cancelled = False
 
@@ -29,13 +26,6 @@ class AskedTurn:
         """Stop it at the next step, or before it starts. Safe in a signal handler; without effect
         once it has ended."""
         self.is_cancelled = True
-
-    def __iter__(self) -> Iterator[Event]:
-        while True:
-            event = self._events.get()
-            yield event
-            if isinstance(event, Finished | Failed):
-                return
 
 
 class Engine(Protocol):
@@ -47,9 +37,7 @@ class Engine(Protocol):
         """What is loaded."""
         ...
 
-    def ask(
-        self, ask: Ask | MakeAsk, listener: Listener | None = None, background: bool = False
-    ) -> AskedTurn:
+    def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
         """Start a turn, after what was asked before; a `background` one after everything else that
         waits. A function is called on the engine's thread once the turn starts."""
         ...

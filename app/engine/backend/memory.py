@@ -15,7 +15,7 @@ from app.protocol.reasons import Data, EngineFailure, Failure, FailureKind
 from app.util.formatting import error_text, one_line
 
 BUFFER_CACHE_SHARE = 1 / 16
-"""Of the ceiling, what MLX\'s buffer cache may hold between two steps."""
+"""Share of the ceiling that MLX's buffer cache may hold between two steps."""
 
 
 class NotEnoughMemory(EngineFailure):
@@ -89,7 +89,7 @@ def check_fits(task: Data, needed: float) -> None:
 
 
 MAX_CAUSES = 16
-"""Of an error that are looked at: one may be its own cause."""
+"""Limit on how many causes of an error are looked at: one may be its own cause."""
 OOM_MESSAGES = (
     "out of memory",  # CUDA, and Python's own C code
     "outofmemory",  # Metal's kIOGPUCommandBufferCallbackErrorOutOfMemory: never translated

@@ -408,7 +408,7 @@ class PairPrompts:
         return replace(prompt, for_draft=self._draft.build(messages, check, thinking, values))
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
-        """Of the target's tokens."""
+        """How many of the target's tokens each document has."""
         return self._target.count(documents, check)
 
 

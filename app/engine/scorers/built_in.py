@@ -179,7 +179,7 @@ def _with_neighbours(
 def _similarities(
     model: Any, space: EmbeddingSpace, words: Ids, others: Ids
 ) -> Iterator[NDArray[np.float32]]:
-    """Of each of the `words` to all `others`: cosines, and 0 where they are negative."""
+    """For each of the `words`, its cosine with every one of the `others`, at least 0."""
     own = space.vectors(model, words)
     blocks = np.split(others, range(BLOCK, len(others), BLOCK))
     found = [np.maximum(own @ space.vectors(model, block).T, 0) for block in blocks]

@@ -33,7 +33,7 @@ class Reader:
     switch: ScoringSwitch = field(default_factory=ScoringSwitch)
     asks: list[Ask] = field(default_factory=list)
     scorings: list[Scoring] = field(default_factory=list)
-    """Of each of them."""
+    """How each of the `asks` was scored."""
     loads: list[Load] = field(default_factory=list)
 
     def __post_init__(self) -> None:
