@@ -9,9 +9,11 @@ a second that the process is alive, and ends it once the first machine is gone.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import queue
+import random
 import re
 import select
 import shutil
@@ -39,6 +41,7 @@ LOST_SECONDS = 4.0
 JOIN_SECONDS = 20.0
 """Time limit for the ranks to join each other. MLX holds the interpreter's lock while it waits, so
 nothing else runs in the process."""
+RING_PORTS = 20_000, 32_768
 _LINUX = sys.platform == "linux"
 # `getsockopt` for statistics of a connection: level, option, size; and the offsets of the counts.
 _TCP_INFO = (socket.IPPROTO_TCP, 11, 136) if _LINUX else (socket.IPPROTO_TCP, 0x106, 112)
@@ -95,11 +98,20 @@ class ShardProcess:
 
 
 def free_port(address: str) -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as sock:
-        sock.bind((address, 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """A port that is free now, and that the system gives to nobody who asks for any port.
+
+    MLX binds it seconds later. A port that the system chose (`bind` to 0) could be given to
+    another connection in between; Linux and macOS choose from 32,768 and 49,152 on.
+    """
+    while True:
+        port = random.randrange(*RING_PORTS)
+        try:
+            with socket.socket() as sock:
+                sock.bind((address, port))
+                return port
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
 
 
 # --------------------------------------------------------------------------- the process

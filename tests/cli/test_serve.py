@@ -15,15 +15,10 @@ import pytest
 
 from app.cli import serve
 from app.cli.main import run
+from app.hosts.shard import free_port
 from app.protocol.prompt import Message, Role
 from app.serve.requests import BadRequest
 from tests import tiny
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +56,7 @@ def test_it_says_who_can_ask_without_a_token(capsys: pytest.CaptureFixture[str])
 
 
 def test_it_ends_quietly_while_it_answers(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_port("127.0.0.1")
     environment = os.environ | {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -106,7 +101,7 @@ sys.exit(run(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_port("127.0.0.1")
     environment = os.environ | {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
@@ -137,7 +132,7 @@ def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(tmp_path: Pat
 
 
 def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_port("127.0.0.1")
     environment = os.environ | {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
