@@ -159,6 +159,20 @@ def test_no_command_imports_mlx_before_openblas_is_loaded() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+def test_scripts_outside_the_app_import_what_is_there() -> None:
+    """Recipes run for hours and seldom, so that nobody would notice a module that has moved."""
+    missing = []
+    for path, text in texts():
+        if path.suffix != ".py" or path.parts[0] not in ("assets", "packaging"):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("app."):
+                module = ROOT / str(node.module).replace(".", "/")
+                if not module.is_dir() and not module.with_suffix(".py").exists():
+                    missing.append(f"{path}:{node.lineno}: {node.module}")
+    assert missing == []
+
+
 # ---------------------------------------------------------------------------- codes, not sentences
 
 SAID = frozenset({"problem", "message", "reason", "advice", "sentence", "failure"})

@@ -11,11 +11,12 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.optimizers as optim
 import numpy as np
-from app.engine.text_encoder import Shape, Weights, encode
 from corpus import write_corpus
 from numpy.typing import NDArray
 from teacher import Teacher
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from app.engine.model.text_encoder import Shape, Weights, encode
 
 OUT = Path(__file__).resolve().parents[1]
 VOCABULARY, WIDTH, INNER = 24_576, 256, 1024

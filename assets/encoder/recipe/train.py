@@ -12,7 +12,7 @@ from pathlib import Path
 
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
-    from app.engine.blas import load_openblas
+    from app.engine.backend.blas import load_openblas
 
     load_openblas()  # before MLX is imported
     from distil import run
