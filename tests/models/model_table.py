@@ -1,4 +1,5 @@
-"""What is estimated for public models, as a table in docs/models.md. This command writes it:
+"""What is estimated for public models, as a table in benchmarks/results/models.md. This
+command writes it:
 
     python -m tests.models.model_table
 
@@ -23,7 +24,7 @@ from app.util.formatting import size
 from app.util.tables import TextTable
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs" / "models.md"
+PAGE = ROOT / "benchmarks" / "results" / "models.md"
 BEGIN, END = "<!-- models: begin -->\n", "<!-- models: end -->\n"
 MACS = (8, 16, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)
 """Gigabytes that Macs are sold with."""
@@ -92,14 +93,14 @@ HEAD = (
 
 def main() -> None:
     rows = sorted(cells(model, parse_architecture(model.config)) for model in public_models())
-    before, rest = DOCS.read_text("utf-8").split(BEGIN)
+    before, rest = PAGE.read_text("utf-8").split(BEGIN)
     text = f"{before}{BEGIN}{TextTable(HEAD, rows, texts=2).markdown()}\n{END}{rest.split(END)[1]}"
-    DOCS.write_text(text, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def rows_in_docs() -> list[list[str]]:
     """The cells of each row of the table, as it was last written."""
-    table = DOCS.read_text("utf-8").split(BEGIN)[1].split(END)[0]
+    table = PAGE.read_text("utf-8").split(BEGIN)[1].split(END)[0]
     return [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
 
 
