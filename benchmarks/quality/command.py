@@ -33,9 +33,8 @@ from app.settings.definitions import KvBits
 from app.util.sanitize import sanitize
 from benchmarks.harness import parse_list
 from benchmarks.quality.figure import results_figure
-from benchmarks.quality.json_report import as_json
 from benchmarks.quality.real_documents import Corpus
-from benchmarks.quality.report import Study, markdown, table
+from benchmarks.quality.report import Study, as_json, markdown, table
 from benchmarks.quality.results_log import ResultsLog
 from benchmarks.quality.runner import Outcome, Runner, Status, results_name
 from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from app.protocol.options import AUTO_KEEP
 from benchmarks.charts import Line, Panel, Scale, figure
-from benchmarks.quality.real_results import RealCell
-from benchmarks.quality.results import Interval, ResultCell
+from benchmarks.quality.results import Interval, RealCell, ResultCell
 
 Series = tuple[int, str]
 """Length in tokens, and scoring."""

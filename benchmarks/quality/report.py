@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from app.protocol.options import Mode
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import TextTable
-from benchmarks.quality import guard_stats, real_results, results
-from benchmarks.quality.confidence import confidence_note
-from benchmarks.quality.guard_stats import GuardStats
-from benchmarks.quality.keep_curve import KEEP_CURVE, KeepRow, keep_rows, keep_table
-from benchmarks.quality.real_results import RealCell
+from benchmarks.quality import results
 from benchmarks.quality.results import (
     EQUIVALENCE_MARGIN,
+    KEEP_CURVE,
     EquivalencePoint,
+    GuardStats,
     Interval,
+    KeepRow,
+    RealCell,
     ResultCell,
     SparseCell,
+    confidence_note,
+    keep_rows,
+    keep_table,
 )
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.settings import TUNING, Scoring, Settings
@@ -75,7 +80,7 @@ class Study:
 
     @cached_property
     def real(self) -> tuple[RealCell, ...]:
-        return real_results.real_cells(self.records)
+        return results.real_cells(self.records)
 
     @cached_property
     def keep_curve(self) -> tuple[KeepRow, ...]:
@@ -83,7 +88,7 @@ class Study:
 
     @cached_property
     def guard(self) -> GuardStats | None:
-        return guard_stats.guard_stats(self.records)
+        return results.guard_stats(self.records)
 
     @cached_property
     def sparse_only(self) -> tuple[SparseCell, ...]:
@@ -367,3 +372,28 @@ def _escape(text: str) -> str:
     """Text from outside, without Markdown's special characters."""
     flat = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in flat)
+
+
+def as_json(study: Study) -> str:
+    """Settings, machine, cells and records."""
+    settings: dict[str, Any] = {f.name: getattr(study.settings, f.name) for f in fields(Settings)}
+    settings["files"] = [document.name for document in study.settings.files]
+    settings["tunings"] = [asdict(tuning) for tuning in study.settings.tunings]
+    content = {
+        "specchat": study.version,
+        "command": study.command,
+        "pair": study.pair,
+        "machine": study.machine,
+        "settings": settings,
+        "skipped": study.skipped,
+        "stale": study.stale,
+        "cells": [asdict(cell) for cell in study.cells],
+        "sparse_only": [asdict(cell) for cell in study.sparse_only],
+        "cases": [asdict(cell) for cell in study.cases],
+        "equal": [asdict(row) for row in study.equals],
+        "keep_curve": [asdict(row) for row in study.keep_curve],
+        "real": [asdict(cell) for cell in study.real],
+        "guard": None if study.guard is None else asdict(study.guard),
+        "records": [asdict(record) for record in study.records],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -1,4 +1,5 @@
-"""Statistics of results: accuracy with its interval, and what sparse reading lost against dense."""
+"""Statistics of results: right answers, what sparse reading lost against dense, which passages of
+real documents were read, and how well the guard of auto mode judges."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist, fmean, median
 from typing import Any, TypeVar
 
 from app.protocol.options import AUTO_KEEP, Mode
-from app.protocol.stats import Reading
+from app.protocol.stats import SURE, Reading
+from app.util.tables import TextTable
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.settings import Scoring
-from benchmarks.quality.suites import ONLY_PASSAGES, SUITES
+from benchmarks.quality.suites import JUDGED, ONLY_PASSAGES, SUITES, UNSAFE
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -286,3 +289,226 @@ def failures(records: Iterable[Record]) -> dict[str, int]:
             if message:
                 counts[message] = counts.get(message, 0) + 1
     return dict(sorted(counts.items()))
+
+
+WHOLE = 0.999
+"""The share of a passage from which on it counts as read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealCell:
+    """All items of a suite at one length, read in one way. `passage` is the share whose passage was
+    read whole. `agreed` answered the same tokens as the full reading; None without one."""
+
+    suite: str
+    length: int
+    scoring: str
+    keep: float
+    n: int
+    passage: Interval
+    agreed: Interval | None = None
+
+
+def real_cells(records: Iterable[Record]) -> tuple[RealCell, ...]:
+    """One cell for each suite, length, scoring and keep, in that order."""
+    records = [record for record in records if record.failed is None]
+    dense = {record.item: record for record in records if record.mode == Mode.FULL}
+    sparse = [r for r in records if r.mode == Mode.SPARSE and r.passage is not None]
+    groups = grouped(sparse, lambda r: (r.suite, r.length, r.scoring, r.keep))
+    order = sorted(groups, key=lambda k: (SUITE_ORDER.index(k[0]), k[1], scoring_order(k[2]), k[3]))
+    return tuple(_real_cell(key, groups[key], dense) for key in order)
+
+
+def _real_cell(
+    key: tuple[str, int, str, float], records: Sequence[Record], dense: dict[str, Record]
+) -> RealCell:
+    n = len(records)
+    read = sum((record.passage or 0.0) >= WHOLE for record in records)
+    pairs = [(dense[record.item], record) for record in records if record.item in dense]
+    agreed = wilson(sum(d.tokens == s.tokens for d, s in pairs), len(pairs)) if pairs else None
+    return RealCell(*key, n, wilson(read, n), agreed)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSuite:
+    """Of a suite's items in auto mode: how many the guard flagged, how many were right in auto
+    mode and in full. `safe` is None for a suite that the guard is not judged by."""
+
+    suite: str
+    safe: bool | None
+    n: int
+    flagged: int
+    right: int
+    dense_right: int
+    spread: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStats:
+    """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items.
+
+    `separation` is how well the spread of importance alone would separate them: the share of
+    pairs of an unsafe and a safe item in which that of the unsafe one is more even.
+    """
+
+    suites: tuple[GuardSuite, ...]
+    recall: Interval
+    precision: Interval
+    unsafe: int
+    flagged: int
+    separation: float | None
+
+
+def guard_stats(records: Iterable[Record]) -> GuardStats | None:
+    """How well auto mode predicted the unsafe suites; None when no item was run in auto mode."""
+    records = list(records)
+    groups: dict[str, list[Pair]] = {}
+    for pair in paired(records, Mode.AUTO):
+        groups.setdefault(pair[1].suite, []).append(pair)
+    if not groups:
+        return None
+    spreads = _spreads(records)
+    rows = tuple(
+        _guard_suite(suite, groups[suite], spreads.get(suite))
+        for suite in SUITE_ORDER
+        if suite in groups
+    )
+    unsafe = [row for row in rows if row.safe is False]
+    hits, positives = sum(r.flagged for r in unsafe), sum(r.n for r in unsafe)
+    flagged = sum(row.flagged for row in rows if row.safe is not None)
+    recall, precision = wilson(hits, positives), wilson(hits, flagged)
+    return GuardStats(rows, recall, precision, positives, flagged, _separation(spreads))
+
+
+def _guard_suite(suite: str, pairs: Sequence[Pair], spreads: list[float] | None) -> GuardSuite:
+    return GuardSuite(
+        suite,
+        suite not in UNSAFE if suite in JUDGED else None,
+        len(pairs),
+        sum(auto.guard is not None for _, auto in pairs),
+        sum(auto.right for _, auto in pairs),
+        sum(dense.right for dense, _ in pairs),
+        median(spreads) if spreads else None,
+    )
+
+
+def _spreads(records: Iterable[Record]) -> dict[str, list[float]]:
+    """The evenness of importance by suite: one value an item, by the draft's attention."""
+    default = str(Scoring.BOTH)
+    of_item = {
+        (record.suite, record.item): record.spread
+        for record in records
+        if record.spread is not None and record.scoring == default
+    }
+    found: dict[str, list[float]] = {}
+    for (suite, _), spread in of_item.items():
+        found.setdefault(suite, []).append(spread)
+    return found
+
+
+def _separation(spreads: dict[str, list[float]]) -> float | None:
+    unsafe = [x for suite, found in spreads.items() if suite in UNSAFE for x in found]
+    safe = [x for suite, found in spreads.items() if suite in JUDGED - UNSAFE for x in found]
+    if not unsafe or not safe:
+        return None
+    return fmean(0.5 * (u == s) + (u > s) for u in unsafe for s in safe)
+
+
+KEEP_CURVE = (
+    "All suites together. What is right at a fixed keep, and at the same reading where the scores"
+    " choose keep; and what that reads to be right as often. Between measured points."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRow:
+    """One fixed keep. Of `n` items, `right` were answered right, or their passage was selected,
+    with the share `read` of the prompt on average. `auto_right` is the share that is right at the
+    same reading where the scores choose keep, and `auto_read` what that reads to be right as
+    often; each between two measured points, None where there is none on both sides."""
+
+    length: int
+    scoring: str
+    keep: float
+    n: int
+    read: float
+    right: float
+    auto_right: float | None
+    auto_read: float | None
+
+
+def keep_rows(records: Iterable[Record]) -> tuple[KeepRow, ...]:
+    """For each length and scoring that was measured both ways, whatever its `keep_above`."""
+    sparse = [r for r in records if r.mode == Mode.SPARSE and not r.failed]
+    groups = grouped(sparse, lambda r: (r.length, r.scoring.split()[0]))
+    rows = []
+    for length, scoring in sorted(groups, key=lambda key: (key[0], scoring_order(key[1]))):
+        own = groups[length, scoring]
+        chosen = grouped([r for r in own if r.keep == AUTO_KEEP], lambda r: r.scoring)
+        fixed = grouped([r for r in own if r.keep != AUTO_KEEP], lambda r: r.keep)
+        curve = sorted(_point(each) for each in chosen.values())
+        for keep in sorted(fixed) if curve else ():
+            read, right = _point(fixed[keep])
+            swapped = sorted((right, read) for read, right in curve)
+            at = _between(curve, read), _between(swapped, right)
+            rows.append(KeepRow(length, scoring, keep, len(fixed[keep]), read, right, *at))
+    return tuple(rows)
+
+
+def _point(records: Sequence[Record]) -> tuple[float, float]:
+    """The mean share that was read, and the share that is right."""
+    read = fmean(record.read_fraction for record in records)
+    return read, fmean(
+        record.passage == 1.0 if record.suite in ONLY_PASSAGES else record.right
+        for record in records
+    )
+
+
+def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
+    """On the line between the nearest two points, which are ascending."""
+    for (left, low), (right, high) in pairwise(points):
+        if left <= x <= right:
+            share = (x - left) / (right - left) if right > left else 0.0
+            return low + share * (high - low)
+    return None
+
+
+def keep_table(rows: Iterable[KeepRow]) -> TextTable:
+    head = (
+        "length",
+        "scoring",
+        "keep",
+        "n",
+        "read, %",
+        "right, %",
+        "auto right, %",
+        "auto read, %",
+    )
+    body = []
+    for r in rows:
+        row = [f"{r.length:,}", r.scoring, f"{r.keep:g}", str(r.n)]
+        shares = (r.read, r.right, r.auto_right, r.auto_read)
+        body.append(row + ["" if share is None else f"{100 * share:.1f}" for share in shares])
+    return TextTable(head, body, texts=2)
+
+
+def confidence_note(records: Iterable[Record]) -> str | None:
+    """A sentence about the answers that were read sparsely; None unless some are right, and some
+    wrong."""
+    known = [
+        (record.right, record.confidence)
+        for record in records
+        if record.confidence is not None and record.reading == Reading.SPARSE
+    ]
+    right = [confidence for is_right, confidence in known if is_right]
+    wrong = [confidence for is_right, confidence in known if not is_right]
+    if not right or not wrong:
+        return None
+    higher = sum((r > w) + (r == w) / 2 for r in right for w in wrong)
+    unsure = [sum(confidence < SURE for confidence in group) for group in (wrong, right)]
+    return (
+        f"Of the answers after sparse reading, the model was less than {SURE:.0%} sure of"
+        f" {unsure[0]} of {len(wrong)} wrong and {unsure[1]} of {len(right)} right ones; in"
+        f" {higher / (len(right) * len(wrong)):.0%} of the pairs of both it is surer of the right"
+        " one."
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
@@ -19,7 +20,6 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason, Reading
-from benchmarks.quality.judge import judge, normalised_entropy, share_selected
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
@@ -33,6 +33,7 @@ from benchmarks.quality.suites import (
     item_id,
     make,
 )
+from benchmarks.quality.tasks import is_correct
 from benchmarks.quality.tokens import Tokens
 
 EXTRA_ANSWER_TOKENS = 32
@@ -351,3 +352,43 @@ class _EtaClock:
 def _effort(key: ItemKey, config: ReadConfig) -> float:
     share = 1.0 if config.mode is Mode.FULL else min(config.keep + SPARSE_OVERHEAD, 1.0)
     return key.length * share
+
+
+def judge(record: Record, item: Item, event: Finished) -> Record:
+    statistics = event.statistics
+    assert statistics is not None
+    return replace(
+        record,
+        right=is_correct(event.text, item.expected, item.check),
+        answer=event.text,
+        tokens=hashlib.sha256(repr(event.generated_ids).encode()).hexdigest()[:12],
+        prompt_tokens=statistics.prompt_tokens,
+        read_fraction=round(statistics.read_fraction, 6),
+        ttft=round(statistics.ttft, 6),
+        reading=str(statistics.reading),
+        ended=str(event.finish_reason),
+        fallback=None if statistics.fallback is None else wording.reason(statistics.fallback),
+        confidence=None if statistics.confidence is None else round(statistics.confidence, 4),
+    )
+
+
+def share_selected(event: Selected, item: Item) -> float | None:
+    """Of the characters of the answer's passages, the share in selected spans; None without
+    any."""
+    if not item.passages:
+        return None
+    selected = sum(
+        max(0, min(end, text.end) - max(start, text.start))
+        for text in event.texts
+        for start, end in item.passages
+    )
+    return round(selected / sum(end - start for start, end in item.passages), 4)
+
+
+def normalised_entropy(buckets: Sequence[float]) -> float:
+    """The exponential of the entropy of the buckets' shares, over their number: 1 when all are
+    equal, near 0 when one has everything."""
+    total = sum(buckets)
+    shares = [bucket / total for bucket in buckets if bucket > 0]
+    entropy = -sum(share * math.log(share) for share in shares)
+    return math.exp(entropy) / len(buckets) if shares else 0.0

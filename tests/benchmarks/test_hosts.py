@@ -13,7 +13,7 @@ from benchmarks.harness import Options, Result, Row
 from benchmarks.hosts import BENCH
 from benchmarks.machines import LOOP, MODES, ONE, SLOWED, STEP, through
 from benchmarks.relay import LOOPBACK
-from tests.benchmarks.measuring import measured
+from tests.benchmarks.test_benches import measured
 from tests.models.test_across import SHAPE
 
 

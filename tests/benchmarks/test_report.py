@@ -1,20 +1,165 @@
-"""The performance report says what was measured, and computes whether goals are met."""
+"""What all benchmarks share: repetitions, JSON, tables, charts, and the report of all of them."""
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
+import re
+import sys
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import decode, draft, memory, overhead, planner, snapshot, ttft
+from app.errors import UserError
+from benchmarks import decode, draft, memory, overhead, planner, serve, snapshot, ttft, turns
+from benchmarks import every as every_module
+from benchmarks.__main__ import parser
 from benchmarks.benches import BENCHES
-from benchmarks.harness import Bench, Result, Row
+from benchmarks.charts import line_chart, stacked_bars
+from benchmarks.harness import Bench, Column, Options, Progress, Result, Row, Run, columns, run
 from benchmarks.report import Measured, report, with_figures
 
 ROOT = Path(__file__).parents[2]
+SVG = "{http://www.w3.org/2000/svg}"
+
+# ------------------------------------------------------------------------------ one benchmark
+
+
+def bench(*rows: Row, stop: bool = False) -> Bench:
+    def measure(options: Options, progress: Progress) -> Iterator[Row]:
+        yield from rows
+        if stop:
+            raise KeyboardInterrupt
+
+    table = columns(
+        Column("", "name"),
+        Column("s", "seconds", ".1f", spread=True),
+        Column("worst", "seconds", ".1f", in_report=False, statistic=max),
+    )
+    return Bench("speed", "Speed", measure, lambda result: "*Seconds*, of it.", table)
+
+
+def seconds(*values: float | None) -> list[Run]:
+    return [{"seconds": value} for value in values]
+
+
+ROWS = Row({"name": "first"}, seconds(3.0, 1.0, 8.0)), Row({"name": "second"}, seconds(2.0, None))
+
+
+def test_the_first_run_warms_up_and_is_left_out() -> None:
+    calls = count()
+    assert Progress(3).repeat("x", lambda: next(calls)) == [1, 2, 3]
+    assert Progress(2).repeat("x", lambda: next(calls), warm_up=False) == [4, 5]
+
+
+def test_a_terminal_is_shown_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Progress(2).repeat("quietly", lambda: 0)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    Progress(2).repeat("4,096 tokens", lambda: 0)
+    assert capsys.readouterr().err.split("\r\x1b[K")[1:] == [
+        "4,096 tokens: warming up",
+        "4,096 tokens: run 1 of 2",
+        "4,096 tokens: run 2 of 2",
+    ]
+
+
+def test_the_table_has_medians_their_range_and_the_machine() -> None:
+    out = io.StringIO()
+    assert run(bench(*ROWS), Options(runs=3), False, out) == 0
+    about, _, machine, _, *table = out.getvalue().splitlines()
+    assert about == "Seconds, of it."
+    assert machine.startswith("Medians of 3. ")
+    assert " cores, " in machine
+    assert [line.split() for line in table] == [
+        ["s", "worst"],
+        ["first", "3.0", "(1.0", "to", "8.0)", "8.0"],
+        ["second", "2.0", "2.0"],
+    ]
+    assert len({len(line) for line in table}) == 1
+
+
+def test_json_has_every_run_and_is_read_back() -> None:
+    out = io.StringIO()
+    assert run(bench(*ROWS), Options(runs=3, keeps=(0.2,)), True, out) == 0
+    content = json.loads(out.getvalue())
+    assert content["rows"][0]["figures"] == {"seconds": [3.0, 1.0, 8.0]}
+    assert content["options"]["keeps"] == [0.2]
+    result = Result.from_json(content)
+    assert list(result.rows) == list(ROWS)
+    assert json.loads(json.dumps(result.to_json())) == content
+
+
+@pytest.mark.parametrize(
+    ("as_json", "rows", "printed"),
+    [(False, ROWS[:1], True), (True, ROWS, False), (False, (), False)],
+)
+def test_interrupted_it_prints_the_rows_it_has(
+    as_json: bool, rows: tuple[Row, ...], printed: bool
+) -> None:
+    out = io.StringIO()
+    with pytest.raises(KeyboardInterrupt):
+        run(bench(*rows, stop=True), Options(), as_json, out)
+    assert ("first" in out.getvalue()) == bool(out.getvalue()) == printed
+
+
+def test_a_report_has_fewer_columns_and_no_range_of_one_run() -> None:
+    table = bench().table(Result("", {}, [Row({"name": "once"}, seconds(4.0))]), True)
+    assert table.markdown() == "|  | s |\n| --- | ---: |\n| once | 4.0 |"
+
+
+# ------------------------------------------------------------------------------ charts
+
+CURVE = [(0.0, 2.0), (1.0, 20.0), (2.0, 200.0)]
+LABELS = ("1k", "4k", "8k")
+
+
+def heights(svg: str) -> list[float]:
+    """Heights of the curve's points."""
+    (drawn,) = re.findall(r'polyline points="([^"]+)"', svg)
+    return [float(point.split(",")[1]) for point in drawn.split()]
+
+
+def test_on_a_logarithmic_scale_powers_of_ten_are_equally_far_apart() -> None:
+    svg = line_chart("Times", LABELS, {"ours": CURVE}, "s", "tokens", log=True)
+    low, middle, high = heights(svg)
+    assert low - middle == pytest.approx(middle - high, abs=0.2)
+    texts = [each.text or "" for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    ticks = [text for text in texts if text.endswith(" s")]
+    assert ticks == ["1 s", "10 s", "100 s", "1000 s"]
+
+
+def test_otherwise_distances_are_proportional() -> None:
+    low, middle, high = heights(line_chart("Times", LABELS, {"ours": CURVE}, "s", "tokens"))
+    assert (middle - high) / (low - middle) == pytest.approx(10, rel=0.05)
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_no_values_and_equal_values_are_drawn_too(log: bool) -> None:
+    for series in ({}, {"ours": [(0.0, 1.0), (1.0, 1.0)]}):
+        ElementTree.fromstring(line_chart("<Times>", LABELS, series, "s", "tokens", log))
+    ElementTree.fromstring(stacked_bars("Parts & more", (), {}, "s"))
+
+
+def test_parts_are_stacked() -> None:
+    svg = stacked_bars("Parts", ("a",), {"one": [30.0], "two": [50.0]}, "s")
+    bars = [
+        (float(bar.get("y", 0)), float(bar.get("height", 0)))
+        for bar in ElementTree.fromstring(svg).iter(f"{SVG}rect")
+    ]
+    (one_y, one), (two_y, two) = bars[-2:]
+    assert two_y + two == pytest.approx(one_y, abs=0.2)
+    assert two / one == pytest.approx(50 / 30, rel=0.01)
+
+
+# ------------------------------------------------------------------------------ the report
 
 
 def result(options: dict[str, Any], *rows: Row, machine: str = "a machine") -> Result:
@@ -104,27 +249,76 @@ DRAFT = result(
 )
 
 
-def test_overhead_has_its_goals_at_each_length() -> None:
+PLANNER_TURNS = [
+    {"known": 3, "regret": regret, "sparse_chosen": sparse, "near": float(regret <= 1.25)}
+    | {"error": error, "error_other": error}
+    for regret, sparse, error in (
+        (1.0, 1.0, 0.1),
+        (1.0, 1.0, 0.1),
+        (1.4, 0.0, 0.3),
+        (1.0, 0.0, None),
+    )
+]
+PLANNER = result(
+    {},
+    Row({"pair": "quick", "crossing": 900}, PLANNER_TURNS[:3]),
+    Row({"pair": "close", "crossing": None}, PLANNER_TURNS[3:]),
+    Row({"pair": "all", "crossing": None}, PLANNER_TURNS),
+)
+SERVE = result(
+    {},
+    *(
+        Row({"turn": "full, turn 2"}, [{"app": 1.0, "http": r, "ratio": r, "cached": 5.0}])
+        for r in (1.05, 1.2)
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("bench", "figures", "met"),
+    [
+        (decode.BENCH, DECODE, [False, True]),
+        (memory.BENCH, MEMORY, [True, False]),
+        (snapshot.BENCH, SNAPSHOT, [True, False]),
+        (planner.BENCH, PLANNER, [True, False]),
+        (serve.BENCH, SERVE, [True, False]),
+        (overhead.BENCH, OVERHEAD, [True, True, False, True]),
+        (draft.BENCH, DRAFT, [True, True]),
+    ],
+)
+def test_goals_are_computed(bench: Bench, figures: Result, met: list[bool]) -> None:
+    assert [goal.met for goal in bench.goals(figures)] == met
+
+
+def test_goals_name_what_they_are_about() -> None:
     both, _ = overhead.RATIOS[-1]
-    assert {goal.goal: goal.met for goal in overhead.goals(OVERHEAD)} == {
-        f"{both}, 4,096 tokens: at least 1.05": True,
-        f"{both}, 16,384 tokens: at least 1.05": True,
-        "building a prompt of 4,096 tokens, embedded pair: under 5 % of TTFT": False,
-        "selecting from 131,072 tokens: under 10 ms": True,
-    }
+    assert [goal.goal for goal in overhead.goals(OVERHEAD)] == [
+        f"{both}, 4,096 tokens: at least 1.05",
+        f"{both}, 16,384 tokens: at least 1.05",
+        "building a prompt of 4,096 tokens, embedded pair: under 5 % of TTFT",
+        "selecting from 131,072 tokens: under 10 ms",
+    ]
+    assert all("32,768 tokens" in goal.goal for goal in draft.goals(DRAFT)), "the longest prompt"
+
+
+def test_tables_show_the_figures() -> None:
+    """Time saved and our engine's speed are two figures."""
     table = overhead.table(OVERHEAD, True).markdown()
     assert table.count("target prefills everything") == 1, "where it was measured"
-    assert set(overhead.charts(OVERHEAD)) == {"overhead-4096.svg", "overhead-16384.svg"}
-
-
-def test_time_saved_and_our_engines_speed_are_two_figures() -> None:
-    """One ratio had both: mlx-lm's dense prefill over our sparse turn."""
-    table = overhead.table(OVERHEAD, True).markdown()
     assert "| speedup (dense / sparse turn) | 10.00 (10.00 to 10.00) |" in table
     assert "| engine (mlx-lm / dense turn) | 4.00 (4.00 to 4.00) |" in table
     assert "On a Mac the second is about 1" in overhead.about(OVERHEAD)
+    assert set(overhead.charts(OVERHEAD)) == {"overhead-4096.svg", "overhead-16384.svg"}
     head = ttft.BENCH.table(TTFT, True).markdown().splitlines()[0]
     assert "| mlx-lm, s | dense, s | sparse, s | engine | speedup |" in head
+    table = planner.BENCH.table(PLANNER, True).markdown()
+    assert "| 67% | 67% | 1.00 (1.00 to 1.40) | 900 |" in table
+    assert "| close | 1 |  |  |  |  | 0% | 100% | 1.00 |  |" in table
+    later = {"seconds": 0.5, "ratio": 0.25, "prompt": 9040, "reused": 9000, "recalled": 400}
+    one = result({}, Row({"turn": "full, turn 2"}, [later]))
+    assert (
+        "| full, turn 2 | 0.50 | 25.0% | 9,000 | 400 |" in turns.BENCH.table(one, True).markdown()
+    )
 
 
 def test_summary_and_report_are_of_the_stored_figures() -> None:
@@ -137,37 +331,8 @@ def test_summary_and_report_are_of_the_stored_figures() -> None:
     for name in ("speedup", "engine", "ratio"):
         assert figures.rows[0].spread(name).text() in summary
         assert figures.rows[0].spread(name).text() in page
-
-
-def test_a_text_without_a_block_for_figures_is_refused() -> None:
     with pytest.raises(ValueError, match="no lines"):
         with_figures("# A text", OVERHEAD)
-
-
-def test_a_draft_is_judged_at_its_longest_prompt() -> None:
-    goals = list(draft.goals(DRAFT))
-    assert [goal.met for goal in goals] == [True, True]
-    assert all("32,768 tokens" in goal.goal for goal in goals)
-
-
-def test_predictions_are_judged() -> None:
-    def turn(regret: float, sparse: float, error: float | None = None) -> dict[str, Any]:
-        near = float(regret <= 1.25)
-        run = {"known": 3, "regret": regret, "sparse_chosen": sparse, "near": near}
-        return run | {"error": error, "error_other": error}
-
-    quick = [turn(1.0, 1.0, 0.1), turn(1.0, 1.0, 0.1), turn(1.4, 0.0, 0.3)]
-    close = [turn(1.0, 0.0)]
-    figures = result(
-        {},
-        Row({"pair": "quick", "crossing": 900}, quick),
-        Row({"pair": "close", "crossing": None}, close),
-        Row({"pair": "all", "crossing": None}, [*quick, *close]),
-    )
-    assert [goal.met for goal in planner.goals(figures)] == [True, False]
-    table = planner.BENCH.table(figures, True).markdown()
-    assert "| 67% | 67% | 1.00 (1.00 to 1.40) | 900 |" in table
-    assert "| close | 1 |  |  |  |  | 0% | 100% | 1.00 |  |" in table
 
 
 def of(**results: Result) -> dict[str, Measured]:
@@ -177,38 +342,23 @@ def of(**results: Result) -> dict[str, Measured]:
 
 
 def test_every_section_has_its_command_and_table_or_says_how_to_measure_it() -> None:
-    text, charts = report(BENCHES, of(decode=DECODE, memory=MEMORY, ttft=TTFT), "performance")
+    found = of(decode=DECODE, memory=MEMORY, ttft=TTFT, snapshot=SNAPSHOT, overhead=OVERHEAD)
+    text, charts = report(BENCHES, found, "performance")
+    assert report(BENCHES, found, "performance") == (text, charts)
     for bench in BENCHES:
         assert f"## {bench.title}" in text
-        measured = bench.name in ("decode", "memory", "ttft")
-        assert measured or f"To measure it: `{bench.command()}`." in text
+        assert bench.name in found or f"To measure it: `{bench.command()}`." in text
     assert "```sh\npython -m benchmarks decode\n```" in text
     assert "| small | 4,096 | 800 | 96.0 (90.0 to 100.0) |" in text
     assert "Measured on a machine." in text
-    assert set(charts) == {"memory.svg", "ttft.svg", "ttft-phases.svg", "g.svg"}
+    overheads = {"overhead-4096.svg", "overhead-16384.svg"}
+    assert set(charts) == {"memory.svg", "ttft.svg", "ttft-phases.svg", "g.svg"} | overheads
     for name, chart in charts.items():
         assert f"](performance/{name})" in text
         ElementTree.fromstring(chart)
-
-
-def test_tables_have_as_many_cells_in_every_row() -> None:
-    found = of(decode=DECODE, memory=MEMORY, ttft=TTFT, snapshot=SNAPSHOT, overhead=OVERHEAD)
-    text, _ = report(BENCHES, found, "p")
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({line.count("|") for line in block.splitlines()}) == 1, block
-
-
-@pytest.mark.parametrize(
-    ("bench", "figures", "met"),
-    [
-        (decode.BENCH, DECODE, [False, True]),
-        (memory.BENCH, MEMORY, [True, False]),
-        (snapshot.BENCH, SNAPSHOT, [True, False]),
-    ],
-)
-def test_goals_are_computed(bench: Bench, figures: Result, met: list[bool]) -> None:
-    assert [goal.met for goal in bench.goals(figures)] == met
 
 
 def test_failures_and_other_machines_are_named() -> None:
@@ -220,5 +370,66 @@ def test_failures_and_other_machines_are_named() -> None:
     assert "Measured on a machine." in text
 
 
-def test_the_same_figures_make_the_same_report() -> None:
-    assert report(BENCHES, of(ttft=TTFT), "p") == report(BENCHES, of(ttft=TTFT), "p")
+# ------------------------------------------------------------------------------ all of them
+
+
+def options(path: Path, *words: str) -> argparse.Namespace:
+    return parser().parse_args(["all", "--report", str(path), *words])
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> tuple[str, ...]:
+    """Prints made-up figures, and fails as `snapshot`."""
+    figures = tmp_path / "figures.json"
+    figures.write_text(json.dumps(DECODE.to_json()))
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import sys\n"
+        "if sys.argv[1] == 'snapshot': sys.exit('The disk is full')\n"
+        f"print(open({str(figures)!r}).read())\n"
+    )
+    return (sys.executable, str(script))
+
+
+def test_one_that_fails_leaves_a_sentence_and_the_others_stay(
+    tmp_path: Path, program: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, all_of = tmp_path / "docs" / "performance.md", every_module.bench_all
+    assert all_of(options(path, "--only", "decode,snapshot"), BENCHES, program) == 1
+    text = path.read_text()
+    assert "It failed: The disk is full (exit status 1)." in text
+    assert "python -m benchmarks decode" in text
+    stored = json.loads((path.parent / "performance" / "decode.json").read_text())
+    assert Result.from_json(stored["result"]).rows == list(DECODE.rows)
+    assert not list(path.parent.rglob("*.part"))
+    assert "2/2 python -m benchmarks snapshot" in capsys.readouterr().err
+    whole = {"command": "python -m benchmarks snapshot", "result": SNAPSHOT.to_json(), "error": ""}
+    (path.parent / "performance" / "snapshot.json").write_text(json.dumps(whole))
+    assert all_of(options(path, "--only", "decode"), BENCHES, program) == 0
+    assert "It failed" not in path.read_text()
+
+
+def test_stopped_it_says_how_to_go_on_and_leaves_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(every_module, "_run", stop)
+    path = tmp_path / "performance.md"
+    path.write_text("before")
+    assert every_module.bench_all(options(path, "--only", "ttft,ui"), BENCHES) == 130
+    assert path.read_text() == "before"
+    assert "--only ttft,ui" in capsys.readouterr().err
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no benchmark 'speed'"):
+        every_module.bench_all(options(tmp_path / "x.md", "--only", "speed"), BENCHES)
+
+
+def test_every_entry_is_a_command_line() -> None:
+    for bench in BENCHES:
+        for quick in (False, True):
+            words = [*bench.arguments(quick), "--json"]
+            assert parser().parse_args(list(words)).measure == bench.name

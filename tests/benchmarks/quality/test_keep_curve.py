@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.protocol.options import AUTO_KEEP, Mode
-from benchmarks.quality.keep_curve import keep_rows, keep_table
+from benchmarks.quality.results import keep_rows, keep_table
 from benchmarks.quality.results_log import Record
 from tests.benchmarks.quality.test_results import record
 

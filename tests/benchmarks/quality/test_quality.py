@@ -14,8 +14,7 @@ from app.chat.model_pairs import resolve_pair
 from app.engine.engine import MlxEngine
 from app.models.embedded import target_path
 from benchmarks.quality import results
-from benchmarks.quality.guard_stats import guard_stats
-from benchmarks.quality.results import ResultCell
+from benchmarks.quality.results import ResultCell, guard_stats
 from benchmarks.quality.results_log import ResultsLog
 from benchmarks.quality.runner import Runner
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings

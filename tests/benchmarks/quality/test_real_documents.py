@@ -21,13 +21,11 @@ from app.protocol.events import Event, Selected
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
 from benchmarks.quality.figure import results_figure
-from benchmarks.quality.judge import share_selected
 from benchmarks.quality.real_documents import Corpus, Fact, facts_of
-from benchmarks.quality.real_results import RealCell, real_cells
 from benchmarks.quality.report import _real_table
-from benchmarks.quality.results import sparse_cells, wilson
+from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
-from benchmarks.quality.runner import Runner
+from benchmarks.quality.runner import Runner, share_selected
 from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, REWORDED, DoesNotFit
 from benchmarks.quality.tasks import Check, is_correct

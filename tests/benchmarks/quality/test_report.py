@@ -12,10 +12,9 @@ import pytest
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.protocol.stats import Reading
-from benchmarks.quality.confidence import confidence_note
 from benchmarks.quality.figure import results_figure
-from benchmarks.quality.json_report import as_json
-from benchmarks.quality.report import Study, markdown, table
+from benchmarks.quality.report import Study, as_json, markdown, table
+from benchmarks.quality.results import confidence_note
 from benchmarks.quality.results_log import Record
 from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.suites import DEFAULT, SUITES

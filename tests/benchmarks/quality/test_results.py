@@ -9,10 +9,9 @@ import pytest
 from app.protocol.options import Mode
 from app.protocol.stats import Reading
 from benchmarks.quality import results
-from benchmarks.quality.guard_stats import guard_stats
-from benchmarks.quality.judge import normalised_entropy
-from benchmarks.quality.results import wilson
+from benchmarks.quality.results import guard_stats, wilson
 from benchmarks.quality.results_log import Record
+from benchmarks.quality.runner import normalised_entropy
 
 
 def record(item: str, mode: Mode, right: bool, **more: object) -> Record:

@@ -16,7 +16,7 @@ from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, Load
 from app.protocol.options import Mode
 from benchmarks.quality import results, runner
-from benchmarks.quality.guard_stats import guard_stats
+from benchmarks.quality.results import guard_stats
 from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
 from benchmarks.quality.runner import Outcome, Runner, Status, item_keys, results_name
 from benchmarks.quality.settings import TUNING, Scoring, Settings
@@ -404,7 +404,7 @@ def test_the_code_of_results_is_all_that_affects_them_and_nothing_that_only_repo
 ) -> None:
     quality = "benchmarks/quality"
     names = ("app/engine/turn/turn.py", "app/protocol/options.py")
-    names += (f"{quality}/words.toml", f"{quality}/guard_stats.py")
+    names += (f"{quality}/words.toml", f"{quality}/results.py")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
