@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.util.durable import sync
+from app.util.atomic_files import sync
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import SMALL, random_pair
 from benchmarks.token_turn import loaded, model_pair
@@ -145,6 +145,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "snapshot",
+    "time to save and load a conversation's cache",
     "Snapshots",
     measure,
     about,
@@ -155,4 +156,5 @@ BENCH = Bench(
     ),
     goals,
     quick_args="--megabytes 20 --runs 1",
+    flags={"megabytes": "300", "runs": "5"},
 )

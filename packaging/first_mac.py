@@ -200,7 +200,7 @@ def memory(models: Models) -> Iterator[str]:
 def fsync(models: Models) -> Iterator[str]:
     import fcntl
 
-    from app.util.durable import sync
+    from app.util.atomic_files import sync
 
     with tempfile.NamedTemporaryFile() as file:
         for _ in range(2):

@@ -8,8 +8,7 @@ from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from app.util.private_file import make_private
-from app.util.regular_files import NotRegular
+from app.util.regular_files import NotRegular, make_private
 
 LOG = "specchat.log"
 MAX_LOG_BYTES = 500_000

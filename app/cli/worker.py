@@ -17,7 +17,7 @@ from app.hosts.machine import own_addresses
 from app.hosts.worker import Worker
 from app.paths import config_path
 from app.protocol.hosts import MAX_PORT, WORKER_PORT
-from app.util.private_file import make_secret, read_secret
+from app.util.regular_files import make_secret, read_secret
 from app.util.sanitize import sanitize_line
 
 KEY_FILE = "worker-key"

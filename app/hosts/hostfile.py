@@ -14,8 +14,7 @@ from typing import Any
 from app.errors import UserError
 from app.paths import config_path
 from app.protocol.hosts import MAX_PORT, MLX_VARIABLES, WORKER_PORT, Host, Hosts, Link
-from app.util.private_file import write_private
-from app.util.regular_files import read_file
+from app.util.regular_files import read_file, write_private
 
 VARIABLE = "SPECCHAT_HOSTS"
 KEYS_FILE = "host-keys.json"

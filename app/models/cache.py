@@ -23,8 +23,7 @@ from uuid import uuid4
 from app.models.check import check_files
 from app.models.errors import ModelError
 from app.models.manifest import COMMIT, Manifest, ModelFile, read_manifest
-from app.util.atomic_files import make_folder, write_durably
-from app.util.durable import sync_path
+from app.util.atomic_files import make_folder, sync_path, write_durably
 from app.util.regular_files import read_file
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.models.errors import disk_errors
 from app.models.manifest import ModelFile
-from app.util.durable import sync_path
+from app.util.atomic_files import sync_path
 from app.util.regular_files import read_file
 
 

@@ -14,8 +14,7 @@ from uuid import uuid4
 from app.models.cache import ModelCache, check_repository, disk_size
 from app.models.errors import ModelError, disk_errors
 from app.models.unfinished import lock_model
-from app.util.atomic_files import make_folder, write_durably
-from app.util.durable import sync_path
+from app.util.atomic_files import make_folder, sync_path, write_durably
 from app.util.regular_files import read_file
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from app.errors import UserError
-from app.util.private_file import make_secret, read_secret
+from app.util.regular_files import make_secret, read_secret
 
 NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 """What this machine is called by itself."""

@@ -20,10 +20,8 @@ from uuid import uuid4
 
 from app.store.database import folder_error
 from app.store.records import Attachment, StoreError
-from app.util.atomic_files import make_folder
-from app.util.durable import sync_path
-from app.util.private_file import create_private
-from app.util.regular_files import open_file
+from app.util.atomic_files import make_folder, sync_path
+from app.util.regular_files import create_private, open_file
 
 WRITERS = 16
 """Threads that write documents."""

@@ -14,9 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from app.store.database import connect_for_reading
-from app.util.atomic_files import make_folder, replace_durably, write_durably
-from app.util.durable import sync_path
-from app.util.private_file import create_private
+from app.util.atomic_files import make_folder, replace_durably, sync_path, write_durably
+from app.util.regular_files import create_private
 
 MAX_BACKUPS = 7
 _NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")

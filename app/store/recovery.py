@@ -30,8 +30,8 @@ from app.store.database import (
 from app.store.records import DamagedError, StoreError
 from app.store.schema import Condition
 from app.util.atomic_files import Lock, make_folder, replace_durably, temp_file
-from app.util.durable import sync_path
-from app.util.private_file import create_private, make_private
+from app.util.atomic_files import sync_path
+from app.util.regular_files import create_private, make_private
 from app.util.regular_files import open_file
 
 MAX_AGE_DAYS = 180

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from app.util.durable import sync, sync_path
+
+def sync(descriptor: int) -> None:
+    """Return when everything written so far is on the disk."""
+    if sys.platform == "darwin":
+        # On macOS, fsync stops at the disk's cache; not every file system supports F_FULLFSYNC.
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
+def sync_path(path: Path) -> None:
+    """Sync a closed file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:

@@ -21,8 +21,7 @@ from app.models.gguf.file import is_gguf, read_gguf
 from app.models.hub import default_hub_settings
 from app.models.manifest import read_manifest
 from app.settings.file import SettingsFile
-from app.util.private_file import read_secret
-from app.util.regular_files import NotRegular, read_file
+from app.util.regular_files import NotRegular, read_file, read_secret
 from tests.models import files
 
 

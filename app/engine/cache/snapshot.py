@@ -51,11 +51,10 @@ from app.engine.cache.snapshot_manifest import (
 from app.engine.cache.snapshot_parts import contents_of, metadata_of, parts_of, read_part, restore
 from app.engine.progress import Cancelled
 from app.protocol.reasons import Reason, ReasonCode
+from app.util.atomic_files import sync_path
 from app.util.daemon_pool import DaemonPool
-from app.util.durable import sync_path
 from app.util.formatting import one_line
-from app.util.private_file import make_private
-from app.util.regular_files import open_file
+from app.util.regular_files import make_private, open_file
 
 READ_BATCH = 8
 """Files that are read at once."""

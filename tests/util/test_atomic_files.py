@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from app.util.durable import sync, sync_path
+from app.util.atomic_files import sync, sync_path
 
 FULL = 51
 
@@ -52,5 +52,5 @@ def test_nothing_else_in_the_app_syncs_by_itself() -> None:
         "app/cli/stress.py",
         "app/engine/cache/snapshot.py",
         "app/store/attachments.py",
-        "app/util/durable.py",
+        "app/util/atomic_files.py",
     }
