@@ -2,16 +2,15 @@
 
 A database that passes SQLite's quick check is used. Otherwise the newest good backup replaces it,
 or a new database if there is none. Nothing that may contain text of the user is overwritten:
-damaged files are moved to broken/ before, where they stay for MAX_AGE_DAYS.
+damaged files are moved to broken/ before, where they stay for MAX_AGE_DAYS. SQLite itself reads a
+damaged journal (WAL) up to the damage.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import sqlite3
-import struct
 from collections import defaultdict
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -29,10 +28,8 @@ from app.store.database import (
 )
 from app.store.records import DamagedError, StoreError
 from app.store.schema import Condition
-from app.util.atomic_files import Lock, make_folder, replace_durably, temp_file
-from app.util.atomic_files import sync_path
-from app.util.regular_files import create_private, make_private
-from app.util.regular_files import open_file
+from app.util.atomic_files import Lock, make_folder, replace_durably, sync_path
+from app.util.regular_files import create_private, make_private, open_file
 
 MAX_AGE_DAYS = 180
 """After this, damaged files are deleted."""
@@ -178,8 +175,6 @@ def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
 
 def _check(paths: Paths, now: datetime, notices: list[str]) -> Condition:
     """The condition of the database, after a damaged one was replaced."""
-    if _header_condition(paths.database) is Condition.GOOD:
-        _check_wal(paths, now, notices)
     condition = examine(paths.database)
     suspect = condition is Condition.GOOD and paths.needs_check.exists()
     missing = condition is Condition.NEW and backup.list_backups(paths.backups)
@@ -207,7 +202,9 @@ def examine(database: Path) -> Condition:
 
 def _header_condition(database: Path) -> Condition:
     """The condition by the first bytes alone: SQLite deletes the WAL of a file of one byte."""
-    head = _start_of(database, 20)
+    head = b""
+    with suppress(FileNotFoundError), open_file(database) as file:
+        head = file.read(20)
     if not head:
         # A WAL without its database has changes that a new database would overwrite.
         has_wal = _size(database.with_name(database.name + "-wal"))
@@ -239,7 +236,7 @@ def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[st
         what = "is missing"
     else:
         fault = Condition.DAMAGED if condition is Condition.GOOD else condition
-        moved = _set_aside(paths, [paths.database, paths.wal, paths.wal_index], now)
+        moved = _set_aside(paths, now)
         what = f"is {fault} and was moved to '{moved}'"
     if used is not None:
         replace_durably(aside, paths.database)
@@ -279,24 +276,16 @@ def _copy_whole(source: Path, copy: Path) -> bool:
 # --------------------------------------------------------------------------------- damaged files
 
 
-def _set_aside(paths: Paths, parts: list[Path], now: datetime, copy: bool = False) -> Path:
-    """Move or copy files into broken/, where those that belong together get the same number.
-    Returns the new path of the first one. Raises OSError."""
+def _set_aside(paths: Paths, now: datetime) -> Path:
+    """Move the database's files into broken/, where they get the same number. Returns the new path
+    of the first one. Raises OSError."""
     make_folder(paths.broken)
     number = max(_broken_files(paths), default=0) + 1
-    parts = [part for part in parts if _size(part)]
+    parts = [part for part in (paths.database, paths.wal, paths.wal_index) if _size(part)]
     # The WAL first: after a crash here, the next start must not find it beside another database.
     for part in reversed(parts):
         target = paths.broken / f"{number}-{part.name}"
-        if copy:
-            unfinished = target.with_suffix(".unfinished")
-            unfinished.unlink(missing_ok=True)
-            with open_file(part) as source, temp_file(unfinished) as file:
-                os.fchmod(file.fileno(), 0o600)
-                shutil.copyfileobj(source, file)
-            unfinished.rename(target)
-        else:
-            part.rename(target)
+        part.rename(target)
         os.utime(target, (now.timestamp(), now.timestamp()))
     sync_path(paths.broken)
     sync_path(paths.folder)
@@ -344,75 +333,3 @@ def _broken_files(paths: Paths) -> dict[int, list[Path]]:
 def _size(path: Path) -> int:
     """In bytes; 0 if there is no file."""
     return path.stat().st_size if path.exists() else 0
-
-
-# ------------------------------------------------------------------------------------- the WAL
-
-# SQLite reads its write-ahead log (WAL) up to the first damaged frame. It does not report the rest,
-# and overwrites it later. No pragma reports it either, so this compares the WAL's index as the last
-# process left it with the one that SQLite makes. Formats: sqlite.org/walformat.html.
-
-_HEADER, _FRAME_HEADER = 32, 24
-"""Bytes of the WAL's header, and of each frame's header."""
-_MAX_WAL_BYTES = 1 << 26
-"""How much of a WAL is examined; SQLite's usual limit is a few MB."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WalIndex:
-    """What SQLite's index says of a WAL: it has `frames` up to its last commit, of which `copied`
-    are in the database already. `salts` name the WAL; they change when it is used again."""
-
-    frames: int = 0
-    copied: int = 0
-    salts: bytes = bytes(8)
-
-
-def _check_wal(paths: Paths, now: datetime, notices: list[str]) -> None:
-    """Copy a WAL of which SQLite cannot use every commit, and say so. Raises OSError."""
-    before, wal = _wal_index(paths), _start_of(paths.wal, _MAX_WAL_BYTES)
-    if before is None and len(wal) <= _HEADER:
-        return
-    with suppress(*ERRORS), closing(connect_for_reading(paths.database)) as connection:
-        connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # SQLite makes its index
-    after = _wal_index(paths) or _WalIndex()
-    # The salts are in the header and in each frame; either may be damaged.
-    if before is not None and (len(wal) < 48 or before.salts in (wal[16:24], wal[40:48])):
-        lost = max(before.copied, after.frames) < before.frames
-    else:
-        lost = after.salts != wal[16:24] or _commits_after(wal, after.frames)
-    changes = "last changes before specchat ended"
-    if lost and not wal:
-        notices.append(f"The {changes} are lost with their journal: check what is missing.")
-    elif lost:
-        saved = _set_aside(paths, [paths.wal], now, copy=True)
-        notices.append(f"Some of the {changes} cannot be read: see '{saved}'.")
-    if before is not None and after.salts == before.salts and after.frames < before.copied:
-        paths.wal.unlink()  # the database has newer pages than its first frames
-
-
-def _wal_index(paths: Paths) -> _WalIndex | None:
-    """None if it is missing or invalid. It is in the machine's own byte order."""
-    data = _start_of(paths.wal_index, 100)
-    if len(data) < 100 or data[:48] != data[48:96] or struct.unpack_from("=I", data) != (3007000,):
-        return None
-    frames, copied = struct.unpack_from("=16xI76xI", data)
-    return _WalIndex(frames, copied, salts=data[32:40])
-
-
-def _commits_after(wal: bytes, frames: int) -> bool:
-    """Whether a frame after the first `frames` ends a transaction of this WAL. Frames with other
-    salts are from an earlier use of the file."""
-    size = _FRAME_HEADER + int.from_bytes(wal[8:12], "big")
-    starts = range(_HEADER + frames * size, len(wal) - size + 1, size)
-    return any(
-        wal[at + 4 : at + 8] != bytes(4) and wal[at + 8 : at + 16] == wal[16:24] for at in starts
-    )
-
-
-def _start_of(path: Path, length: int) -> bytes:
-    try:
-        with open_file(path) as file:
-            return file.read(length)
-    except FileNotFoundError:
-        return b""

@@ -6,7 +6,6 @@ import contextlib
 import random
 import re
 import shutil
-import sqlite3
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.store.faults import (
     OLD,
     SENTENCE,
     Damage,
+    assert_whole,
     both,
     cut,
     cut_by,
@@ -63,12 +63,20 @@ class Found:
     image: str = "ended"
 
 
+JOURNAL_DAMAGE = {
+    "removed": remove(JOURNAL),
+    "emptied": cut(JOURNAL, 0),
+    "of noise": write(JOURNAL, random.Random(1).randbytes(9999)),
+    "of text": write(JOURNAL, b"Dear"),
+    "cut by 1": cut_by(JOURNAL, 1),
+    **{f"cut to {size}": cut(JOURNAL, size) for size in (31, 33, 5000)},
+    **{f"flipped at {offset}": flip(JOURNAL, offset) for offset in (0, 17, 34, 52, 100, 4151)},
+}
+"""The last changes are lost, and nothing else."""
 MOVED = r"is {} and was moved to '.*1-conversations.db(?:-wal)?': "
 USED = MOVED + r"the backup of 2030-01-02 was restored\.$"
 DAMAGED, NO_DATABASE = USED.format("damaged"), USED.format("not a database")
 JOURNAL_ONLY = USED.format("only a journal")
-CHANGES = "Some of the last changes .* cannot be read: see '.*1-conversations.db-wal'"
-GONE = "The last changes before specchat ended are lost with their journal"
 
 FOUND = {
     "nothing wrong": Found(lambda _: None, None, OLD + NEW, quarantined=False),
@@ -101,37 +109,9 @@ FOUND = {
     "removed before its journal": Found(remove(DATABASE), JOURNAL_ONLY, OLD, True, "crashed"),
     "emptied before its journal": Found(cut(DATABASE, 0), JOURNAL_ONLY, OLD, True, "crashed"),
     "damaged, with its journal": Found(write(DATABASE, b"x"), NO_DATABASE, OLD, True, "crashed"),
-    "no journal": Found(remove(JOURNAL), GONE, OLD, False, "crashed"),
-    "no journal and no index": Found(remove(JOURNAL, INDEX), None, OLD, False, "crashed"),
-    "an empty journal": Found(cut(JOURNAL, 0), GONE, OLD, False, "crashed"),
-    "a garbled journal": Found(
-        write(JOURNAL, random.Random(1).randbytes(9999)), CHANGES, OLD, True, "crashed"
-    ),
-    "a journal of text": Found(write(JOURNAL, b"Dear"), CHANGES, OLD, True, "crashed"),
-    "a journal cut in its head": Found(cut(JOURNAL, 31), CHANGES, OLD, True, "crashed"),
     **{
-        f"journal flipped at {offset}": Found(flip(JOURNAL, offset), CHANGES, OLD, True, "crashed")
-        for offset in (0, 5, 10, 17, 25, 31)
-    },
-    **{
-        f"a journal cut to {size}": Found(cut(JOURNAL, size), CHANGES, OLD, True, "crashed")
-        for size in (32, 33, 56, 5000, 32 + 4120 * 3)
-    },
-    "a journal cut by 1": Found(cut_by(JOURNAL, 1), CHANGES, OLD, True, "crashed"),
-    "a journal cut, and no index: nobody can know": Found(
-        both(cut(JOURNAL, 5000), remove(INDEX)), None, OLD, False, "crashed"
-    ),
-    **{
-        f"the journal flipped at {offset}, no index": Found(
-            both(flip(JOURNAL, offset), remove(INDEX)), CHANGES, OLD, True, "crashed"
-        )
-        for offset in (34, 52, 100, 4151, 9000)
-    },
-    **{
-        f"the journal flipped at {offset}": Found(
-            flip(JOURNAL, offset), CHANGES, OLD, True, "crashed"
-        )
-        for offset in (34, 38, 41, 52, 100, 4151, 9000)
+        f"a journal {name}": Found(damage, None, OLD, False, "crashed")
+        for name, damage in JOURNAL_DAMAGE.items()
     },
     "a journal with a torn end": Found(
         lambda folder: (folder / JOURNAL).open("ab").write(b"torn" * 99) and None,
@@ -237,20 +217,22 @@ def test_damaged_figures_do_not_hide_the_answer(images: dict[str, Path], tmp_pat
             store.read_map(answer.id)
 
 
-def test_a_damaged_journal_never_covers_what_the_database_has_already(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
+def test_a_damaged_journal_is_read_up_to_the_damage(tmp_path: Path, part: float) -> None:
     texts = [f"question {number}" for number in range(20)]
+    Store(tmp_path / "running", clock=lambda: DAY).close()
     with Store(tmp_path / "running", clock=lambda: DAY) as store:
         conversation = store.create().id
         for text in texts:
             store.add_message(conversation, Role.USER, text)
-        with contextlib.closing(sqlite3.connect(tmp_path / "running" / DATABASE)) as other:
-            busy, frames, copied = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            assert (busy, copied) == (0, frames)
-            shutil.copytree(tmp_path / "running", tmp_path / "crashed")
-    flip(JOURNAL, 32 + (24 + 4096) * (frames // 2) + 100)(tmp_path / "crashed")
+        shutil.copytree(tmp_path / "running", tmp_path / "crashed")
+    frames = ((tmp_path / "crashed" / JOURNAL).stat().st_size - 32) // (24 + 4096)
+    flip(JOURNAL, 32 + (24 + 4096) * int(frames * part) + 100)(tmp_path / "crashed")
     with Store(tmp_path / "crashed") as store:
         assert store.notices == []
-        assert [message.text for message in store.branch(conversation)] == texts
+        kept = [message for each in store.conversations() for message in store.branch(each.id)]
+        assert [message.text for message in kept] == texts[: len(kept)]
+    assert_whole(tmp_path / "crashed" / DATABASE)
 
 
 def test_a_second_start_after_damage_has_nothing_more_to_say(
