@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from app.estimate.guard import asks_for_every_token
-from app.ingest.dir_listing import DirListing, Entry
+from app.ingest.walk import DirListing, FolderEntry
 from app.serve.cutting import cut
 from app.ui.completion.paths import PathCompleter
 from app.util.prose import as_markdown
@@ -95,7 +95,7 @@ def test_every_expression_is_linear() -> None:
 
 
 def complete(text: str) -> None:
-    listing = DirListing((Entry(text[:250], False),))
+    listing = DirListing((FolderEntry(text[:250], False),))
     PathCompleter("/").completions(text[:30] + "~", listing)
 
 

@@ -11,19 +11,19 @@ import termios
 from collections.abc import Sequence
 
 from app.cli.terminal import ProgressLine
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadLimits
 from app.ingest.reader import STDIN, read
-from app.ingest.records import Progress, ReadResult, ReadResults, Reason
+from app.ingest.records import ReadProgress, ReadResult, ReadResults, SkipReason
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 10
 """Skipped files that are listed one by one."""
 SILENCE_SECONDS = 1.0
 """Seconds of silence on standard input before a message says that it is waited for."""
-_EXPECTED = (Reason.IGNORED, Reason.EMPTY)
+_EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
 
 
-def read_inputs(paths: Sequence[str], limits: Limits | None = None) -> ReadResults:
+def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadResults:
     """The documents in `paths`, where `-` is standard input. Without paths, standard input is read
     if something is piped in. What was read of folders, and what was skipped and why, goes to
     standard error. Raises IngestError."""
@@ -88,6 +88,6 @@ def _report_lines(result: ReadResult) -> list[str]:
     return lines
 
 
-def _progress_text(progress: Progress) -> str:
+def _progress_text(progress: ReadProgress) -> str:
     counts = f"{progress.files:,} files of {progress.entries:,} visited"
     return "Reading: " + ", ".join(filter(None, (counts, progress.page_text)))

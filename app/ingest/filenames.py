@@ -9,64 +9,39 @@ import re
 _README = re.compile(r"read[-_]?me(\.\w+)?", re.IGNORECASE)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-_PRIVATE_FOLDERS = frozenset(
-    (
-        *(".ssh", ".gnupg", ".aws", ".azure", ".gcloud", "gcloud", ".kube", ".docker"),
-        *(".password-store", "keyrings", "keychains", ".mozilla", ".thunderbird", ".pki"),
-        *(".bitcoin", ".ethereum", ".electrum"),
-    )
+_PRIVATE_FOLDERS = (
+    *(".ssh", ".gnupg", ".aws", ".azure", ".gcloud", "gcloud", ".kube", ".docker", ".pki"),
+    *(".password-store", "keyrings", "keychains", ".mozilla", ".thunderbird", ".bitcoin"),
+    *(".ethereum", ".electrum"),
 )
 
 
-def _any(*patterns: str) -> re.Pattern[str]:
-    return re.compile("|".join(map(fnmatch.translate, patterns)))
+def _any(patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns.split())))
 
 
 _PRIVATE_FILES = _any(
-    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass"),
-    *(".my.cnf", ".htpasswd", ".git-credentials", ".dockercfg", ".vault-token", ".s3cfg", ".boto"),
-    *("*.pem", "*.key", "*.p12", "*.pfx", "*.p8", "*.jks", "*.keystore", "*.kdbx", "*.ppk"),
-    *("*.agekey", "*.gpg", "*.ovpn", "*.mobileprovision", "*.tfstate", "*.tfstate.*", "*.tfvars"),
-    *("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
-    *("credentials", "credentials.*", "client_secret*.json", "service[-_]account*.json"),
-    *(
-        "secrets",
-        "secret.*",
-        "secrets.*",
-        "*[-_]secret.*",
-        "*[-_]secrets.*",
-        "kubeconfig",
-        ".*_history",
-    ),
-    *(
-        "token",
-        "token.*",
-        "*[-_]token",
-        "*[-_]token.*",
-        "*[-_]tokens.txt",
-        "api[-_]key*",
-        "apikey*",
-    ),
-    *("password", "passwords", "password.*", "passwords.*", "*[-_]password.*", "*[-_]passwords.*"),
-    *(
-        "passwd",
-        "shadow",
-        "wallet",
-        "wallet.*",
-        "*.wallet",
-        "*[-_]wallet.*",
-        "*.kdb",
-        "*.keychain*",
-    ),
-    *("logins.json", "key[34].db", "login data", "cookies", "cookies.sqlite", "cookies.txt"),
-    *("auth.json", "mnemonic*", "seed[-_]phrase*", "recovery[-_]codes*", "bitwarden*", "lastpass*"),
-    *("worker-key", "host-keys.json"),  # specchat's own; `serve-token` is like other tokens
+    """
+    .env .env.* *.env .envrc .netrc _netrc .npmrc .pypirc .pgpass .my.cnf .htpasswd
+    .git-credentials .dockercfg .vault-token .s3cfg .boto *.pem *.key *.p12 *.pfx *.p8 *.jks
+    *.keystore *.kdb *.kdbx *.ppk *.agekey *.gpg *.ovpn *.mobileprovision *.keychain* *.tfstate
+    *.tfstate.* *.tfvars id_rsa id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk credentials
+    credentials.* client_secret*.json service[-_]account*.json secrets secret.* secrets.*
+    *[-_]secret.* *[-_]secrets.* kubeconfig .*_history token token.* *[-_]token *[-_]token.*
+    *[-_]tokens.txt api[-_]key* apikey* password passwords password.* passwords.* *[-_]password.*
+    *[-_]passwords.* passwd shadow wallet wallet.* *.wallet *[-_]wallet.* logins.json key[34].db
+    login?data cookies cookies.sqlite cookies.txt auth.json mnemonic* seed[-_]phrase*
+    recovery[-_]codes* bitwarden* lastpass*
+    worker-key host-keys.json
+    """
 )
+"""The last two are specchat's own; `serve-token` is like other tokens."""
 # Samples, and code that handles secrets, contain none.
 _OPEN_FILES = _any(
-    *("*.example", "*.sample", "*.template", "*.dist", "example.*", "*.example.*"),
-    *("*.cc", "*.cpp", "*.cs", "*.css", "*.hpp", "*.html", "*.kt", "*.php", "*.swift", "*.tsx"),
-    *("*.py", "*.rs", "*.go", "*.js", "*.ts", "*.rb", "*.java", "*.c", "*.h", "*.md", "*.rst"),
+    """
+    *.example *.sample *.template *.dist example.* *.example.* *.cc *.cpp *.cs *.css *.hpp *.html
+    *.kt *.php *.swift *.tsx *.py *.rs *.go *.js *.ts *.rb *.java *.c *.h *.md *.rst
+    """
 )
 _PRIVATE_KEY = re.compile(rb"\s*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|PuTTY-User-Key-)")
 

@@ -15,9 +15,8 @@ import tempfile
 import unicodedata
 from pathlib import Path
 
-from app.ingest.budget import ReadBudget
 from app.ingest.ignore import IgnoreRules
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.process import run_bounded
 
 _PASSED_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
@@ -28,7 +27,7 @@ _MAX_INDEX_BYTES = 256 * 1024 * 1024
 _MAC_TOOLS = ("/Library/Developer/CommandLineTools", "/Applications/Xcode.app")
 
 
-class GitList:
+class GitList(IgnoreRules):
     """Ignores everything that git does not list."""
 
     def __init__(self, prefix: str, listed: list[str]) -> None:
@@ -40,9 +39,6 @@ class GitList:
         for path in self._paths:
             while (path := path.rpartition("/")[0]) and path not in self._folders:
                 self._folders.add(path)
-
-    def in_folder(self, folder: int, path: str) -> IgnoreRules:
-        return self
 
     def ignores(self, path: str, is_folder: bool) -> bool:
         path = _composed(path[self._prefix :])
@@ -75,7 +71,7 @@ def repository(folder: Path) -> Path | None:
     return None
 
 
-def git_files(top: Path, folder: Path, limits: Limits, budget: ReadBudget) -> list[str] | None:
+def git_files(top: Path, folder: Path, limits: ReadLimits, budget: ReadBudget) -> list[str] | None:
     """The paths, relative to `folder`, of the files that git does not ignore in a folder of the
     repository `top`; a nested repository is one path. None when git is not installed, takes longer
     than `limits.git_seconds`, or cannot read the index. Raises what `budget.check` raises."""

@@ -10,12 +10,11 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
 
 from pathspec import GitIgnoreSpec, RegexPattern
 
-from app.ingest.budget import ReadBudget
-from app.ingest.records import Reason, Rejected
+from app.ingest.limits import ReadBudget
+from app.ingest.records import Rejected, SkipReason
 from app.ingest.safe_open import open_folder, read_file
 
 NAME = ".gitignore"
@@ -30,29 +29,21 @@ _FOLDER_MARK = "ps_d"
 _WILDCARD = re.compile(r"\*+")
 
 
-class IgnoreRules(Protocol):
-    """Which files are ignored in a folder."""
+class IgnoreRules:
+    """Which files are ignored in a folder: none."""
 
     def in_folder(self, folder: int, path: str) -> IgnoreRules:
         """The rules for a folder, given its descriptor and its path from the top (ends with '/',
         empty for the top)."""
+        return self
 
     def ignores(self, path: str, is_folder: bool) -> bool:
         """Whether an entry of that folder is ignored. `path` is from the top, without a last
         '/'."""
-
-
-class NoIgnore:
-    """Ignores nothing."""
-
-    def in_folder(self, folder: int, path: str) -> IgnoreRules:
-        return self
-
-    def ignores(self, path: str, is_folder: bool) -> bool:
         return False
 
 
-class IgnoreFiles:
+class IgnoreFiles(IgnoreRules):
     """The rules of the current folder and of its parents."""
 
     def __init__(self, budget: ReadBudget, report: Callable[[str, Rejected], None]) -> None:
@@ -98,12 +89,12 @@ class IgnoreFiles:
             data = read_file(NAME, folder, lambda head: _MAX_BYTES, self._budget)
         except Rejected as rejected:
             # A link or FIFO of that name is not a rule file for git either; the walk lists it.
-            if rejected.reason is Reason.TOO_LARGE:
-                self._report(path, Rejected(Reason.RULES, rejected.detail))
+            if rejected.reason is SkipReason.TOO_LARGE:
+                self._report(path, Rejected(SkipReason.RULES, rejected.detail))
             return None
         spec, whole = parse(data, self._budget)
         if not whole:
-            self._report(path, Rejected(Reason.RULES))
+            self._report(path, Rejected(SkipReason.RULES))
         return spec
 
     def ignores(self, path: str, is_folder: bool) -> bool:

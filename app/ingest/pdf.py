@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.ingest import pdf_worker
-from app.ingest.budget import ReadBudget
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.process import run_bounded
-from app.ingest.records import Reason, Rejected
+from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import Decoded
 from app.util import formatting
 
@@ -26,6 +25,7 @@ _UNREADABLE = "(This page could not be read.)"
 _MAX_RANGES = 6
 """Ranges of pages that are listed."""
 _SECONDS_TO_START = 3.0
+_SAVE_AGAIN = "save it again, or convert it to text"
 _OCR = "run text recognition (OCR) on it first"
 
 
@@ -50,7 +50,7 @@ class _PageProgress:
         return True
 
 
-def pdf_text(data: bytes, limits: Limits, budget: ReadBudget) -> Decoded:
+def pdf_text(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
     """The text of all pages, each below a line such as `[Page 1]`. A page that cannot be read, or
     has no text, is reported. Raises Rejected, and what `budget.check` raises. The time limit is for
     each page."""
@@ -71,15 +71,15 @@ def pdf_text(data: bytes, limits: Limits, budget: ReadBudget) -> Decoded:
         )
     if done is None or done[0] == pdf_worker.TOO_SLOW:
         raise Rejected(
-            Reason.TOO_SLOW,
+            SkipReason.TOO_SLOW,
             f"is a PDF file of which a page took longer than {limits.pdf_seconds:g} seconds",
             "convert it to text first",
         )
     status, written = done
     if status == pdf_worker.PASSWORD:
-        raise Rejected(Reason.PDF, "is a PDF file with a password", "save a copy without it")
+        raise Rejected(SkipReason.PDF, "is a PDF file with a password", "save a copy without it")
     if status != 0:
-        raise Rejected(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
+        raise Rejected(SkipReason.PDF, "is a damaged PDF file", _SAVE_AGAIN)
     return _decoded([json.loads(line) for line in written.splitlines()])
 
 
@@ -90,17 +90,16 @@ def _decoded(pages: Sequence[str | None]) -> Decoded:
         number for number, page in enumerate(pages, 1) if page is not None and not page.strip()
     ]
     if pages and len(unreadable) == len(pages):
-        raise Rejected(Reason.PDF, "is a damaged PDF file", "save it again, or convert it to text")
+        raise Rejected(SkipReason.PDF, "is a damaged PDF file", _SAVE_AGAIN)
     if len(unreadable) + len(empty) == len(pages):
-        raise Rejected(Reason.PDF, "is a PDF file with pictures and no text", _OCR)
+        raise Rejected(SkipReason.PDF, "is a PDF file with pictures and no text", _OCR)
     missing = []
     if unreadable:
         detail = f"has {_listed(unreadable, len(pages))} that cannot be read"
-        advice = "save it again, or convert it to text"
-        missing.append(Rejected(Reason.BAD_PAGES, detail, advice, pages=len(unreadable)))
+        missing.append(Rejected(SkipReason.BAD_PAGES, detail, _SAVE_AGAIN, pages=len(unreadable)))
     if empty:
         detail = f"has {_listed(empty, len(pages))} without text"
-        missing.append(Rejected(Reason.PAGES_WITHOUT_TEXT, detail, _OCR, pages=len(empty)))
+        missing.append(Rejected(SkipReason.PAGES_WITHOUT_TEXT, detail, _OCR, pages=len(empty)))
     text = "".join(
         f"[Page {number}]\n{_UNREADABLE if page is None else page}\n\n"
         for number, page in enumerate(pages, 1)

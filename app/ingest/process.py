@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from app.ingest.budget import ReadBudget
+from app.ingest.limits import ReadBudget
 
 _POLL_SECONDS = 0.05
 

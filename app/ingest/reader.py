@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from app.ingest.budget import ReadBudget
-from app.ingest.file_content import FileContent, file_read, read_content, text_of
-from app.ingest.filenames import printable
-from app.ingest.folder import read_folder
-from app.ingest.limits import Limits
+from app.ingest import rtf
+from app.ingest.filenames import is_private_key, printable, reading_order
+from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.mail import Mail, read_mail
+from app.ingest.notebook import notebook_text
+from app.ingest.pdf import is_pdf, pdf_text
 from app.ingest.records import (
+    REASON_TEXTS,
+    FileRead,
     IngestError,
     LimitReached,
-    Progress,
+    ReadProgress,
     ReadResult,
     ReadResults,
-    Reason,
     Rejected,
+    Skipped,
+    SkipReason,
+    limit_reached,
     skipped,
 )
-from app.ingest.safe_open import too_large
+from app.ingest.safe_open import read_file, too_large
+from app.ingest.text import Decoded, decode, is_binary, whole_characters
+from app.ingest.walk import FoundFile, Walk
+from app.ingest.web_page import is_page, page_text
 from app.protocol.prompt import Document
-from app.util.formatting import size as format_size
+from app.util import formatting
 
 STDIN = "-"
+_MAILS = frozenset({".eml", ".emlx", ".mbox", ".mht", ".mhtml"})
+_PAGES = frozenset({".html", ".htm", ".xhtml"})
+_MAX_NAMES = 5
+"""Attachments of a mail that are listed by name."""
+_INDENT = "  "
 
 
 def read(
     paths: Sequence[str],
     stdin: BinaryIO | None = None,
-    limits: Limits | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    limits: ReadLimits | None = None,
+    progress: Callable[[ReadProgress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> ReadResults:
     """Read files, folders and standard input (`-`).
@@ -45,11 +60,11 @@ def read(
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
     thread. Raises IngestError when a path is missing, empty or not text, when a folder has no
-    readable file, or when the input is larger than `limits` allow, and Cancelled.
+    readable file, or when the input is larger than `limits` allow, and ReadCancelled.
     """
     if paths.count(STDIN) > 1:
         raise IngestError("Standard input can be read only once", "give `-` only once")
-    limits = limits or Limits()
+    limits = limits or ReadLimits()
     standard_input = _read_stdin(stdin, limits) if STDIN in paths else None
     budget = ReadBudget(limits.seconds, progress, cancelled)
     bytes_left = limits.total_bytes
@@ -62,28 +77,24 @@ def read(
         bytes_left -= result.size
         if bytes_left < 0:
             raise IngestError(
-                f"The input is larger than {format_size(limits.total_bytes)}",
+                f"The input is larger than {formatting.size(limits.total_bytes)}",
                 "use fewer or smaller files",
             )
         results.append(result)
     return ReadResults(tuple(results))
 
 
-def _read_path(path: str, bytes_left: int, limits: Limits, budget: ReadBudget) -> ReadResult:
-    try:
+def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
+    with _errors_about(repr(path)):
         mode = file_mode(path)
         if stat.S_ISDIR(mode):
-            return read_folder(path, bytes_left, limits, budget)
+            return _read_folder(path, bytes_left, limits, budget)
         if not stat.S_ISREG(mode):
-            raise Rejected(Reason.SPECIAL)
+            raise Rejected(SkipReason.SPECIAL)
         budget.visit(printable(path))
-        content = read_content(path, None, limits, budget, limits.total_bytes, include_private=True)
+        content = _read_file(path, None, limits, budget, limits.total_bytes, include_private=True)
         budget.add_file(content.size)
-        return _result(printable(Path(path).name), content)
-    except Rejected as rejected:
-        raise _error(repr(path), rejected) from None
-    except LimitReached as limit:
-        raise _error(repr(path), limit.rejected) from None
+        return content.alone(printable(Path(path).name))
 
 
 def file_mode(path: str) -> int:
@@ -101,26 +112,263 @@ def file_mode(path: str) -> int:
         raise IngestError(problem, "check its name and permissions") from None
 
 
-def _read_stdin(stdin: BinaryIO | None, limits: Limits) -> ReadResult:
+def _read_stdin(stdin: BinaryIO | None, limits: ReadLimits) -> ReadResult:
     if stdin is None:
         raise IngestError("There is no standard input", "give a file instead of `-`")
     data = stdin.read(limits.total_bytes + 1)
-    try:
+    with _errors_about("Standard input"):
         if len(data) > limits.total_bytes:
             raise too_large(limits.total_bytes)
-        decoded = text_of("", data, limits, ReadBudget(limits.seconds))
-        return _result("standard input", FileContent(decoded, len(data)))
-    except Rejected as rejected:
-        raise _error("Standard input", rejected) from None
-    except LimitReached as limit:
-        raise _error("Standard input", limit.rejected) from None
+        decoded = _text_of("", data, limits, ReadBudget(limits.seconds))
+        return _Content(decoded, len(data)).alone("standard input")
 
 
-def _result(name: str, content: FileContent) -> ReadResult:
-    document = Document(name, content.decoded.text)
-    missing = tuple(skipped(name, each) for each in content.decoded.missing)
-    return ReadResult(name, (document,), (file_read(name, content),), missing)
+@contextmanager
+def _errors_about(what: str) -> Iterator[None]:
+    """Raises an IngestError in place of Rejected and LimitReached."""
+    try:
+        yield
+    except (Rejected, LimitReached) as error:
+        rejected = error.rejected if isinstance(error, LimitReached) else error
+        raise IngestError(f"{what} {rejected.detail}", rejected.advice) from None
 
 
-def _error(what: str, rejected: Rejected) -> IngestError:
-    return IngestError(f"{what} {rejected.detail}", rejected.advice)
+# ------------------------------------------------------------------------------------- one file
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The text of a file of `size` bytes."""
+
+    decoded: Decoded
+    size: int
+
+    def read_as(self, path: str) -> FileRead:
+        decoded = self.decoded
+        return FileRead(path, self.size, decoded.encoding, decoded.lossy, decoded.guessed)
+
+    def missing_of(self, path: str) -> tuple[Skipped, ...]:
+        return tuple(skipped(path, each) for each in self.decoded.missing)
+
+    def alone(self, name: str) -> ReadResult:
+        """As an input of its own."""
+        document = Document(name, self.decoded.text)
+        return ReadResult(name, (document,), (self.read_as(name),), self.missing_of(name))
+
+
+def _read_file(
+    name: str,
+    parent: int | None,
+    limits: ReadLimits,
+    budget: ReadBudget,
+    max_bytes: int,
+    include_private: bool,
+) -> _Content:
+    """The text of a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
+
+    `include_private`: also read private keys. Raises Rejected, LimitReached and ReadCancelled.
+    """
+
+    def size_limit(head: bytes) -> int:
+        if is_pdf(head):
+            return limits.pdf_bytes
+        if is_binary(head):
+            raise Rejected(SkipReason.BINARY)
+        if not include_private and is_private_key(head):
+            raise Rejected(SkipReason.PRIVATE, "is a private key")
+        return max_bytes
+
+    data = read_file(name, parent, size_limit, budget)
+    return _Content(_text_of(name, data, limits, budget), len(data))
+
+
+def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+    """The text of a file. What a program would show of a PDF file, a web page, a notebook, a mail
+    or Rich Text; of all others what they hold. Raises like `_read_file`."""
+    decoded = _decoded(name, data, limits, budget)
+    if not decoded.text.strip():
+        raise Rejected(SkipReason.EMPTY)
+    return replace(decoded, text=whole_characters(decoded.text))
+
+
+def _decoded(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
+    suffix = os.path.splitext(name)[1].lower()
+    if is_pdf(data):
+        return pdf_text(data, limits, budget)
+    if data.lstrip().startswith(rtf.MARK):
+        return Decoded(rtf.rtf_text(data, budget.check), "rtf")
+    if suffix in _MAILS and (mail := read_mail(data, budget.check)) is not None:
+        return _decoded_mail(mail)
+    decoded = decode(data)
+    if suffix in _PAGES or (not suffix and is_page(decoded.text)):
+        return replace(decoded, text=page_text(decoded.text, budget.check))
+    if suffix == ".ipynb" and (text := notebook_text(decoded.text)) is not None:
+        return replace(decoded, text=text)
+    return decoded
+
+
+def _decoded_mail(mail: Mail) -> Decoded:
+    missing: tuple[Rejected, ...] = ()
+    if mail.unread:
+        number = formatting.plural(len(mail.unread), "attachment")
+        names = ", ".join(printable(each) for each in mail.unread[:_MAX_NAMES])
+        more = ", …" if len(mail.unread) > _MAX_NAMES else ""
+        detail = f"has {number} that cannot be read ({names}{more})"
+        missing = (Rejected(SkipReason.ATTACHED, detail),)
+    lossy = any(each.lossy for each in mail.doubts)
+    guess = next((each.encoding for each in mail.doubts if each.guessed), None)
+    encoding = guess or next((each.encoding for each in mail.doubts), "mail")
+    return Decoded(mail.text, encoding, lossy, guess is not None, missing)
+
+
+# -------------------------------------------------------------------------------------- a folder
+
+
+def _read_folder(path: str, max_bytes: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
+    """The files below a folder, at most `max_bytes` of them. What cannot be read is skipped and
+    listed.
+
+    Every file is a separate document, so that the models always know which file they read; `texts`
+    are in the order of the tree. Raises IngestError when there is nothing to read, and
+    ReadCancelled.
+    """
+    reader = _FolderReader(Path(path).resolve(), max_bytes, limits, budget)
+    reader.run()
+    if not reader.texts:
+        raise _no_files(path, reader)
+    return ReadResult(
+        reader.name,
+        tuple(reader.texts),
+        tuple(reader.files),
+        tuple(reader.skipped),
+        _overview(reader, limits),
+    )
+
+
+class _FolderReader:
+    def __init__(self, top: Path, max_bytes: int, limits: ReadLimits, budget: ReadBudget) -> None:
+        self.name = printable(top.name or "root")
+        self.texts: list[Document] = []
+        self.files: list[FileRead] = []
+        self.skipped: list[Skipped] = []
+        self._bytes_left = max_bytes
+        self._limits = limits
+        self._budget = budget
+        self._walk = Walk(top, limits, budget, self._skip)
+
+    def run(self) -> None:
+        try:
+            with closing(self._walk.files()) as files:
+                for found in files:
+                    try:
+                        self._read(found)
+                    except Rejected as rejected:
+                        self._skip(found.path, rejected)
+        except LimitReached as limit:
+            self._skip(self._budget.path, limit.rejected)
+
+    def _read(self, found: FoundFile) -> None:
+        limits = self._limits
+        if len(self.files) == limits.files:
+            raise limit_reached(f"{limits.files:,} files")
+        content = _read_file(
+            found.name,
+            found.folder,
+            limits,
+            self._budget,
+            limits.file_bytes,
+            limits.include_private,
+        )
+        if content.size > self._bytes_left:
+            raise limit_reached(formatting.size(limits.total_bytes))
+        self._bytes_left -= content.size
+        path = f"{self.name}/{printable(found.path)}"
+        self.texts.append(Document(path, content.decoded.text))
+        self.files.append(content.read_as(path))
+        self.skipped += content.missing_of(path)
+        self._budget.add_file(content.size)
+
+    def _skip(self, path: str, rejected: Rejected) -> None:
+        self.skipped.append(skipped(f"{self.name}/{printable(path)}", rejected))
+
+
+def _overview(reader: _FolderReader, limits: ReadLimits) -> Document:
+    """The tree for the models. It also lists what was skipped, except what git ignores."""
+    top = len(reader.name) + 1
+    files = [(each.path[top:], "") for each in reader.files]
+    files += [
+        (each.path[top:], f"skipped: {REASON_TEXTS[each.reason][0]}")
+        for each in reader.skipped
+        if each.reason not in (SkipReason.IGNORED, SkipReason.RULES) and not each.rest
+    ]
+    files.sort(key=lambda file: [reading_order(part) for part in file[0].split("/")])
+    count = len(reader.files)
+    head = f"{formatting.plural(count, 'file')} of it follow{'s' if count == 1 else ''}."
+    if any(each.rest for each in reader.skipped):
+        head += " It contains more files, which were skipped."
+    drawn = folder_tree(reader.name, files, limits.tree_lines)
+    return Document(f"{reader.name}/", f"A folder; {head}\n\n{drawn}")
+
+
+def _no_files(path: str, reader: _FolderReader) -> IngestError:
+    problem = f"The folder {path!r} has no readable text files"
+    advice = "choose another one"
+    if len(reader.skipped) == 1:
+        return IngestError(f"{problem} ({reader.skipped[0].sentence[:-1]})", advice)
+    summary = ReadResult("", (), (), tuple(reader.skipped)).skipped_summary
+    return IngestError(f"{problem} (skipped {summary})" if summary else problem, advice)
+
+
+@dataclass
+class _Folder:
+    entries: dict[str, _Folder | str] = field(default_factory=dict)
+    """Subfolders, and for files a remark or an empty string."""
+    total: int = 0
+    """Files in it and in its subfolders."""
+
+
+def folder_tree(name: str, files: Iterable[tuple[str, str]], max_lines: int) -> str:
+    """A folder drawn as a tree of names, which tells the model what is where. `files`: sorted paths
+    below the folder `name`, each with a remark or ''.
+
+    Draws as many levels as fit into `max_lines`, and says how many lines were left off.
+    """
+    top = _Folder()
+    for path, remark in files:
+        _put(top, path.split("/"), remark)
+    depth = 1
+    while (more := _count(top, depth + 1)) <= max_lines and more > _count(top, depth):
+        depth += 1
+    lines = [f"{name}/", *_draw(top, depth, _INDENT)]
+    if len(lines) > max_lines:
+        lines[max_lines:] = [f"{_INDENT}… and {len(lines) - max_lines:,} more"]
+    return "\n".join(lines) + "\n"
+
+
+def _put(folder: _Folder, names: list[str], remark: str) -> None:
+    folder.total += 1
+    for name in names[:-1]:
+        below = folder.entries.get(name)
+        if not isinstance(below, _Folder):
+            below = folder.entries[name] = _Folder()
+        folder = below
+        folder.total += 1
+    folder.entries[names[-1]] = remark
+
+
+def _count(folder: _Folder, depth: int) -> int:
+    if depth == 0:
+        return 0
+    below = folder.entries.values()
+    return len(below) + sum(_count(each, depth - 1) for each in below if not isinstance(each, str))
+
+
+def _draw(folder: _Folder, depth: int, indent: str) -> Iterator[str]:
+    for name, entry in folder.entries.items():
+        if isinstance(entry, str):
+            yield f"{indent}{name} ({entry})" if entry else indent + name
+        elif depth > 1:
+            yield f"{indent}{name}/"
+            yield from _draw(entry, depth - 1, indent + _INDENT)
+        else:
+            yield f"{indent}{name}/ ({formatting.plural(entry.total, 'file')})"

@@ -9,18 +9,18 @@ from enum import StrEnum
 from app.errors import UserError
 from app.ingest.legacy_encoding import ENCODING_NAMES
 from app.protocol.prompt import Document
-from app.util.formatting import size as format_size
+from app.util import formatting
 
 
 class IngestError(UserError):
     """An input cannot be read as text."""
 
 
-class Cancelled(Exception):
+class ReadCancelled(Exception):
     """The caller cancelled the reading."""
 
 
-class Reason(StrEnum):
+class SkipReason(StrEnum):
     """Why a file or folder was skipped."""
 
     IGNORED = "ignored"
@@ -47,38 +47,38 @@ class Reason(StrEnum):
 _BY_NAME = "add it by name to include it"
 _PARTS_BY_NAME = "add the parts you need by name"
 
-REASON_TEXTS: dict[Reason, tuple[str, str, str]] = {
-    Reason.IGNORED: ("ignored", "is ignored by git", _BY_NAME),
-    Reason.PRIVATE: ("private", "may contain passwords or keys", _BY_NAME),
-    Reason.LINK: ("symbolic link", "is a symbolic link", "add the file it points to"),
-    Reason.SPECIAL: (
+REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
+    SkipReason.IGNORED: ("ignored", "is ignored by git", _BY_NAME),
+    SkipReason.PRIVATE: ("private", "may contain passwords or keys", _BY_NAME),
+    SkipReason.LINK: ("symbolic link", "is a symbolic link", "add the file it points to"),
+    SkipReason.SPECIAL: (
         "not a file",
         "is neither a file nor a folder",
         "use a file, or pipe the text to standard input (`-`)",
     ),
-    Reason.OUTSIDE: ("other file system", "is on another file system", _BY_NAME),
-    Reason.BINARY: ("binary", "is a binary file", "only text and PDF files are supported"),
-    Reason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
-    Reason.EMPTY: ("empty", "is empty", "there is nothing to read"),
-    Reason.PDF: ("PDF", "is a PDF file that cannot be read", "save it as text"),
-    Reason.ATTACHED: (
+    SkipReason.OUTSIDE: ("other file system", "is on another file system", _BY_NAME),
+    SkipReason.BINARY: ("binary", "is a binary file", "only text and PDF files are supported"),
+    SkipReason.ENCODING: ("unknown encoding", "has an unknown text encoding", "save it as UTF-8"),
+    SkipReason.EMPTY: ("empty", "is empty", "there is nothing to read"),
+    SkipReason.PDF: ("PDF", "is a PDF file that cannot be read", "save it as text"),
+    SkipReason.ATTACHED: (
         "unread attachments",
         "has attachments that cannot be read",
         "save them, and add them by name",
     ),
-    Reason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
-    Reason.PAGES_WITHOUT_TEXT: (
+    SkipReason.BAD_PAGES: ("unreadable pages", "has pages that cannot be read", "save it again"),
+    SkipReason.PAGES_WITHOUT_TEXT: (
         "pages without text",
         "has pages without text",
         "run text recognition (OCR) on it first",
     ),
-    Reason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
-    Reason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),
-    Reason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
-    Reason.TOO_SLOW: ("timed out", "was not reached in time", _PARTS_BY_NAME),
-    Reason.UNREADABLE: ("unreadable", "cannot be read", "check its permissions"),
-    Reason.CHANGED: ("changing", "changed while it was read", "try again"),
-    Reason.RULES: (
+    SkipReason.TOO_LARGE: ("too large", "is too large", "use a part of it"),
+    SkipReason.TOO_MUCH: ("over the limit", "is over a limit", _PARTS_BY_NAME),
+    SkipReason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
+    SkipReason.TOO_SLOW: ("timed out", "was not reached in time", _PARTS_BY_NAME),
+    SkipReason.UNREADABLE: ("unreadable", "cannot be read", "check its permissions"),
+    SkipReason.CHANGED: ("changing", "changed while it was read", "try again"),
+    SkipReason.RULES: (
         "unused rules",
         "has rules that were not applied",
         "simplify them, or add the files you want by name",
@@ -92,7 +92,12 @@ class Rejected(Exception):
     texts of the reason."""
 
     def __init__(
-        self, reason: Reason, detail: str = "", advice: str = "", limit: str = "", pages: int = 0
+        self,
+        reason: SkipReason,
+        detail: str = "",
+        advice: str = "",
+        limit: str = "",
+        pages: int = 0,
     ) -> None:
         """`limit` is a few words, such as `5,000 files`, if a limit is the reason; `pages` is how
         many are missing of a file that is read otherwise."""
@@ -114,7 +119,7 @@ class LimitReached(Exception):
 def limit_reached(limit: str) -> LimitReached:
     """`limit` is a few words, such as `5,000 files`."""
     detail = f"is over the limit of {limit}"
-    return LimitReached(Rejected(Reason.TOO_MUCH, detail, limit=limit))
+    return LimitReached(Rejected(SkipReason.TOO_MUCH, detail, limit=limit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ class Skipped:
     folder's name and has no control characters, but is otherwise untrusted."""
 
     path: str
-    reason: Reason
+    reason: SkipReason
     detail: str
     """The end of a sentence that begins with the path."""
     advice: str
@@ -204,14 +209,14 @@ class ReadResult:
     @property
     def summary(self) -> str:
         """`src: 34 files, 1.2 MB; skipped 12: 9 ignored, 3 binary`"""
-        files = "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
-        text = f"{self.name}: {files}, {format_size(self.size)}"
+        files = formatting.plural(len(self.files), "file")
+        text = f"{self.name}: {files}, {formatting.size(self.size)}"
         return f"{text}; skipped {self.skipped_summary}" if self.skipped else text
 
     @property
     def skipped_summary(self) -> str:
         """`12: 9 ignored, 3 binary`, or empty."""
-        counts = Counter[Reason]()
+        counts = Counter[SkipReason]()
         for each in self.skipped:
             counts[each.reason] += 0 if each.rest else max(1, each.pages)
         counts = +counts
@@ -243,7 +248,7 @@ class ReadResults:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReadProgress:
     """How far reading has come."""
 
     entries: int

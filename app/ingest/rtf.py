@@ -52,10 +52,10 @@ class _Group:
 
 def rtf_text(data: bytes, check: Callable[[], None] = lambda: None) -> str:
     """`check` is called all the time, and may raise."""
-    return _Reader().text(data, check)
+    return _RtfReader().text(data, check)
 
 
-class _Reader:
+class _RtfReader:
     def __init__(self) -> None:
         self._group = _Group()
         self._outer: list[_Group] = []

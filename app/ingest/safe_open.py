@@ -10,8 +10,8 @@ import errno
 import os
 from collections.abc import Callable
 
-from app.ingest.budget import ReadBudget
-from app.ingest.records import Reason, Rejected
+from app.ingest.limits import ReadBudget
+from app.ingest.records import Rejected, SkipReason
 from app.util.formatting import size as format_size
 from app.util.regular_files import NotRegular, open_descriptor
 
@@ -58,7 +58,7 @@ def read_file(
             raise rejection_for(error) from None
         if data is not None:
             return data
-    raise Rejected(Reason.CHANGED)
+    raise Rejected(SkipReason.CHANGED)
 
 
 def _read_once(
@@ -97,15 +97,15 @@ def _version(info: os.stat_result) -> tuple[int, int]:
 
 
 def too_large(limit: int) -> Rejected:
-    return Rejected(Reason.TOO_LARGE, f"is larger than {format_size(limit)}")
+    return Rejected(SkipReason.TOO_LARGE, f"is larger than {format_size(limit)}")
 
 
 def rejection_for(error: OSError) -> Rejected:
     """The reason for an error from opening or reading."""
     if isinstance(error, NotRegular):
-        return Rejected(Reason.SPECIAL)
+        return Rejected(SkipReason.SPECIAL)
     if error.errno == errno.ELOOP:
-        return Rejected(Reason.LINK)
+        return Rejected(SkipReason.LINK)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return Rejected(Reason.CHANGED, "disappeared while it was read")
-    return Rejected(Reason.UNREADABLE, f"cannot be read ({error.strerror})")
+        return Rejected(SkipReason.CHANGED, "disappeared while it was read")
+    return Rejected(SkipReason.UNREADABLE, f"cannot be read ({error.strerror})")

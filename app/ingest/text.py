@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from app.ingest.legacy_encoding import guess_encoding
-from app.ingest.records import Reason, Rejected
+from app.ingest.records import Rejected, SkipReason
 from app.ingest.safe_open import HEAD
 
 # UTF-32 first: its little-endian mark begins with that of UTF-16.
@@ -61,7 +61,7 @@ def decode(data: bytes) -> Decoded:
     else:
         decoded = _decode_bytes(data.removeprefix(codecs.BOM_UTF8))
     if not decoded.text.strip():
-        raise Rejected(Reason.EMPTY)
+        raise Rejected(SkipReason.EMPTY)
     return decoded
 
 
@@ -82,7 +82,7 @@ def _decode_wide(data: bytes, encoding: str) -> Decoded:
     text = data.decode(encoding, "replace").removeprefix("\ufeff")
     wrong = text.count("\ufffd") - data.count("\ufffd".encode(encoding))
     if _WIDE.search(text) or not _may_be_wrong(wrong, len(text)):
-        raise Rejected(Reason.BINARY)
+        raise Rejected(SkipReason.BINARY)
     if wrong:
         text = data.decode(encoding, "backslashreplace").removeprefix("\ufeff")
     return Decoded(text, encoding, lossy=wrong > 0)
@@ -95,7 +95,7 @@ def _may_be_wrong(wrong: int, characters: int) -> bool:
 
 def _decode_bytes(data: bytes) -> Decoded:
     if b"\0" in data:
-        raise Rejected(Reason.BINARY)
+        raise Rejected(SkipReason.BINARY)
     if _ISO_2022_JP.search(data) and data.isascii():
         with suppress(UnicodeDecodeError):
             return Decoded(data.decode("iso2022_jp"), "iso2022_jp")
@@ -104,14 +104,14 @@ def _decode_bytes(data: bytes) -> Decoded:
     except UnicodeDecodeError as error:
         sample = _sample(data, error.start)
     if len(sample) - len(sample.translate(None, _BINARY_BYTES)) > _MAX_BINARY_SHARE * len(sample):
-        raise Rejected(Reason.BINARY)
+        raise Rejected(SkipReason.BINARY)
     if _is_mostly_utf8(data):
         return Decoded(data.decode("utf-8", "backslashreplace"), "utf-8", lossy=True)
     if (declared := _as_declared(data)) is not None:
         return declared
     encoding = guess_encoding(sample)
     if encoding is None:
-        raise Rejected(Reason.ENCODING)
+        raise Rejected(SkipReason.ENCODING)
     try:
         return Decoded(data.decode(encoding), encoding, guessed=True)
     except UnicodeDecodeError:

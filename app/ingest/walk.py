@@ -10,12 +10,18 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.ingest.budget import ReadBudget
 from app.ingest.filenames import is_private, is_private_folder, printable, reading_order
 from app.ingest.git import GitList, git_files, repository
-from app.ingest.ignore import IgnoreFiles, IgnoreRules, NoIgnore
-from app.ingest.limits import Limits
-from app.ingest.records import LimitReached, Reason, Rejected, limit_reached
+from app.ingest.ignore import IgnoreFiles, IgnoreRules
+from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.records import (
+    REASON_TEXTS,
+    IngestError,
+    LimitReached,
+    Rejected,
+    SkipReason,
+    limit_reached,
+)
 from app.ingest.safe_open import open_folder, rejection_for, stat_entry
 
 # Never listed: they contain nothing that the user wrote.
@@ -41,7 +47,11 @@ class Walk:
     """One walk through a folder."""
 
     def __init__(
-        self, top: Path, limits: Limits, budget: ReadBudget, skip: Callable[[str, Rejected], None]
+        self,
+        top: Path,
+        limits: ReadLimits,
+        budget: ReadBudget,
+        skip: Callable[[str, Rejected], None],
     ) -> None:
         """`top` is resolved. `skip` is called with the path from `top` of everything skipped."""
         self._top = top
@@ -52,10 +62,10 @@ class Walk:
         self._device = 0
 
     def files(self) -> _Files:
-        """Raises Rejected when `top` cannot be opened, LimitReached at a limit, and Cancelled."""
+        """Raises Rejected if `top` cannot be opened, LimitReached at a limit, and ReadCancelled."""
         descriptor = open_folder(str(self._top))
         self._device = os.fstat(descriptor).st_dev
-        yield from self._folder(descriptor, "", 0, NoIgnore())
+        yield from self._folder(descriptor, "", 0, IgnoreRules())
 
     def _folder(self, descriptor: int, path: str, depth: int, rules: IgnoreRules) -> _Files:
         """`path` ends with '/', or is empty. Closes the descriptor."""
@@ -103,38 +113,38 @@ class Walk:
         """A file to read, or the descriptor of a folder to enter. Raises Rejected."""
         info = stat_entry(name, folder)
         if stat.S_ISLNK(info.st_mode):
-            raise Rejected(Reason.LINK)
+            raise Rejected(SkipReason.LINK)
         if stat.S_ISDIR(info.st_mode):
             return self._subfolder(folder, name, path, depth, rules)
         if not stat.S_ISREG(info.st_mode):
-            raise Rejected(Reason.SPECIAL, "is not a regular file", "save its text in a file")
+            raise Rejected(SkipReason.SPECIAL, "is not a regular file", "save its text in a file")
         if not self._limits.include_private and is_private(name):
-            raise Rejected(Reason.PRIVATE)
+            raise Rejected(SkipReason.PRIVATE)
         if rules.ignores(path + name, False):
-            raise Rejected(Reason.IGNORED)
+            raise Rejected(SkipReason.IGNORED)
         if info.st_size == 0:
-            raise Rejected(Reason.EMPTY)
+            raise Rejected(SkipReason.EMPTY)
         if getattr(info, "st_flags", 0) & _DATALESS:
-            raise Rejected(Reason.UNREADABLE, "is in iCloud only", "download it first")
+            raise Rejected(SkipReason.UNREADABLE, "is in iCloud only", "download it first")
         return FoundFile(folder, name, path + name)
 
     def _subfolder(
         self, folder: int, name: str, path: str, depth: int, rules: IgnoreRules
     ) -> int | None:
         if not self._limits.include_private and is_private_folder(name):
-            raise Rejected(Reason.PRIVATE)
+            raise Rejected(SkipReason.PRIVATE)
         too_long = len(os.fsencode(path + name)) > self._limits.path_bytes
         if depth >= self._limits.depth or too_long:
-            raise Rejected(Reason.TOO_DEEP)
+            raise Rejected(SkipReason.TOO_DEEP)
         descriptor = open_folder(name, folder)
         try:
             if os.fstat(descriptor).st_dev != self._device:
-                raise Rejected(Reason.OUTSIDE)
+                raise Rejected(SkipReason.OUTSIDE)
             if rules.ignores(path + name, True):
                 if _is_empty(descriptor):  # git does not list empty folders
                     os.close(descriptor)
                     return None
-                raise Rejected(Reason.IGNORED)
+                raise Rejected(SkipReason.IGNORED)
         except BaseException:
             os.close(descriptor)
             raise
@@ -143,7 +153,7 @@ class Walk:
     def _rules(self, path: str) -> IgnoreRules:
         """The ignore rules of the top folder, or of a repository."""
         if self._limits.include_ignored:
-            return NoIgnore()
+            return IgnoreRules()
         folder = self._top / path
         files = IgnoreFiles(self._budget, self._skip)
         top = repository(folder)
@@ -159,3 +169,86 @@ class Walk:
 def _is_empty(descriptor: int) -> bool:
     with os.scandir(descriptor) as entries:
         return next(entries, None) is None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEntry:
+    """A file or folder, or a link to one. `skip_reason`: why it would be skipped when its folder is
+    read, in one or two words, or empty."""
+
+    name: str
+    is_folder: bool
+    skip_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DirListing:
+    """`truncated`: the folder has more entries than these."""
+
+    entries: tuple[FolderEntry, ...]
+    truncated: bool = False
+
+
+def list_folder(
+    path: str, max_entries: int, seconds: float, cancelled: Callable[[], bool] | None = None
+) -> DirListing:
+    """Up to `max_entries` of a folder that can be listed in `seconds`, sorted by name, without
+    devices, FIFOs and the folders of version control.
+
+    Whether git ignores an entry is read from the .gitignore files. Raises IngestError when the
+    folder is missing or unreadable, and ReadCancelled.
+    """
+    budget = ReadBudget(seconds, None, cancelled)
+    try:
+        descriptor = open_folder(path)
+    except Rejected as rejected:
+        if rejected.reason is SkipReason.CHANGED:
+            raise IngestError(f"There is no folder {path!r}", "check the name") from None
+        raise IngestError(f"The folder {path!r} {rejected.detail}", rejected.advice) from None
+    try:
+        entries, more = _entries(descriptor, max_entries, _rules(descriptor, path, budget), budget)
+    except (Rejected, OSError):
+        raise IngestError(f"The folder {path!r} cannot be read", "check its permissions") from None
+    finally:
+        os.close(descriptor)
+    return DirListing(tuple(sorted(entries, key=lambda entry: entry.name.lower())), more)
+
+
+def _rules(descriptor: int, path: str, budget: ReadBudget) -> IgnoreRules:
+    folder = Path(path).resolve()
+    top, rules = repository(folder), IgnoreFiles(budget, lambda path, rejected: None)
+    try:
+        return (rules if top is None else rules.with_parents(top, folder)).in_folder(descriptor, "")
+    except LimitReached:
+        return IgnoreRules()
+
+
+def _entries(
+    descriptor: int, max_entries: int, rules: IgnoreRules, budget: ReadBudget
+) -> tuple[list[FolderEntry], bool]:
+    entries: list[FolderEntry] = []
+    with os.scandir(descriptor) as found:
+        for count, each in enumerate(found):
+            try:
+                budget.check()
+                if count == max_entries:
+                    return entries, True
+                if (entry := _entry(each, rules)) is not None:
+                    entries.append(entry)
+            except LimitReached:
+                return entries, True
+    return entries, False
+
+
+def _entry(found: os.DirEntry[str], rules: IgnoreRules) -> FolderEntry | None:
+    try:
+        is_folder = found.is_dir()
+        if found.name in VERSION_CONTROL or not (is_folder or found.is_file()):
+            return None
+    except OSError:  # a link in a circle, or into a folder without permission
+        return None
+    private = is_private_folder(found.name) if is_folder else is_private(found.name)
+    reason = SkipReason.PRIVATE if private else None
+    if reason is None and rules.ignores(found.name, is_folder):
+        reason = SkipReason.IGNORED
+    return FolderEntry(found.name, is_folder, "" if reason is None else REASON_TEXTS[reason][0])

@@ -57,8 +57,8 @@ def page_text(source: str, check: Callable[[], None] = lambda: None) -> str:
     return source if reader.is_template or not text else text
 
 
-def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _Reader:
-    reader = _Reader(hidden)
+def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _PageReader:
+    reader = _PageReader(hidden)
     for tag, content in _parts(source):
         check()
         if tag:
@@ -129,7 +129,7 @@ def _begins_value(source: str, at: int) -> bool:
 
 
 @dataclass
-class _Reader:
+class _PageReader:
     """Puts a page's text together."""
 
     hidden: frozenset[str]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from app.ingest.limits import MIB, Limits
+from app.ingest.limits import MIB, ReadLimits
 from app.protocol.commands import CachePolicy
 from app.protocol.options import (
     AUTO_KEEP,
@@ -23,7 +23,7 @@ from app.protocol.options import (
 from app.store.records import ATTACHMENT_LIMIT, TRASH_DAYS
 
 GB = 1_000_000_000
-_SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), Limits(), CachePolicy()
+_SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), ReadLimits(), CachePolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Limits on what can be attached."""
+    """ReadLimits on what can be attached."""
 
     max_document_size_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
     """The largest document that can be saved with a conversation, in MB."""
@@ -200,10 +200,10 @@ class Settings:
             from_model=FROM_MODEL,
         ).with_values(**chosen)
 
-    def limits(self, *, private: bool = False, ignored: bool = False) -> Limits:
-        """Limits for reading files and folders."""
+    def limits(self, *, private: bool = False, ignored: bool = False) -> ReadLimits:
+        """ReadLimits for reading files and folders."""
         documents = self.documents
-        return Limits(
+        return ReadLimits(
             total_bytes=documents.import_limit_mb * MIB,
             file_bytes=documents.max_file_size_mb * MIB,
             pdf_bytes=documents.max_pdf_size_mb * MIB,

@@ -13,8 +13,8 @@ import pytest
 from app.cli import inputs
 from app.cli.inputs import read_inputs
 from app.cli.main import parser
-from app.ingest.limits import Limits
-from app.ingest.records import IngestError, Progress, ReadResults
+from app.ingest.limits import ReadLimits
+from app.ingest.records import IngestError, ReadProgress, ReadResults
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def docs(tmp_path: Path) -> Path:
     return folder
 
 
-def told(path: Path, capsys: pytest.CaptureFixture[str], limits: Limits | None = None) -> list[str]:
+def told(
+    path: Path, capsys: pytest.CaptureFixture[str], limits: ReadLimits | None = None
+) -> list[str]:
     read_inputs([str(path)], limits)
     out, err = capsys.readouterr()
     assert out == ""
@@ -43,7 +45,7 @@ def test_what_was_taken_of_a_folder_and_what_was_not(
         "Skipped: docs/e is empty: there is nothing to read.",
         "Skipped: docs/x.log is ignored by git: add it by name to include it.",
     ]
-    assert told(docs, capsys, Limits(include_private=True, include_ignored=True)) == [
+    assert told(docs, capsys, ReadLimits(include_private=True, include_ignored=True)) == [
         "Read docs: 4 files, 10 B; skipped 1: 1 empty.",
         "Skipped: docs/e is empty: there is nothing to read.",
     ]
@@ -88,9 +90,9 @@ def test_progress_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def reading(
-        paths: object, stdin: object, limits: object, show: Callable[[Progress], None]
+        paths: object, stdin: object, limits: object, show: Callable[[ReadProgress], None]
     ) -> ReadResults:
-        show(Progress(2, 1, 3, "a"))
+        show(ReadProgress(2, 1, 3, "a"))
         return ReadResults(())
 
     monkeypatch.setattr(inputs, "read", reading)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
 from app.ingest.records import IngestError, ReadResult
 
@@ -25,7 +25,7 @@ def folder(root: Path, **files: bytes | str) -> Path:
     return root
 
 
-def intake(path: Path, limits: Limits | None = None) -> ReadResult:
+def intake(path: Path, limits: ReadLimits | None = None) -> ReadResult:
     (only,) = read([str(path)], limits=limits).results
     return only
 
@@ -42,7 +42,9 @@ def check_sentence(sentence: str) -> None:
     assert len(sentence) < 6000
 
 
-def refusal(*paths: str | Path, stdin: bytes | None = None, limits: Limits | None = None) -> str:
+def refusal(
+    *paths: str | Path, stdin: bytes | None = None, limits: ReadLimits | None = None
+) -> str:
     with pytest.raises(IngestError) as caught:
         read([str(path) for path in paths], None if stdin is None else io.BytesIO(stdin), limits)
     check_sentence(str(caught.value))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest.dir_listing import DirListing, list_folder
-from app.ingest.records import Cancelled, IngestError
+from app.ingest.records import IngestError, ReadCancelled
+from app.ingest.walk import DirListing, list_folder
 from tests.ingest.helpers import check_sentence, written
 
 
@@ -54,7 +54,7 @@ def test_a_slow_folder_gives_what_it_gave(tmp_path: Path) -> None:
 
 def test_cancelled(tmp_path: Path) -> None:
     written(tmp_path / "a")
-    with pytest.raises(Cancelled):
+    with pytest.raises(ReadCancelled):
         list_folder(str(tmp_path), 10, 10.0, lambda: True)
 
 

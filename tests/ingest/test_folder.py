@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.ingest.filenames import is_private, printable
-from app.ingest.limits import Limits
-from app.ingest.records import FileRead, Reason
-from app.ingest.tree import tree
+from app.ingest.limits import ReadLimits
+from app.ingest.reader import folder_tree
+from app.ingest.records import FileRead, SkipReason
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
 
@@ -62,16 +62,16 @@ def test_each_of_many_files_is_a_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "taken", "reason", "rest"),
     [
-        (Limits(files=2), ["a", "b/c"], Reason.TOO_MUCH, True),
-        (Limits(entries=5), ["a", "b/c"], Reason.TOO_MUCH, True),
-        (Limits(total_bytes=4), ["a", "b/c"], Reason.TOO_MUCH, True),
-        (Limits(file_bytes=3), ["a", "b/c", "e"], Reason.TOO_LARGE, False),
-        (Limits(depth=1), ["a", "b/c", "e"], Reason.TOO_DEEP, False),
-        (Limits(path_bytes=2), ["a", "b/c", "e"], Reason.TOO_DEEP, False),
+        (ReadLimits(files=2), ["a", "b/c"], SkipReason.TOO_MUCH, True),
+        (ReadLimits(entries=5), ["a", "b/c"], SkipReason.TOO_MUCH, True),
+        (ReadLimits(total_bytes=4), ["a", "b/c"], SkipReason.TOO_MUCH, True),
+        (ReadLimits(file_bytes=3), ["a", "b/c", "e"], SkipReason.TOO_LARGE, False),
+        (ReadLimits(depth=1), ["a", "b/c", "e"], SkipReason.TOO_DEEP, False),
+        (ReadLimits(path_bytes=2), ["a", "b/c", "e"], SkipReason.TOO_DEEP, False),
     ],
 )
 def test_limits(
-    tmp_path: Path, limits: Limits, taken: list[str], reason: Reason, rest: bool
+    tmp_path: Path, limits: ReadLimits, taken: list[str], reason: SkipReason, rest: bool
 ) -> None:
     docs = folder(tmp_path / "docs", **{"a": "aa", "b/c": "cc", "b/d/x": "xxxx", "e": "ee"})
     cut = intake(docs, limits)
@@ -87,14 +87,19 @@ def test_what_is_private_is_read_when_asked_for(tmp_path: Path) -> None:
     docs = folder(tmp_path / "docs", **{"a": "a", ".env": "K=1", ".aws/x": "x", "deploy": key})
     taken = intake(docs)
     assert names(taken) == ["a"]
-    assert {each.reason for each in taken.skipped} == {Reason.PRIVATE}
-    assert names(intake(docs, Limits(include_private=True))) == [".aws/x", ".env", "a", "deploy"]
+    assert {each.reason for each in taken.skipped} == {SkipReason.PRIVATE}
+    assert names(intake(docs, ReadLimits(include_private=True))) == [
+        ".aws/x",
+        ".env",
+        "a",
+        "deploy",
+    ]
 
 
 def test_what_is_ignored_is_read_when_asked_for(tmp_path: Path) -> None:
     docs = folder(tmp_path / "docs", **{".gitignore": "*.log", "a.log": "a", "b": "b"})
     assert names(intake(docs)) == [".gitignore", "b"]
-    assert names(intake(docs, Limits(include_ignored=True))) == [".gitignore", "a.log", "b"]
+    assert names(intake(docs, ReadLimits(include_ignored=True))) == [".gitignore", "a.log", "b"]
 
 
 PRIVATE = [
@@ -146,9 +151,9 @@ def test_names_stay_on_their_line() -> None:
 
 def test_a_tree_is_folded_where_it_grows_too_long() -> None:
     files = [(f"src/{a}/{b}", "") for a in "xyz" for b in range(4)] + [("z", "")]
-    assert tree("t", files, 100).count("\n") == 1 + 1 + 3 * 5 + 1
-    assert tree("t", files, 6) == (
+    assert folder_tree("t", files, 100).count("\n") == 1 + 1 + 3 * 5 + 1
+    assert folder_tree("t", files, 6) == (
         "t/\n  src/\n    x/ (4 files)\n    y/ (4 files)\n    z/ (4 files)\n  z\n"
     )
-    assert tree("t", files, 2) == "t/\n  src/ (12 files)\n  … and 1 more\n"
-    assert tree("t", [("a", ""), ("a/b", "")], 9) == "t/\n  a/\n    b\n"
+    assert folder_tree("t", files, 2) == "t/\n  src/ (12 files)\n  … and 1 more\n"
+    assert folder_tree("t", [("a", ""), ("a/b", "")], 9) == "t/\n  a/\n    b\n"

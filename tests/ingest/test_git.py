@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.ingest import git
-from app.ingest.budget import ReadBudget
 from app.ingest.git import GitList, git_files, repository
-from app.ingest.limits import Limits
-from app.ingest.records import Cancelled
+from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.records import ReadCancelled
 from tests.ingest.helpers import folder, intake, names, written
 from tests.ingest.test_ignore import run_git
 
@@ -29,8 +28,8 @@ def repo(tmp_path: Path) -> Path:
     return top
 
 
-def listed(top: Path, limits: Limits | None = None) -> list[str] | None:
-    return git_files(top, top, limits or Limits(), ReadBudget(60))
+def listed(top: Path, limits: ReadLimits | None = None) -> list[str] | None:
+    return git_files(top, top, limits or ReadLimits(), ReadBudget(60))
 
 
 @pytest.fixture
@@ -143,7 +142,7 @@ def test_a_broken_repository_is_read_by_its_rules(repo: Path, damage: object) ->
     assert callable(damage)
     damage(repo)
     start = time.monotonic()
-    taken = intake(repo, Limits(git_seconds=0.5))
+    taken = intake(repo, ReadLimits(git_seconds=0.5))
     assert time.monotonic() - start < 5
     assert names(taken) == [".gitignore", "a", "sub/c"]
 
@@ -176,10 +175,10 @@ def slow_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("slow_git")
 def test_a_git_that_is_not_done_in_time(repo: Path) -> None:
     start = time.monotonic()
-    assert listed(repo, Limits(git_seconds=0.2)) is None
+    assert listed(repo, ReadLimits(git_seconds=0.2)) is None
     assert time.monotonic() - start < 5
-    with pytest.raises(Cancelled):
-        git_files(repo, repo, Limits(), ReadBudget(60, cancelled=lambda: True))
+    with pytest.raises(ReadCancelled):
+        git_files(repo, repo, ReadLimits(), ReadBudget(60, cancelled=lambda: True))
 
 
 def test_a_git_that_fails_floods_or_is_missing(

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from app.ingest import safe_open, walk
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
-from app.ingest.records import ReadResult, Reason
+from app.ingest.records import ReadResult, SkipReason
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
 OUTSIDE = "nobody may read this"
@@ -73,10 +73,10 @@ class Case:
     it is taken. `word` is part of the sentence or of the text."""
 
     build: Callable[[Place], object]
-    reason: Reason | None
+    reason: SkipReason | None
     word: str = ""
     name: str = "x"
-    limits: Limits = field(default_factory=lambda: Limits(git_seconds=0.5))
+    limits: ReadLimits = field(default_factory=lambda: ReadLimits(git_seconds=0.5))
 
 
 def put(content: bytes | str, name: str = "x") -> Callable[[Place], object]:
@@ -272,34 +272,36 @@ def fifo(name: str) -> Callable[[Place], object]:
     return lambda place: os.mkfifo(place.root / name)
 
 
-LIMITS_100 = Limits(entries=100)
+LIMITS_100 = ReadLimits(entries=100)
 CASES = {
     # links
-    "a link to a file outside": Case(link("{outside}/secret"), Reason.LINK, "symbolic link"),
-    "a link to a folder outside": Case(link("{outside}"), Reason.LINK),
-    "a relative link outside": Case(link("../outside/secret"), Reason.LINK),
-    "a link to itself": Case(link("x"), Reason.LINK),
-    "links in a loop": Case(two_links, Reason.LINK),
-    "a link to the folder above": Case(link(".."), Reason.LINK),
-    "a link to the folder itself": Case(link("."), Reason.LINK),
-    "a link to nothing": Case(link("nothing"), Reason.LINK),
-    "a link to a device": Case(link("/dev/zero"), Reason.LINK),
-    "a link into /proc": Case(link("/proc/self/root"), Reason.LINK),
-    "a README that is a link": Case(link("{outside}/secret", "README"), Reason.LINK, "", "README"),
+    "a link to a file outside": Case(link("{outside}/secret"), SkipReason.LINK, "symbolic link"),
+    "a link to a folder outside": Case(link("{outside}"), SkipReason.LINK),
+    "a relative link outside": Case(link("../outside/secret"), SkipReason.LINK),
+    "a link to itself": Case(link("x"), SkipReason.LINK),
+    "links in a loop": Case(two_links, SkipReason.LINK),
+    "a link to the folder above": Case(link(".."), SkipReason.LINK),
+    "a link to the folder itself": Case(link("."), SkipReason.LINK),
+    "a link to nothing": Case(link("nothing"), SkipReason.LINK),
+    "a link to a device": Case(link("/dev/zero"), SkipReason.LINK),
+    "a link into /proc": Case(link("/proc/self/root"), SkipReason.LINK),
+    "a README that is a link": Case(
+        link("{outside}/secret", "README"), SkipReason.LINK, "", "README"
+    ),
     # what is no file
-    "a FIFO": Case(fifo("x"), Reason.SPECIAL, "not a regular file"),
-    "a README that is a FIFO": Case(fifo("README"), Reason.SPECIAL, "", "README"),
-    "a socket": Case(unix_socket, Reason.SPECIAL),
-    "another disk": Case(elsewhere, Reason.OUTSIDE, "another file system"),
-    "a file that is only in iCloud": Case(cloud, Reason.UNREADABLE, "iCloud"),
+    "a FIFO": Case(fifo("x"), SkipReason.SPECIAL, "not a regular file"),
+    "a README that is a FIFO": Case(fifo("README"), SkipReason.SPECIAL, "", "README"),
+    "a socket": Case(unix_socket, SkipReason.SPECIAL),
+    "another disk": Case(elsewhere, SkipReason.OUTSIDE, "another file system"),
+    "a file that is only in iCloud": Case(cloud, SkipReason.UNREADABLE, "iCloud"),
     # rules and repositories
-    "a .gitignore that is a FIFO": Case(fifo(".gitignore"), Reason.SPECIAL, "", ".gitignore"),
+    "a .gitignore that is a FIFO": Case(fifo(".gitignore"), SkipReason.SPECIAL, "", ".gitignore"),
     "a .gitignore that is a link": Case(
-        link("{outside}/secret", ".gitignore"), Reason.LINK, "", ".gitignore"
+        link("{outside}/secret", ".gitignore"), SkipReason.LINK, "", ".gitignore"
     ),
     "a .gitignore that is a folder": Case(put("x", ".gitignore/x"), None, "x", ".gitignore/x"),
     "a .gitignore of nothing but NUL": Case(
-        put(b"\0" * 9999, ".gitignore"), Reason.BINARY, "", ".gitignore"
+        put(b"\0" * 9999, ".gitignore"), SkipReason.BINARY, "", ".gitignore"
     ),
     "a .gitignore of 1 MB": Case(
         lambda p: (put("x*\n" * 350_000, ".gitignore")(p), put("text")(p)), None, "text"
@@ -316,18 +318,18 @@ CASES = {
         hostile_git(lambda p: os.truncate(written(p, "x"), 2**30)), None, "text"
     ),
     # sizes
-    "1 GB of nothing": Case(sparse(2**30), Reason.BINARY, "binary"),
-    "8 TB of nothing": Case(sparse(2**43), Reason.BINARY),
-    "a text that is too large": Case(put("text " * 2_000_000), Reason.TOO_LARGE, "larger than"),
+    "1 GB of nothing": Case(sparse(2**30), SkipReason.BINARY, "binary"),
+    "8 TB of nothing": Case(sparse(2**43), SkipReason.BINARY),
+    "a text that is too large": Case(put("text " * 2_000_000), SkipReason.TOO_LARGE, "larger than"),
     "a text with a hole of 1 GB": Case(
-        lambda p: os.truncate(written(p.root / "x", "text " * 20_000), 2**30), Reason.TOO_LARGE
+        lambda p: os.truncate(written(p.root / "x", "text " * 20_000), 2**30), SkipReason.TOO_LARGE
     ),
     "a line of 1 MB": Case(put("x" * 2**20), None, "xxx"),
     "a line of 1 MB, no UTF-8": Case(put(b"\xe4" * 2**20), None),
-    "a folder of many files": Case(many, Reason.TOO_MUCH, "100 files", "x/…", LIMITS_100),
-    "many folders in each other": Case(deep, Reason.TOO_DEEP, "too deep", "/".join("x" * 41)),
+    "a folder of many files": Case(many, SkipReason.TOO_MUCH, "100 files", "x/…", LIMITS_100),
+    "many folders in each other": Case(deep, SkipReason.TOO_DEEP, "too deep", "/".join("x" * 41)),
     "a path that is too long": Case(
-        long_path, Reason.TOO_DEEP, "", "/".join(["x"] + ["y" * 250] * 5)
+        long_path, SkipReason.TOO_DEEP, "", "/".join(["x"] + ["y" * 250] * 5)
     ),
     # encodings
     "UTF-16": Case(put("grüße".encode("utf-16")), None, "grüße"),
@@ -338,10 +340,10 @@ CASES = {
     "surrogates in UTF-8": Case(
         put(b"text \xed\xa0\x80 text\n" + "ä".encode() * 99), None, "\\xed"
     ),
-    "NUL late in a text": Case(put(b"text\n" * 99_999 + b"\0"), Reason.BINARY),
-    "no bytes": Case(put(b""), Reason.EMPTY),
-    "only blanks": Case(put(b" \n\t\r\n"), Reason.EMPTY),
-    "only a mark": Case(put(b"\xef\xbb\xbf"), Reason.EMPTY),
+    "NUL late in a text": Case(put(b"text\n" * 99_999 + b"\0"), SkipReason.BINARY),
+    "no bytes": Case(put(b""), SkipReason.EMPTY),
+    "only blanks": Case(put(b" \n\t\r\n"), SkipReason.EMPTY),
+    "only a mark": Case(put(b"\xef\xbb\xbf"), SkipReason.EMPTY),
     # names
     "a name that is no UTF-8": Case(named(b"x\xff\xfe"), None, "odd name", "x\\xff\\xfe"),
     "a name with control characters": Case(
@@ -356,27 +358,27 @@ CASES = {
     ),
     "a name of 255 bytes": Case(named(b"x" * 255), None, "odd name", "x" * 255),
     # changes while it is read
-    "a file that becomes a link": Case(file_becomes_link, Reason.LINK),
-    "a file that becomes a FIFO": Case(file_becomes_fifo, Reason.SPECIAL),
-    "a folder that becomes a link": Case(folder_becomes_link, Reason.CHANGED),
+    "a file that becomes a link": Case(file_becomes_link, SkipReason.LINK),
+    "a file that becomes a FIFO": Case(file_becomes_fifo, SkipReason.SPECIAL),
+    "a folder that becomes a link": Case(folder_becomes_link, SkipReason.CHANGED),
     "a folder above that becomes a link": Case(folder_above_becomes_link, None, "text", "x/secret"),
-    "a file that goes away": Case(goes_away, Reason.CHANGED, "disappeared"),
-    "a file that grows for ever": Case(grows, Reason.CHANGED, "changed while"),
-    "a file that shrinks for ever": Case(is_cut_short, Reason.CHANGED),
+    "a file that goes away": Case(goes_away, SkipReason.CHANGED, "disappeared"),
+    "a file that grows for ever": Case(grows, SkipReason.CHANGED, "changed while"),
+    "a file that shrinks for ever": Case(is_cut_short, SkipReason.CHANGED),
     "a file that changes once": Case(changes_once, None, "after it"),
     # what the system refuses
     "a file that may not be read": Case(
-        fails(PermissionError(13, "Permission denied")), Reason.UNREADABLE, "Permission denied"
+        fails(PermissionError(13, "Permission denied")), SkipReason.UNREADABLE, "Permission denied"
     ),
-    "a folder that may not be read": Case(unreadable_folder, Reason.UNREADABLE, "Permission"),
-    "a broken disk": Case(fails(OSError(5, "Input/output error")), Reason.UNREADABLE, "Input"),
-    "a device that would block": Case(fails(BlockingIOError(11, "busy")), Reason.UNREADABLE),
+    "a folder that may not be read": Case(unreadable_folder, SkipReason.UNREADABLE, "Permission"),
+    "a broken disk": Case(fails(OSError(5, "Input/output error")), SkipReason.UNREADABLE, "Input"),
+    "a device that would block": Case(fails(BlockingIOError(11, "busy")), SkipReason.UNREADABLE),
     # secrets
-    "a .env": Case(put("KEY=1", ".env"), Reason.PRIVATE, "passwords or keys", ".env"),
+    "a .env": Case(put("KEY=1", ".env"), SkipReason.PRIVATE, "passwords or keys", ".env"),
     "a private key of any name": Case(
-        put("-----BEGIN RSA PRIVATE KEY-----\nAA"), Reason.PRIVATE, "private key"
+        put("-----BEGIN RSA PRIVATE KEY-----\nAA"), SkipReason.PRIVATE, "private key"
     ),
-    "a folder of keys": Case(put("text", ".ssh/config"), Reason.PRIVATE, "", ".ssh"),
+    "a folder of keys": Case(put("text", ".ssh/config"), SkipReason.PRIVATE, "", ".ssh"),
 }
 
 
@@ -395,7 +397,7 @@ def test_a_hostile_folder(place: Place, case: Case) -> None:
     taken = intake(place.root, case.limits)
     assert time.monotonic() - start < SECONDS
     check(taken, case)
-    assert "good" in names(taken) or case.reason is Reason.TOO_MUCH
+    assert "good" in names(taken) or case.reason is SkipReason.TOO_MUCH
     if before:
         assert len(os.listdir("/proc/self/fd")) <= len(before), "a descriptor was left open"
 
@@ -421,7 +423,7 @@ def test_a_device_is_not_opened(place: Place) -> None:
         os.mknod(place.root / "x", 0o20600, os.makedev(1, 5))
     except OSError:
         pytest.skip("devices cannot be made here")
-    check(intake(place.root), Case(lambda place: None, Reason.SPECIAL))
+    check(intake(place.root), Case(lambda place: None, SkipReason.SPECIAL))
 
 
 @pytest.mark.parametrize("path", ["/dev", "/proc/self", "/sys/kernel"])
@@ -430,7 +432,7 @@ def test_the_systems_own_folders(path: str) -> None:
         pytest.skip("needs Linux")
     start = time.monotonic()
     try:
-        read([path], limits=Limits(seconds=0.5))
+        read([path], limits=ReadLimits(seconds=0.5))
     except Exception as error:
         check_sentence(str(error))
     assert time.monotonic() - start < SECONDS
@@ -443,13 +445,13 @@ def test_everything_ignored_is_told_in_one_sentence(place: Place) -> None:
 
 def test_time_that_is_over_keeps_what_was_read(place: Place) -> None:
     now = [0.0]
-    place.patch.setattr("app.ingest.budget.time.monotonic", lambda: now[0])
+    place.patch.setattr("app.ingest.limits.time.monotonic", lambda: now[0])
     place.swap("z", lambda: now.__setitem__(0, 100.0))
     folder(place.root, x="x", z="z", zz="zz")
     taken = intake(place.root)
     assert names(taken) == ["good", "x", "z"]
     (told,) = taken.skipped
-    assert (told.path, told.reason, told.rest) == ("root/zz", Reason.TOO_SLOW, True)
+    assert (told.path, told.reason, told.rest) == ("root/zz", SkipReason.TOO_SLOW, True)
     check_sentence(told.sentence)
 
 

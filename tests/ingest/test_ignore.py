@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.ingest import git, walk
-from app.ingest.budget import ReadBudget
 from app.ingest.ignore import parse
-from app.ingest.limits import Limits
-from app.ingest.records import Reason, Rejected
+from app.ingest.limits import ReadBudget, ReadLimits
+from app.ingest.records import Rejected, SkipReason
 from app.ingest.walk import Walk
 from tests.ingest.helpers import check_sentence, folder, intake, names, written
 
@@ -39,9 +38,9 @@ def with_and_without_git(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
 
 def walked(top: Path) -> list[str]:
     def skip(path: str, refused: Rejected) -> None:
-        assert refused.reason in (Reason.IGNORED, Reason.EMPTY)
+        assert refused.reason in (SkipReason.IGNORED, SkipReason.EMPTY)
 
-    return sorted(found.path for found in Walk(top, Limits(), ReadBudget(60), skip).files())
+    return sorted(found.path for found in Walk(top, ReadLimits(), ReadBudget(60), skip).files())
 
 
 TREE = {
@@ -149,7 +148,7 @@ def test_without_git_it_is_as_with_git(
         (place / ".git").mkdir()
     written(place / ".gitignore", "\n".join(top) + "\n")
     written(place / "w" / ".gitignore", "\n".join(inner) + "\n")
-    with_git = git.git_files(place, place, Limits(), ReadBudget(60))
+    with_git = git.git_files(place, place, ReadLimits(), ReadBudget(60))
     assert with_git is not None
     with monkeypatch.context() as patch:
         patch.setattr(walk, "git_files", lambda *_: None)
@@ -173,7 +172,7 @@ def test_hostile_rules_are_not_slow_and_are_told(tmp_path: Path, case: str) -> N
     assert time.monotonic() - start < 10
     assert "a" * 120 in names(taken)
     (told,) = taken.skipped
-    assert (told.path, told.reason) == ("docs/.gitignore", Reason.RULES)
+    assert (told.path, told.reason) == ("docs/.gitignore", SkipReason.RULES)
     check_sentence(told.sentence)
 
 

@@ -16,11 +16,10 @@ import pytest
 from pypdf import PdfWriter, _encryption
 
 from app.ingest import pdf_aes, pdf_worker
-from app.ingest.budget import ReadBudget
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadBudget, ReadLimits
 from app.ingest.process import run_bounded
 from app.ingest.reader import read
-from app.ingest.records import Cancelled, LimitReached, Progress
+from app.ingest.records import LimitReached, ReadCancelled, ReadProgress
 from app.protocol.prompt import Document
 from tests.ingest.helpers import check_sentence, folder, intake, names, refusal, written
 
@@ -121,7 +120,7 @@ def test_a_hostile_pdf_file(tmp_path: Path, case: str) -> None:
     data, word = HOSTILE[case]
     written(tmp_path / "a.pdf", data)
     start = time.monotonic()
-    taken = intake(folder(tmp_path, b="b"), Limits(pdf_seconds=8))
+    taken = intake(folder(tmp_path, b="b"), ReadLimits(pdf_seconds=8))
     assert time.monotonic() - start < 20
     assert "b" in names(taken)
     for told in taken.skipped:
@@ -146,7 +145,7 @@ BAD_PAGES = {
 def test_a_bad_page_costs_only_that_page(tmp_path: Path, case: str) -> None:
     bad, extra = BAD_PAGES[case]
     data = assembled([NOTICE, bad, NOTICE], extras=[b"", extra, b""])
-    result = intake(written(tmp_path / "a.pdf", data), Limits(pdf_seconds=1))
+    result = intake(written(tmp_path / "a.pdf", data), ReadLimits(pdf_seconds=1))
     notice = "The notice period is 30 days."
     assert result.documents[0].text == (
         f"[Page 1]\n{notice}\n\n[Page 2]\n(This page could not be read.)\n\n[Page 3]\n{notice}\n\n"
@@ -230,7 +229,7 @@ def test_a_bomb_bursts_in_its_own_process(tmp_path: Path) -> None:
     assert len(data) < 10_000
     path = written(tmp_path / "a.pdf", data)
     start = time.monotonic()
-    refusal(path, limits=Limits(pdf_seconds=1))
+    refusal(path, limits=ReadLimits(pdf_seconds=1))
     assert time.monotonic() - start < 10
 
 
@@ -239,7 +238,7 @@ def test_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(pdf_worker, "__file__", str(slow))
     path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
     start = time.monotonic()
-    assert "longer than 0.3 seconds" in refusal(path, limits=Limits(pdf_seconds=0.3))
+    assert "longer than 0.3 seconds" in refusal(path, limits=ReadLimits(pdf_seconds=0.3))
     assert time.monotonic() - start < 5
 
 
@@ -249,8 +248,8 @@ def test_pages_are_told_and_reading_them_can_be_cancelled(
     worker = "import os, sys, time; os.pwrite(int(sys.argv[2]), b'41 300', 0); time.sleep(60)"
     monkeypatch.setattr(pdf_worker, "__file__", str(written(tmp_path / "slow.py", worker)))
     path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
-    told: list[Progress] = []
-    with pytest.raises(Cancelled):
+    told: list[ReadProgress] = []
+    with pytest.raises(ReadCancelled):
         read([str(path)], progress=told.append, cancelled=lambda: told[-1:] and told[-1].pages > 0)
     assert told[-1].page_text == "page 41 of 300"
 
@@ -260,7 +259,7 @@ def test_pages_that_get_on_do_not_count_towards_the_time_limit(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    told: list[Progress] = []
+    told: list[ReadProgress] = []
     budget = ReadBudget(10.0, told.append)
     budget.visit("a.pdf")
     for page in range(1, 6):
@@ -318,5 +317,5 @@ def test_nothing_is_imported_from_where_we_stand(
 @pytest.mark.skipif(sys.platform != "linux", reason="only some systems bound it")
 def test_memory_is_bounded(tmp_path: Path) -> None:
     path = written(tmp_path / "a.pdf", pdf_of(SENTENCE))
-    assert "damaged" in refusal(path, limits=Limits(pdf_memory=16 * 1024 * 1024))
+    assert "damaged" in refusal(path, limits=ReadLimits(pdf_memory=16 * 1024 * 1024))
     assert os.path.exists(path)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ingest import safe_open
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
-from app.ingest.records import Cancelled, IngestError, Progress, ReadResults, Reason
+from app.ingest.records import IngestError, ReadCancelled, ReadProgress, ReadResults, SkipReason
 from app.protocol.prompt import Document
 from tests.ingest.helpers import intake, names, refusal, written
 
@@ -126,7 +126,7 @@ def test_standard_input_is_read_once() -> None:
 
 
 def test_too_much(tmp_path: Path) -> None:
-    limits = Limits(total_bytes=10)
+    limits = ReadLimits(total_bytes=10)
     docs = tmp_path / "docs"
     a, b = written(docs / "a", b"x" * 6), written(docs / "b", b"y" * 4)
     assert len(read([str(a), str(b)], limits=limits).documents) == 2
@@ -140,7 +140,7 @@ def test_too_much(tmp_path: Path) -> None:
     cut = intake(docs, limits)
     assert names(cut) == ["a"]
     assert [(each.path, each.reason, each.rest) for each in cut.skipped] == [
-        ("docs/b", Reason.TOO_MUCH, True)
+        ("docs/b", SkipReason.TOO_MUCH, True)
     ]
     assert "docs/b and everything after it" in cut.skipped[0].sentence
 
@@ -148,17 +148,17 @@ def test_too_much(tmp_path: Path) -> None:
 def test_progress_is_told_and_cancel_is_heard(tmp_path: Path) -> None:
     for number in range(20):
         written(tmp_path / "docs" / f"{number:02}")
-    told: list[Progress] = []
+    told: list[ReadProgress] = []
     read([str(tmp_path / "docs")], progress=told.append)
-    assert told[0] == Progress(1, 0, 0, "00")
+    assert told[0] == ReadProgress(1, 0, 0, "00")
     asked = iter([False] * 10 + [True] * 100)
-    with pytest.raises(Cancelled):
+    with pytest.raises(ReadCancelled):
         read([str(tmp_path / "docs")], cancelled=lambda: next(asked))
 
 
 def test_time_that_is_over_ends_a_file_too(tmp_path: Path) -> None:
     path = written(tmp_path / "a")
-    assert "time limit of 0 seconds" in refusal(path, limits=Limits(seconds=0))
+    assert "time limit of 0 seconds" in refusal(path, limits=ReadLimits(seconds=0))
 
 
 @given(st.binary(max_size=40))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ingest.records import Reason, Rejected
+from app.ingest.records import Rejected, SkipReason
 from app.ingest.text import decode, is_binary
 
 GERMAN = "Der Vertrag regelt die Kündigung der Räume, Größe und Maße.\n"
@@ -187,20 +187,20 @@ NO_TEXT = {
 def test_no_text(case: str) -> None:
     with pytest.raises(Rejected) as caught:
         decode(NO_TEXT[case])
-    assert caught.value.reason is Reason.BINARY
+    assert caught.value.reason is SkipReason.BINARY
 
 
 @pytest.mark.parametrize("data", [b"", b" \n\t", codecs.BOM_UTF8, codecs.BOM_UTF16_LE + b"\n\0"])
 def test_empty(data: bytes) -> None:
     with pytest.raises(Rejected) as caught:
         decode(data)
-    assert caught.value.reason is Reason.EMPTY
+    assert caught.value.reason is SkipReason.EMPTY
 
 
 def test_no_known_encoding() -> None:
     with pytest.raises(Rejected) as caught:
         decode(bytes(random.Random(0).choices(range(0x80, 0x100), k=5_000)))
-    assert caught.value.reason is Reason.ENCODING
+    assert caught.value.reason is SkipReason.ENCODING
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))

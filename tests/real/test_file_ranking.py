@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.model.text_encoder import built_in_encoder
 from app.engine.scorers.file_index import FileIndex
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadLimits
 from app.ingest.reader import read
 
 pytestmark = pytest.mark.real
@@ -67,7 +67,7 @@ def test_the_right_file_is_among_those_that_fit() -> None:
         spec = importlib.util.find_spec(package)
         assert spec is not None
         assert spec.origin is not None
-        found = read([str(Path(spec.origin).parent)], limits=Limits(include_ignored=True))
+        found = read([str(Path(spec.origin).parent)], limits=ReadLimits(include_ignored=True))
         documents = [each for result in found.results for each in result.texts]
         index = FileIndex()
         index.extend(documents, lambda done: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.ingest.limits import Limits
+from app.ingest.limits import ReadLimits
 from app.settings.definitions import Settings
 from app.settings.introspection import Setting, Value, all_settings, find, format_value, search
 
@@ -71,9 +71,9 @@ def test_a_whole_number_is_a_number() -> None:
 
 
 def test_limits_are_those_of_files_and_folders_unless_they_are_set() -> None:
-    assert Settings().limits() == Limits()
+    assert Settings().limits() == ReadLimits()
     smaller = find("documents.max_file_size_mb").with_value(Settings(), 1)
-    assert smaller.limits(private=True) == Limits(file_bytes=2**20, include_private=True)
+    assert smaller.limits(private=True) == ReadLimits(file_bytes=2**20, include_private=True)
 
 
 def test_they_are_found_by_words_of_name_and_description() -> None:

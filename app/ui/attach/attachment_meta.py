@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any
 
-from app.ingest.records import REASON_TEXTS, FileRead, Reason, Skipped
+from app.ingest.records import REASON_TEXTS, FileRead, Skipped, SkipReason
 from app.ui.attach.attachment import Attachment
 
 MAX_SKIPPED = 500
@@ -63,6 +63,6 @@ def _packed(skipped: Skipped) -> list[object]:
 
 
 def _unpacked(path: str, reason: str, limit: str, pages: int, *custom: str) -> Skipped:
-    detail, advice = custom or REASON_TEXTS[Reason(reason)][1:]
-    why = Reason(reason), str(detail), str(advice)
+    detail, advice = custom or REASON_TEXTS[SkipReason(reason)][1:]
+    why = SkipReason(reason), str(detail), str(advice)
     return Skipped(str(path), *why, str(limit), int(pages))

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from app.ingest.limits import Limits
-from app.ingest.records import Progress
+from app.ingest.limits import ReadLimits
+from app.ingest.records import ReadProgress
 from app.ui.attach.attachment import Attachment, make_attachment
 from app.util import formatting
 
@@ -19,8 +19,8 @@ class FileJob:
 
     path: str
     typed: str
-    limits: Limits = field(default_factory=Limits)
-    progress: Progress | None = None
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    progress: ReadProgress | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -53,7 +53,7 @@ class FileJob:
             doubtful=tuple(each for each in intake.files if each.doubtful),
         )
 
-    def _on_progress(self, progress: Progress) -> None:
+    def _on_progress(self, progress: ReadProgress) -> None:
         self.progress = progress
 
 

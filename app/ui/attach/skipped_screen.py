@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from app.ingest.records import Reason
+from app.ingest.records import SkipReason
 from app.ui.attach.attachment import Attachment
 from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.util import formatting
@@ -20,7 +20,7 @@ from app.util.sanitize import sanitize_line
 MAX_LISTED = 500
 """Of each kind; of the rest only the number is shown."""
 DOT = Content.styled("· ", "$ink-dim")
-_EXPECTED = (Reason.IGNORED, Reason.EMPTY)
+_EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
 
 
 class SkippedScreen(ModalScreen[None]):

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from app.errors import UserError
-from app.ingest.records import Cancelled
+from app.ingest.records import ReadCancelled
 from app.models.token_count import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attachment, find_duplicate, merge
@@ -92,7 +92,7 @@ class Attachments:
     async def _read(self, job: FileJob) -> None:
         try:
             new = await in_background(lambda: self.read(job))
-        except Cancelled:
+        except ReadCancelled:
             return
         except UserError as error:
             self._failed(job, error)

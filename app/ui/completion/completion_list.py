@@ -40,7 +40,7 @@ from app.ui.completion.paths import (
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.ingest.dir_listing import DirListing
+    from app.ingest.walk import DirListing
 
 KEY_WAIT_SECONDS = 0.5
 """How long a key waits for the names in a folder."""
@@ -180,7 +180,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
 
     async def _list(self, folder: str) -> None:
         def names() -> DirListing:
-            from app.ingest.dir_listing import list_folder  # late: the first drawing would wait
+            from app.ingest.walk import list_folder  # late: the first drawing would wait
 
             return list_folder(folder, MAX_ENTRIES, MAX_SECONDS)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.ingest.dir_listing import DirListing, Entry
+    from app.ingest.walk import DirListing, FolderEntry
 
 MAX_ENTRIES = 2_000
 """Names that are read in a folder."""
@@ -136,8 +136,8 @@ def _folders_nearby(before: str, needle: str) -> Iterator[tuple[str, str]]:
 
 
 def _ranked(
-    entries: Iterable[Entry], needle: str
-) -> Iterator[tuple[tuple[bool, int, int, str], Entry]]:
+    entries: Iterable[FolderEntry], needle: str
+) -> Iterator[tuple[tuple[bool, int, int, str], FolderEntry]]:
     low = needle.lower()
     for entry in entries:
         if entry.name.startswith(".") is not needle.startswith("."):

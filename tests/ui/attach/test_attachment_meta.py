@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.ingest.records import REASON_TEXTS, FileRead, Reason, Skipped
+from app.ingest.records import REASON_TEXTS, FileRead, Skipped, SkipReason
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import make_attachment
 from app.ui.attach.attachment_meta import MAX_SKIPPED, to_notes, with_notes
@@ -16,16 +16,18 @@ ODD = FileRead("src/odd\u202e.txt", 9, "cp1250", lossy=True, guessed=True)
 FILE = make_attachment([Document("a.txt", "A.")])
 
 
-def skipped(reason: Reason, detail: str = "", limit: str = "") -> Skipped:
+def skipped(reason: SkipReason, detail: str = "", limit: str = "") -> Skipped:
     _, words, advice = REASON_TEXTS[reason]
     return Skipped(f"src/{reason}", reason, detail or words, advice, limit)
 
 
 def test_every_reason_is_restored() -> None:
-    every = tuple(skipped(reason) for reason in Reason)
+    every = tuple(skipped(reason) for reason in SkipReason)
     own = (
-        skipped(Reason.TOO_MUCH, "is over the limit of 7 files", "7 files"),
-        replace(skipped(Reason.BAD_PAGES, "has 2 of 3 pages (1-2) that cannot be read"), pages=2),
+        skipped(SkipReason.TOO_MUCH, "is over the limit of 7 files", "7 files"),
+        replace(
+            skipped(SkipReason.BAD_PAGES, "has 2 of 3 pages (1-2) that cannot be read"), pages=2
+        ),
     )
     folder = replace(FOLDER, skipped=every + own, doubtful=(ODD,))
     found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
@@ -36,7 +38,7 @@ def test_every_reason_is_restored() -> None:
 
 def test_no_notes_for_files_and_for_too_many_skipped() -> None:
     assert to_notes(()) == to_notes((FILE, FOLDER)) == ""
-    many = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(MAX_SKIPPED))
+    many = tuple(replace(skipped(SkipReason.IGNORED), path=f"src/{n}") for n in range(MAX_SKIPPED))
     assert len(with_notes((FOLDER,), to_notes((replace(FOLDER, skipped=many),)))[0].skipped)
     assert to_notes((replace(FOLDER, skipped=many, doubtful=(ODD,)),)) == ""
 
@@ -63,5 +65,5 @@ def test_damaged_notes_are_ignored(notes: str) -> None:
 
 
 def test_notes_are_short() -> None:
-    some = tuple(replace(skipped(Reason.IGNORED), path=f"src/{n}") for n in range(100))
+    some = tuple(replace(skipped(SkipReason.IGNORED), path=f"src/{n}") for n in range(100))
     assert len(to_notes((replace(FOLDER, skipped=some),))) < 4_000

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from app.errors import UserError
 from app.ingest.reader import read
-from app.ingest.records import Cancelled, Progress
+from app.ingest.records import ReadCancelled, ReadProgress
 from app.models.embedded import target_path
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
@@ -58,13 +58,13 @@ class Held:
 
     def __init__(self, then: Callable[[FileJob], Attachment] = FileJob.run) -> None:
         self._then, self._goes_on = then, threading.Event()
-        self.progress = Progress(40, 34, 1_200_000, "src/x")
+        self.progress = ReadProgress(40, 34, 1_200_000, "src/x")
 
     def __call__(self, reading: FileJob) -> Attachment:
         reading.progress = self.progress
         while not self._goes_on.wait(0.01):
             if reading.cancelled.is_set():
-                raise Cancelled
+                raise ReadCancelled
         return self._then(reading)
 
     def go_on(self) -> None:
@@ -181,7 +181,7 @@ async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         held = Held()
-        held.progress = Progress(1, 0, 0, "a.pdf", 41, 300)
+        held.progress = ReadProgress(1, 0, 0, "a.pdf", 41, 300)
         pilot.app.chat.attachments.read = held
         attach(pilot, written(tmp_path / "a.pdf", "x"))
         await until_shown(pilot, "◌ a.pdf · reading · page 41 of 300")

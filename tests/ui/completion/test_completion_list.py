@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.ingest.dir_listing import DirListing
+from app.ingest.walk import DirListing
 from app.ui.app import SpecchatApp
 from app.ui.completion.commands import commands
 from app.ui.models.screen import ModelsScreen
@@ -220,7 +220,7 @@ async def test_a_folder_that_never_answers_freezes_nothing(
         answers.wait()
         return DirListing(())
 
-    monkeypatch.setattr("app.ingest.dir_listing.list_folder", hangs)
+    monkeypatch.setattr("app.ingest.walk.list_folder", hangs)
     try:
         async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
             await until_shown(pilot, "ready")

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest.dir_listing import DirListing, Entry
+from app.ingest.walk import DirListing, FolderEntry
 from app.ui.completion.paths import MAX_SHOWN, PathCompleter, word_before
 
 LISTING = DirListing(
     (
-        Entry(".env", False, "private"),
-        Entry("app", True),
-        Entry("build", True, "ignored"),
-        Entry("My notes.txt", False),
-        Entry("README.md", False),
-        Entry("reader.py", False),
+        FolderEntry(".env", False, "private"),
+        FolderEntry("app", True),
+        FolderEntry("build", True, "ignored"),
+        FolderEntry("My notes.txt", False),
+        FolderEntry("README.md", False),
+        FolderEntry("reader.py", False),
     )
 )
 
@@ -93,5 +93,5 @@ def test_the_folder_that_is_typed(word: str, folder: str) -> None:
 
 
 def test_no_more_are_offered_than_one_reads() -> None:
-    many = DirListing(tuple(Entry(f"f{number}", False) for number in range(2_000)))
+    many = DirListing(tuple(FolderEntry(f"f{number}", False) for number in range(2_000)))
     assert len(names("f", many)) == MAX_SHOWN

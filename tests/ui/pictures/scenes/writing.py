@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from app.ingest.records import Cancelled, Progress
+from app.ingest.records import ReadCancelled, ReadProgress
 from app.ui.attach.attachment import Attachment
 from app.ui.attach.chips import Chip
 from app.ui.attach.file_job import FileJob
@@ -91,8 +91,8 @@ class Held:
         self.goes_on = threading.Event()
 
     def __call__(self, reading: FileJob) -> Attachment:
-        reading.progress = Progress(1_410, 1_204, 8_400_000, "src/x")
+        reading.progress = ReadProgress(1_410, 1_204, 8_400_000, "src/x")
         while not self.goes_on.wait(0.01):
             if reading.cancelled.is_set():
-                raise Cancelled
+                raise ReadCancelled
         return reading.run()
