@@ -36,11 +36,6 @@ _FREQUENCIES = 5
 """Words are in groups: those that occur once, 2 or 3 times, 4 to 7, 8 to 15, or more often."""
 _NEXT_GROUP = "\f"
 
-_UNINDEXED = """
-FROM attachments a JOIN messages m ON m.id = a.message
-WHERE m.role = 'user' AND a.sha256 NOT IN (SELECT sha256 FROM document_words)
-"""
-
 
 class Tokeniser:
     """SQLite's tokeniser, in a database in memory. Use as a context manager, on one thread."""
@@ -113,20 +108,11 @@ def delete_unused(connection: sqlite3.Connection) -> None:
 def unindexed(connection: sqlite3.Connection) -> tuple[Attachment, ...]:
     """Documents whose words are not saved yet, the newest first."""
     rows = connection.execute(
-        f"SELECT a.sha256, a.name, a.size {_UNINDEXED} GROUP BY a.sha256 ORDER BY max(m.id) DESC"
+        "SELECT a.sha256, a.name, a.size FROM attachments a JOIN messages m ON m.id = a.message"
+        " WHERE m.role = 'user' AND a.sha256 NOT IN (SELECT sha256 FROM document_words)"
+        " GROUP BY a.sha256 ORDER BY max(m.id) DESC"
     )
     return tuple(Attachment(*row) for row in rows)
-
-
-def count_unindexed(connection: sqlite3.Connection) -> int:
-    """Documents whose words are not saved yet and that are not in the trash."""
-    (count,) = connection.execute(
-        "SELECT count(DISTINCT a.sha256) FROM attachments a JOIN messages m ON m.id = a.message"
-        " JOIN conversations c ON c.id = m.conversation WHERE m.role = 'user'"
-        " AND m.trashed_at IS NULL AND c.trashed_at IS NULL"
-        " AND a.sha256 NOT IN (SELECT sha256 FROM document_words)"
-    ).fetchone()
-    return int(count)
 
 
 class Indexer:

@@ -15,7 +15,7 @@ from heapq import nlargest
 from operator import itemgetter
 
 from app.protocol.prompt import Role
-from app.store.document_index import TOKENISER, Tokeniser, WordList, count_unindexed, whole_lines
+from app.store.document_index import TOKENISER, Tokeniser, WordList, unindexed, whole_lines
 from app.store.messages import check_text
 from app.store.records import Attachment, DocumentHit, FoundDocuments, SearchHit, StoreError
 
@@ -87,7 +87,7 @@ def search_documents(
     terms = _terms(words)
     if not terms:
         return FoundDocuments()
-    waiting = count_unindexed(connection)
+    waiting = len(unindexed(connection))
     scores, weights = _scores(connection, terms)
     rows = connection.execute(_WITH_DOCUMENTS, (json.dumps([*scores]),)).fetchall()
     rows.sort(key=lambda row: (-scores[row[0]], -row[1]))

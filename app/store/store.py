@@ -196,7 +196,7 @@ class Store:
     restore_messages = _writes(conversation_rows.restore_messages)
     pin_passages = _writes(message_rows.pin)
     search = _reads(search_messages)
-    unindexed_documents = _reads(document_index.count_unindexed)
+    unindexed_documents = _reads(lambda connection: len(document_index.unindexed(connection)))
 
     def add_message(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from app.protocol.prompt import Role
 from app.store.store import Store
 from tests.store.faults import DAY, JOURNAL, NEW
 from tests.store.samples import answered, attach
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

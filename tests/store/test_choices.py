@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,6 @@ from app.store.importing import from_json
 from app.store.records import Overrides, StoreError
 from app.store.store import Store
 from tests.store.samples import CHOICES, answered
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as store:
-        yield store
 
 
 def exported(store: Store, id: int, how: Any = to_json) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,12 +17,6 @@ from app.store.database import Writer
 from app.store.records import DamagedError, State, StoreError
 from app.store.reply_writer import ReplyWriter
 from app.store.store import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as store:
-        yield store
 
 
 def begin(store: Store) -> ReplyWriter:

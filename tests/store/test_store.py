@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,18 +14,20 @@ import pytest
 
 from app.protocol.prompt import Role
 from app.protocol.reasons import too_long
-from app.store.records import ReadMap, State, StoreError, quantise
+from app.store.records import (
+    Attachment,
+    ConversationSize,
+    Draft,
+    ReadMap,
+    State,
+    StoreError,
+    quantise,
+)
 from app.store.store import Store
-from tests.store.samples import all_texts, answer_stats, answered, attach, versions
+from tests.store.samples import DOCUMENT, all_texts, answer_stats, answered, attach, versions
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as store:
-        yield store
-
-
-def texts(store: Store, conversation: int, limit: int | None = None) -> list[str]:
+def texts(store: Store, conversation: int = 1, limit: int | None = None) -> list[str]:
     return [message.text for message in store.branch(conversation, limit)]
 
 
@@ -96,8 +99,7 @@ def test_the_first_question_gives_the_title(store: Store, question: str, title: 
 
 
 def test_a_title_that_was_given_stays(store: Store) -> None:
-    conversation = store.create()
-    store.rename(conversation.id, "Lease")
+    conversation = store.create("Lease")
     store.add_message(conversation.id, Role.USER, "Who pays?")
     assert store.conversation(conversation.id).title == "Lease"
 
@@ -352,3 +354,176 @@ def test_many_threads_write_and_read_at_once(store: Store, tmp_path: Path) -> No
         thread.join()
     store.close()
     assert sorted(all_texts(tmp_path)) == sorted(f"{n}{i}" for n in "abcd" for i in range(10))
+
+
+def test_each_conversation_has_its_draft_and_a_new_one_too(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        id = answered(store)
+        assert store.last_draft() is None
+        assert store.draft(id) == Draft(id)
+        written = Draft(
+            id, "And who\npays?", (attach(store, "new", "new.txt"),), "sparse", 0.3, "{}"
+        )
+        store.save_draft(Draft(id, "And"))
+        store.save_draft(Draft(None, "New"))
+        store.save_draft(written)
+    with Store(tmp_path) as store:
+        assert (store.draft(id), store.draft(None)) == (written, Draft(None, "New"))
+        assert store.last_draft() == written
+        assert store.text(written.attachments[0]) == "new", "its document survives a start"
+        store.save_draft(Draft(None))
+        assert store.last_draft() == Draft(None)
+
+
+def test_a_document_goes_with_the_last_draft_that_has_it(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        attachment = attach(store, "new")
+        store.save_draft(Draft(None, "", (attachment,)))
+        store.save_draft(Draft(None))
+    with Store(tmp_path) as store, pytest.raises(StoreError):
+        store.text(attachment)
+
+
+def test_a_draft_goes_with_its_conversation(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        id = answered(store)
+        store.save_draft(Draft(id, "And?"))
+        store.trash(id)
+        assert store.last_draft() is None
+        store.restore(id)
+        assert store.last_draft() == Draft(id, "And?")
+        store.trash(id)
+        store.empty_trash()
+        assert store.last_draft() is None
+        with pytest.raises(StoreError):
+            store.save_draft(Draft(id, "And?"))
+
+
+def test_a_draft_without_its_document_is_not_kept(tmp_path: Path) -> None:
+    with Store(tmp_path) as store, pytest.raises(StoreError, match="attach it again"):
+        store.save_draft(Draft(None, "", (Attachment("0" * 64, "gone.txt", 3),)))
+
+
+def test_sizes(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        first, second = answered(store), answered(store)
+        store.create()
+        store.add_message(first, Role.USER, "Two?", [attach(store, "12345"), attach(store, "1")])
+        document = len(DOCUMENT.encode())
+        assert store.sizes() == {
+            first: ConversationSize(2, document + 6),
+            second: ConversationSize(1, document),
+        }
+
+
+def three_turns(store: Store) -> None:
+    store.create()
+    for number in range(3):
+        asked = store.add_message(1, Role.USER, f"Question {number}?")
+        reply = store.begin_reply(asked.id)
+        reply.append(f"Answer {number}.")
+        reply.finish()
+
+
+def test_a_message_goes_with_all_that_follows_and_comes_back(store: Store) -> None:
+    three_turns(store)
+    before = store.branch(1)
+    removed = store.delete_message(before[2].id)
+    assert removed.messages == tuple(message.id for message in before[2:])
+    assert texts(store) == ["Question 0?", "Answer 0."]
+    assert store.search("Answer")
+    assert not store.search("Question 2")
+    assert len(store.tree(1).messages) == 2
+    assert store.sizes()[1].questions == 1
+    store.restore_messages(removed)
+    assert store.branch(1) == before
+    assert store.search("Question 2")
+
+
+def test_a_title_goes_and_comes_with_the_question_that_gave_it(store: Store) -> None:
+    three_turns(store)
+    first, *_ = store.branch(1)
+    removed = store.delete_message(first.id)
+    assert store.conversation(1).title == ""
+    store.restore_messages(removed)
+    assert store.conversation(1).title == "Question 0?"
+    store.delete_message(first.id)
+    store.add_message(1, Role.USER, "Another?")
+    assert store.conversation(1).title == "Another?"
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_title_stays_if_it_was_given_or_has_questions(store: Store, renamed: bool) -> None:
+    three_turns(store)
+    if renamed:
+        store.rename(1, "Lease")
+    store.delete_message(store.branch(1)[0 if renamed else 2].id)
+    assert store.conversation(1).title == ("Lease" if renamed else "Question 0?")
+
+
+def test_where_there_is_another_version_that_is_current_then(store: Store) -> None:
+    three_turns(store)
+    second = store.branch(1)[2]
+    edited = store.edit(second.id, "Otherwise?")
+    assert store.forks(1) == dict.fromkeys((second.id, edited.id), (second.id, edited.id))
+    removed = store.delete_message(edited.id)
+    assert texts(store)[2:] == ["Question 1?", "Answer 1.", "Question 2?", "Answer 2."]
+    assert store.forks(1) == {}
+    assert versions(store, second.id) == (second.id,)
+    store.restore_messages(removed)
+    assert texts(store)[2:] == ["Otherwise?"]
+
+
+def test_what_is_not_on_the_current_branch_goes_and_that_stays(store: Store) -> None:
+    three_turns(store)
+    before = store.branch(1)
+    edited = store.edit(before[0].id, "Otherwise?")
+    store.set_branch(before[0].id)
+    store.delete_message(edited.id)
+    assert store.branch(1) == before
+
+
+def test_a_conversation_may_be_left_empty_and_gone_on_with(store: Store) -> None:
+    three_turns(store)
+    removed = store.delete_message(store.branch(1)[0].id)
+    assert texts(store) == []
+    store.add_message(1, Role.USER, "New?")
+    store.restore_messages(removed)
+    assert len(texts(store)) == 6
+    assert len(store.tree(1).messages) == 7
+
+
+def test_what_was_deleted_within_stays_deleted(store: Store) -> None:
+    three_turns(store)
+    store.delete_message(store.branch(1)[4].id)
+    removed = store.delete_message(store.branch(1)[2].id)
+    store.restore_messages(removed)
+    assert texts(store)[2:] == ["Question 1?", "Answer 1."]
+
+
+def test_it_expires_with_the_trash(tmp_path: Path) -> None:
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    with Store(tmp_path, clock=lambda: now) as store:
+        answered(store)
+        removed = store.delete_message(store.branch(1)[0].id)
+        sha256 = attach(store).sha256
+    with Store(tmp_path, clock=lambda: now + timedelta(days=31)) as store:
+        with pytest.raises(StoreError, match="no longer exists"):
+            store.restore_messages(removed)
+        assert texts(store) == []
+    assert not list((tmp_path / "attachments").rglob(f"{sha256[2:]}*"))
+
+
+def test_pins_and_cut_answers_are_kept_and_exported(store: Store) -> None:
+    store.create()
+    document = replace(attach(store), pinned=((1, 5),))
+    asked = store.add_message(1, Role.USER, "Who?", [document, attach(store, "Letter", "letter")])
+    store.pin_passages(asked.id, {1: ((0, 2), (3, 4))})
+    assert [a.pinned for a in store.message(asked.id).attachments] == [((1, 5),), ((0, 2), (3, 4))]
+    reply = store.begin_reply(asked.id)
+    reply.append("Half")
+    reply.end(State.DONE, truncated=True).result()
+    assert [message.truncated for message in store.branch(1)] == [False, True]
+    copy = store.duplicate(1)
+    question, answer = store.branch(copy.id)
+    assert (question.attachments[1].pinned, answer.truncated) == (((0, 2), (3, 4)), True)

@@ -43,7 +43,7 @@ from tests.store.faults import (
     sql,
     write,
 )
-from tests.store.samples import all_texts, attach
+from tests.store.samples import all_texts, answered, attach
 
 # -------------------------------------------------------------------------- where nothing can open
 
@@ -354,3 +354,16 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
             assert [message.text for message in store.branch(conversation)] == kept
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("fault", ["no such SQL;", "INSERT INTO messages(id) VALUES (1);"])
+def test_a_schema_that_fails_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "SQL", schema.SQL + fault)
+        with pytest.raises(StoreError, match="check their disk"):
+            Store(tmp_path)
+    with Store(tmp_path) as store:
+        assert store.notices == []
+        assert store.branch(answered(store))[0].text == "Who pays?"
