@@ -4,15 +4,97 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from app.cli.main import run
-from app.cli.options import ANSWER, RUNS, add_kv_bits, add_models, number, whole
+from app.cli.options import (
+    ANSWER,
+    RUNS,
+    add_kv_bits,
+    add_models,
+    number,
+    parse_fraction,
+    parse_prompt_length,
+    whole,
+)
 from app.cli.parser import Parser
+from benchmarks import (
+    built_in,
+    copying,
+    decode,
+    draft,
+    harness,
+    hosts,
+    memory,
+    overhead,
+    planner,
+    published,
+    serve,
+    snapshot,
+    store,
+    ttft,
+    turns,
+    ui,
+)
 from benchmarks.quality.settings import Scoring
 
-_REAL = "real models instead of a shape: a folder or repository"
+T = TypeVar("T")
+
+
+BENCHES: tuple[harness.Bench, ...] = (
+    overhead.BENCH,
+    ttft.BENCH,
+    published.BENCH,
+    draft.BENCH,
+    built_in.BENCH,
+    planner.BENCH,
+    turns.BENCH,
+    serve.BENCH,
+    decode.BENCH,
+    copying.BENCH,
+    memory.BENCH,
+    snapshot.BENCH,
+    store.BENCH,
+    hosts.BENCH,
+    ui.BENCH,
+)
+"""In the report's order."""
+
+
+def _list_of(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    return partial(harness.parse_list, parse=parse)
+
+
+FLAGS: dict[str, dict[str, Any]] = {
+    "target": {"metavar": "T", "help": "the model that answers: a folder or repository"},
+    "draft": {"metavar": "D", "help": "the draft"},
+    "shape": {
+        "dest": "shapes",
+        "type": _list_of(str),
+        "help": "shape of random models, such as small,windowed",
+    },
+    "scale": {"type": number("scale", 0.01, 1), "help": "share of the shape's layers, up to 1"},
+    "bits": {"type": int, "choices": (4, 8), "help": "quantise the weights"},
+    "length": {
+        "dest": "lengths",
+        "type": _list_of(parse_prompt_length),
+        "help": "prompt tokens, such as 4k,16k",
+    },
+    "keep": {
+        "dest": "keeps",
+        "type": _list_of(parse_fraction),
+        "help": "fractions of the prompt to select, such as 0.1,0.2",
+    },
+    "tokens": {"type": ANSWER, "help": "maximum tokens of an answer"},
+    "turns": {"type": whole("number of turns", 1, 10_000), "help": "number of turns"},
+    "megabytes": {"type": whole("number of megabytes", 1, 1_000_000), "help": "size of the cache"},
+    "runs": {"type": RUNS, "help": "number of runs, of which the median is reported"},
+}
+"""The options that benchmarks choose from; `Bench.flags` has the default of each."""
 
 
 def measure(arguments: Sequence[str]) -> int:
@@ -22,123 +104,31 @@ def measure(arguments: Sequence[str]) -> int:
         from benchmarks.quality.command import evaluate
 
         return evaluate(options)
-    from benchmarks.benches import bench
+    if options.measure == "all":
+        from benchmarks.report import bench_all
 
-    return bench(options)
+        return bench_all(options, BENCHES)
+    if options.measure == ui.BENCH.name and options.probed:
+        return ui.probed(options.probed)
+    (chosen,) = (bench for bench in BENCHES if bench.name == options.measure)
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    names = {field.name for field in fields(harness.Options)} & given.keys()
+    chosen_options = harness.Options(**{name: given[name] for name in names})
+    return harness.run(chosen, chosen_options, options.json, sys.stdout)
 
 
 def parser() -> Parser:
     top = Parser(prog="python -m benchmarks", description="Measures specchat on this machine.")
     measures = top.add_subparsers(dest="measure", metavar="WHAT", required=True)
-    overhead = measures.add_parser(
-        "overhead", help="the overhead of sparse prefill over the two prefills"
-    )
-    overhead.add_argument(
-        "--length", default="4k", help="prompt tokens, such as 4k,16k (default %(default)s)"
-    )
-    store = measures.add_parser("store", help="latency of saving and opening conversations")
-    turns = measures.add_parser("turns", help="time to the first word in later turns")
-    turns.add_argument(
-        "--shape", help="shape of a random target, such as hybrid (default: the embedded pair)"
-    )
-    turns.add_argument(
-        "--scale",
-        type=number("scale", 0.01, 1),
-        default=1.0,
-        help="share of the shape's layers (default %(default)s)",
-    )
-    turns.add_argument("--length", help="tokens of the text (default: all of it)")
-    over_http = measures.add_parser("serve", help="a conversation over HTTP and in the app")
-    first = measures.add_parser("ttft", help="time to the first word, compared with mlx-lm")
-    _add_ttft(first)
-    planner = measures.add_parser(
-        "planner",
-        help="accuracy of the predicted time to the first word, and what auto mode chooses",
-    )
-    planner.add_argument(
-        "--turns",
-        type=whole("number of turns", 1, 10_000),
-        default=100,
-        help="number of turns (default %(default)s)",
-    )
-    feel = measures.add_parser("ui", help="latency of drawing, starting and pasting in the app")
-    feel.add_argument(
-        "--probed", type=Path, help=argparse.SUPPRESS
-    )  # the measured app runs this way
-    decode = measures.add_parser(
-        "decode", help="tokens per second of answers, compared with mlx-lm"
-    )
-    decode.add_argument(
-        "--tokens",
-        type=ANSWER,
-        default=32,
-        help="tokens of an answer (default %(default)s)",
-    )
-    copying = measures.add_parser("copying", help="speed of answers that copy")
-    copying.add_argument("--target", metavar="T", help="the model that answers (default embedded)")
-    copying.add_argument(
-        "--tokens",
-        type=ANSWER,
-        default=128,
-        help="maximum tokens of an answer (default %(default)s)",
-    )
-    copying.add_argument(
-        "--shape", default="small,windowed", help="shape of random models (default %(default)s)"
-    )
-    copying.add_argument("--length", default="4k", help="prompt tokens (default %(default)s)")
-    memory = measures.add_parser("memory", help="peak memory of sparse and full prefill")
-    _add_lengths(decode, "small,windowed", "4k,16k")
-    _add_lengths(memory, "small", "4k,8k,16k")
-    snapshot = measures.add_parser("snapshot", help="time to save and load a conversation's cache")
-    snapshot.add_argument(
-        "--megabytes",
-        type=whole("number of megabytes", 1, 1_000_000),
-        default=300,
-        help="size of the cache (default %(default)s)",
-    )
-    draft = measures.add_parser("draft", help="speedup of the draft's block-sparse attention")
-    draft.add_argument(
-        "--shape", default="embedded", help="shape of the models (default %(default)s)"
-    )
-    draft.add_argument("--length", default="8k,16k,32k", help="prompt tokens (default %(default)s)")
-    built_in = measures.add_parser("built-in", help="what it takes the built-in draft to choose")
-    built_in.add_argument(
-        "--shape", default="qwen3-8b+0.6b", help="shape of the embeddings (default %(default)s)"
-    )
-    built_in.add_argument(
-        "--length", default="4k,32k,128k", help="prompt tokens (default %(default)s)"
-    )
-    over_hosts = measures.add_parser("hosts", help="a target over two machines, and their link")
-    _add_lengths(over_hosts, "wide", "1k")
-    published = measures.add_parser(
-        "published", help="published speedups of real model pairs, and the predictions for them"
-    )
-    published.add_argument("--json", action="store_true", help="print the results as JSON")
-    published.set_defaults(runs=None)
-    every = (
-        overhead,
-        store,
-        turns,
-        over_http,
-        first,
-        planner,
-        feel,
-        decode,
-        copying,
-        memory,
-        snapshot,
-        draft,
-        built_in,
-        over_hosts,
-    )
-    for measure in every:
-        measure.add_argument(
-            "--runs",
-            type=RUNS,
-            default=5,
-            help="number of runs, of which the median is reported (default %(default)s)",
-        )
-        measure.add_argument("--json", action="store_true", help="print the results as JSON")
+    for bench in BENCHES:
+        command = measures.add_parser(bench.name, help=bench.help)
+        for flag, default in bench.flags.items():
+            shown = "" if default is None else " (default %(default)s)"
+            about = FLAGS[flag] | {"help": FLAGS[flag]["help"] + shown}
+            command.add_argument(f"--{flag}", default=default, **about)
+        command.add_argument("--json", action="store_true", help="print the results as JSON")
+        if bench is ui.BENCH:  # the measured app runs this way
+            command.add_argument("--probed", type=Path, help=argparse.SUPPRESS)
     _add_bench_all(measures.add_parser("all", help="run all benchmarks and write a report"))
     _add_quality(
         measures.add_parser("quality", help="compare the answers of sparse and full prefill")
@@ -146,15 +136,7 @@ def parser() -> Parser:
     return top
 
 
-def _add_lengths(measure: argparse.ArgumentParser, shape: str, lengths: str) -> None:
-    say = measure.add_argument
-    say("--shape", default=shape, help="shape of random models (default %(default)s)")
-    say("--length", default=lengths, help="prompt tokens (default %(default)s)")
-    say("--keep", default="0.2", help="fraction of the prompt to select (default %(default)s)")
-
-
 def _add_bench_all(every: argparse.ArgumentParser) -> None:
-    every.set_defaults(runs=None)
     every.description = (
         "Runs every benchmark in a separate process and writes a report. The results are saved in a"
         " folder beside it, so that --only repeats some, or continues after an interruption."
@@ -178,27 +160,6 @@ def _add_bench_all(every: argparse.ArgumentParser) -> None:
         "--quick",
         action="store_true",
         help="run the smallest version of each, to check that it works",
-    )
-
-
-def _add_ttft(ttft: argparse.ArgumentParser) -> None:
-    """Numbers are parsed later, where an error is reported in one sentence."""
-    say = ttft.add_argument
-    say("--target", metavar="T", default=argparse.SUPPRESS, help=_REAL)
-    say("--draft", metavar="D", default=argparse.SUPPRESS, help="the draft")
-    say("--shape", default="small", help="shape of random models (default %(default)s)")
-    say(
-        "--scale",
-        type=number("fraction of the layers", 0.01, 1),
-        default=1.0,
-        help="fraction of the layers, up to 1, to save memory",
-    )
-    say("--bits", type=int, choices=(4, 8), help="quantise the weights")
-    say("--length", default="1k,4k,16k", help="prompt tokens (default %(default)s)")
-    say(
-        "--keep",
-        default="0.05,0.1,0.2,0.5,1.0",
-        help="fractions of the prompt to select (default %(default)s)",
     )
 
 

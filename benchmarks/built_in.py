@@ -113,6 +113,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "built-in",
+    "what it takes the built-in draft to choose",
     "The built-in draft",
     measure,
     about,
@@ -126,4 +127,5 @@ BENCH = Bench(
     goals,
     report_args="--runs 3",
     quick_args="--length 1k --shape small --runs 1",
+    flags={"shape": "qwen3-8b+0.6b", "length": "4k,32k,128k", "runs": "5"},
 )

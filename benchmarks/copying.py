@@ -221,6 +221,7 @@ def charts(result: Result) -> dict[str, str]:
 
 BENCH = Bench(
     "copying",
+    "speed of answers that copy",
     "Answers that are verified several tokens at a time",
     measure,
     about,
@@ -241,4 +242,5 @@ BENCH = Bench(
     charts,
     report_args="--runs 3",
     quick_args="--shape quick --length 256 --tokens 8 --runs 1",
+    flags={"target": None, "tokens": "128", "shape": "small,windowed", "length": "4k", "runs": "5"},
 )

@@ -140,6 +140,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "decode",
+    "tokens per second of answers, compared with mlx-lm",
     "Decoding",
     measure,
     about,
@@ -155,4 +156,11 @@ BENCH = Bench(
     ),
     goals,
     quick_args="--length 512 --tokens 4 --runs 1",
+    flags={
+        "tokens": "32",
+        "shape": "small,windowed",
+        "length": "4k,16k",
+        "keep": "0.2",
+        "runs": "5",
+    },
 )

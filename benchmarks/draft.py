@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from app.errors import UserError
 from app.models.embedded import EMBEDDED, draft_path
 from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
@@ -26,7 +27,13 @@ Patch = AbstractContextManager[None]
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    """The draft of a shape, or the embedded one. Raises UserError for an unknown shape."""
+    """The draft of a shape, or the embedded one. Raises UserError for an unknown shape, and for a
+    length at which attention is not block-sparse."""
+    if min(options.lengths) < MIN_LENGTH:
+        raise UserError(
+            f"A prompt of {min(options.lengths)} tokens is attended to densely",
+            f"give lengths from {MIN_LENGTH:,} on",
+        )
     model = _draft(options.shape)
     heads = _heads(model)
     for length in options.lengths:
@@ -146,6 +153,7 @@ def charts(result: Result) -> dict[str, str]:
 
 BENCH = Bench(
     "draft",
+    "speedup of the draft's block-sparse attention",
     "Long prompts",
     measure,
     about,
@@ -164,4 +172,5 @@ BENCH = Bench(
     charts,
     report_args="--runs 3",
     quick_args="--length 1k,4k --runs 1",
+    flags={"shape": "embedded", "length": "8k,16k,32k", "runs": "5"},
 )

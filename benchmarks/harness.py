@@ -10,8 +10,8 @@ import json
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from app.cli.bench import machine
@@ -196,17 +196,20 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`title` is its section's heading in the report. `about` says in a few sentences, as Markdown,
-    how it was measured and what the columns are; `charts` are SVG texts by file name. `report_args`
-    and `quick_args` are its command-line options in the report, and in a quick trial of that."""
+    """`help` is for the command line, and `title` its section's heading in the report. `about` says
+    in a few sentences, as Markdown, how it was measured and what the columns are; `charts` are SVG
+    texts by file name. `flags` are its command-line options with their defaults; `report_args` and
+    `quick_args` are those given in the report, and in a quick trial of that."""
 
     name: str
+    help: str
     title: str
     measure: Callable[[Options, Progress], Iterator[Row]]
     about: Callable[[Result], str]
     table: Callable[[Result, bool], TextTable]
     goals: Callable[[Result], Iterable[Goal]] = lambda result: ()
     charts: Callable[[Result], dict[str, str]] = lambda result: {}
+    flags: Mapping[str, str | None] = field(default_factory=dict)
     report_args: str = ""
     quick_args: str = "--runs 1"
 

@@ -218,6 +218,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "hosts",
+    "a target over two machines, and their link",
     "Two machines",
     measure,
     about,
@@ -225,4 +226,5 @@ BENCH = Bench(
     goals,
     report_args="--runs 7",
     quick_args="--length 256 --runs 1",
+    flags={"shape": "wide", "length": "1k", "keep": "0.2", "runs": "5"},
 )

@@ -122,6 +122,7 @@ def charts(result: Result) -> dict[str, str]:
 
 BENCH = Bench(
     "memory",
+    "peak memory of sparse and full prefill",
     "Memory",
     measure,
     about,
@@ -139,4 +140,5 @@ BENCH = Bench(
     charts,
     report_args="--length 4k,8k --runs 1",
     quick_args="--length 512 --runs 1",
+    flags={"shape": "small", "length": "4k,8k,16k", "keep": "0.2", "runs": "5"},
 )

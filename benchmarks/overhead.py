@@ -235,6 +235,7 @@ def charts(result: Result) -> dict[str, str]:
 
 BENCH = Bench(
     "overhead",
+    "the overhead of sparse prefill over the two prefills",
     "What a sparse turn costs",
     measure,
     about,
@@ -243,4 +244,5 @@ BENCH = Bench(
     charts,
     report_args="--length 4k,16k --runs 3",
     quick_args="--length 512 --runs 1",
+    flags={"length": "4k", "runs": "5"},
 )

@@ -295,6 +295,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "planner",
+    "accuracy of the predicted time to the first word, and what auto mode chooses",
     "Predictions",
     measure,
     about,
@@ -313,4 +314,5 @@ BENCH = Bench(
     goals,
     report_args="--runs 3",
     quick_args="--turns 8 --runs 1",
+    flags={"turns": "100", "runs": "5"},
 )

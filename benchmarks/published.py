@@ -72,4 +72,14 @@ def goals(result: Result) -> Iterator[Goal]:
     yield Goal("predictions are in the order of what was measured", shown, in_order)
 
 
-BENCH = Bench("published", "Pairs that others timed", measure, about, table, goals, quick_args="")
+BENCH = Bench(
+    "published",
+    "published speedups of real model pairs, and the predictions for them",
+    "Pairs that others timed",
+    measure,
+    about,
+    table,
+    goals,
+    quick_args="",
+    flags={},
+)

@@ -1,10 +1,21 @@
-"""The performance report: its benchmarks and its Markdown."""
+"""The performance report: every benchmark in its own process, so that caches and memory peaks of
+one do not affect another, and the Markdown of their figures."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from app.cli.exit_codes import INTERRUPTED
+from app.errors import UserError
+from app.util.sanitize import sanitize, sanitize_line
 from benchmarks.harness import Bench, Result
 from benchmarks.overhead import summary_table
 
@@ -75,3 +86,112 @@ def _about(machines: set[str]) -> str:
 
 def _alt(name: str) -> str:
     return name.removesuffix(".svg").replace("-", ", ")
+
+
+PROGRAM = (sys.executable, "-m", "benchmarks")
+KILL_AFTER = 10.0
+"""Seconds after an interrupt."""
+
+
+def bench_all(
+    arguments: argparse.Namespace, benches: Sequence[Bench], program: Sequence[str] = PROGRAM
+) -> int:
+    """Returns the exit status: 1 if one failed. Raises UserError."""
+    chosen, path = _chosen(arguments.only, benches), arguments.report
+    folder = path.with_suffix("")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be created ({error.strerror})", "name another file"
+        ) from error
+    for number, bench in enumerate(chosen, 1):
+        _show(f"{number}/{len(chosen)} {bench.command(arguments.quick)}")
+        started = time.monotonic()
+        try:
+            measured = _run(bench, arguments.quick, program)
+        except KeyboardInterrupt:
+            rest = ",".join(bench.name for bench in chosen[number - 1 :])
+            _show(f"Stopped. To continue: python -m benchmarks all --report {path} --only {rest}")
+            return INTERRUPTED
+        _save(folder / f"{bench.name}.json", measured)
+        _show(measured.error or f"    {time.monotonic() - started:.0f} s")
+    every = _load(folder, benches)
+    content, charts = report(benches, every, folder.name)
+    for name, chart in charts.items():
+        _write(folder / name, chart)
+    _write(path, content)
+    if arguments.summary is not None:
+        _update_summary(arguments.summary, every.get("overhead"))
+    sys.stdout.write(f"{sanitize_line(str(path))}\n")
+    return int(any(measured.result is None for measured in every.values()))
+
+
+def _chosen(names: str | None, benches: Sequence[Bench]) -> list[Bench]:
+    known = {bench.name: bench for bench in benches}
+    chosen = [name.strip() for name in names.split(",")] if names else list(known)
+    for name in chosen:
+        if name not in known:
+            raise UserError(f"There is no benchmark {name!r}", f"choose from {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(chosen)]
+
+
+def _run(bench: Bench, quick: bool, program: Sequence[str]) -> Measured:
+    command = [*program, *bench.arguments(quick), "--json"]
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    try:
+        out, errors = child.communicate()
+    except KeyboardInterrupt:  # the terminal interrupted the child, too, and it ends its own
+        try:
+            child.communicate(timeout=KILL_AFTER)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        raise
+    try:
+        if child.returncode == 0:
+            result = Result.from_json(json.loads(out.splitlines()[-1]))
+            return Measured(bench.command(quick), result)
+    except (ValueError, KeyError, IndexError):
+        errors = "Its output is not the JSON of a benchmark"
+    last = errors.strip().splitlines()[-1:] or ["No error message"]
+    return Measured(bench.command(quick), None, f"{last[0]} (exit status {child.returncode}).")
+
+
+def _save(path: Path, measured: Measured) -> None:
+    result = measured.result.to_json() if measured.result else None
+    content = {"command": measured.command, "result": result, "error": measured.error}
+    _write(path, json.dumps(content, indent=1) + "\n")
+
+
+def _load(folder: Path, benches: Sequence[Bench]) -> dict[str, Measured]:
+    found = {}
+    for bench in benches:
+        path = folder / f"{bench.name}.json"
+        if path.exists():
+            content = json.loads(path.read_text(encoding="utf-8"))
+            result = Result.from_json(content["result"]) if content["result"] else None
+            found[bench.name] = Measured(content["command"], result, content["error"])
+    return found
+
+
+def _update_summary(page: Path, overhead: Measured | None) -> None:
+    if overhead is None or overhead.result is None:
+        raise UserError("There are no figures of `overhead`", "measure with --only overhead")
+    try:
+        _write(page, with_figures(page.read_text(encoding="utf-8"), overhead.result))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"The figures in {page} cannot be updated ({error})", "name another file"
+        ) from error
+
+
+def _write(path: Path, text: str) -> None:
+    """Completely or not at all."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _show(text: str) -> None:
+    sys.stderr.write(sanitize(text) + "\n")

@@ -189,6 +189,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "serve",
+    "a conversation over HTTP and in the app",
     "The server",
     measure,
     about,
@@ -201,4 +202,5 @@ BENCH = Bench(
     ),
     goals,
     report_args="--runs 7",
+    flags={"runs": "5"},
 )

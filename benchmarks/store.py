@@ -97,6 +97,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "store",
+    "latency of saving and opening conversations",
     "The store",
     measure,
     about,
@@ -106,4 +107,5 @@ BENCH = Bench(
         Column("goal", "goal", "g"),
     ),
     goals,
+    flags={"runs": "5"},
 )

@@ -40,6 +40,8 @@ TWO_COMPARISONS = (
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """Raises UserError for an unknown shape, or a length that does not fit."""
+    if options.draft and not options.target:
+        raise UserError("A draft needs a target", "name one with --target")
     models, vocabulary = _models(options)
     check_fits(models[0], options.lengths, STEP)
     rng = np.random.default_rng(0)
@@ -169,6 +171,7 @@ PHASES = (
 
 BENCH = Bench(
     "ttft",
+    "time to the first word, compared with mlx-lm",
     "Time to the first token",
     measure,
     about,
@@ -190,4 +193,6 @@ BENCH = Bench(
     charts=charts,
     report_args="--length 1k,4k,8k --runs 2",
     quick_args="--length 512 --keep 0.2,1 --scale 0.1 --runs 1",
+    flags={"target": None, "draft": None, "shape": "small", "scale": "1", "bits": None}
+    | {"length": "1k,4k,16k", "keep": "0.05,0.1,0.2,0.5,1.0", "runs": "5"},
 )

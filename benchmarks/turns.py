@@ -197,6 +197,7 @@ def about(result: Result) -> str:
 
 BENCH = Bench(
     "turns",
+    "time to the first word in later turns",
     "Later turns",
     measure,
     about,
@@ -211,4 +212,5 @@ BENCH = Bench(
         Column("snapshot, MB", "snapshot", ".1f"),
     ),
     report_args="--runs 3",
+    flags={"shape": None, "scale": "1", "length": None, "runs": "5"},
 )

@@ -222,6 +222,7 @@ def goals(result: Result) -> Iterator[Goal]:
 
 BENCH = Bench(
     "ui",
+    "latency of drawing, starting and pasting in the app",
     "The screen",
     measure,
     about,
@@ -230,4 +231,5 @@ BENCH = Bench(
     ),
     goals,
     report_args="--runs 3",
+    flags={"runs": "5"},
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from app.chat.sample import sample
-from app.cli.main import run as run_command
 from app.engine.backend import block_sparse
 from app.engine.backend import memory as engine_memory
 from app.engine.turn import calibration
@@ -38,114 +36,16 @@ from benchmarks import (
     turns,
     ui,
 )
-from benchmarks.__main__ import measure
+from benchmarks.__main__ import parser
 from benchmarks.harness import Bench, Options, Progress, Result, Row, Run, run
 from benchmarks.token_turn import check_fits, loaded
 
-Patches = tuple[tuple[Any, str, Any], ...]
-"""Objects or dictionaries, a name in each, and its value meanwhile."""
 
-
-def measured(bench: Bench, options: Options, patches: Patches = ()) -> Result:
-    """Measure, and read back the JSON that is printed."""
+def measured(bench: Bench, options: Options) -> Result:
+    """Measure, read back the JSON that is printed, and check the tables and goals of it."""
     out = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        for where, name, value in patches:
-            if isinstance(where, dict):
-                patch.setitem(where, name, value)
-            else:
-                patch.setattr(where, name, value)
-        assert run(bench, options, True, out) == 0
-    return Result.from_json(json.loads(out.getvalue()))
-
-
-def short_quoting(target: str) -> dict[str, list[tuple[Document, str]]]:
-    text = sample()
-    return {"quoting": [(Document(text.name, text.text[-6000:]), copying.QUESTION)]}
-
-
-ATTENDED: list[int] = []
-ATTEND = block_sparse.attend
-
-
-def counted_attend(*arguments: Any, **named: Any) -> Any:
-    ATTENDED.append(1)
-    return ATTEND(*arguments, **named)
-
-
-TINY = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 4096}
-WINDOWED = {**shapes.shapes()["windowed"]["target"], **TINY, "sliding_window": 48}
-NARROW = {"target": WINDOWED | {"sliding_window_pattern": 2}, "draft": WINDOWED}
-"""The windowed shape, narrow, and with a window smaller than the selection."""
-PROMPT = Row({"part": "prompt", "tokens": 301}, [{"building": 0.01, "ttft": 0.5, "share": 0.02}])
-
-SMALL: dict[str, tuple[Bench, Options, Patches]] = {
-    "built-in": (built_in.BENCH, Options(1, (256, 2048), shapes=("small",)), ()),
-    "copying": (
-        copying.BENCH,
-        Options(1, (256,), shapes=("quick",), tokens=24),
-        ((copying, "tasks", short_quoting),),
-    ),
-    "decode": (
-        decode.BENCH,
-        Options(2, (320,), (0.5,), ("windowed",), tokens=6),
-        ((shapes.shapes(), "windowed", NARROW),),
-    ),
-    "draft": (
-        draft.BENCH,
-        Options(1, (1024, 4096), shapes=("embedded",)),
-        ((block_sparse, "attend", counted_attend),),
-    ),
-    "memory": (memory.BENCH, Options(1, (300,), (0.2,), ("small",)), ()),
-    "overhead": (
-        overhead.BENCH,
-        Options(1, (128, 160)),
-        (
-            (overhead, "STEP", 64),
-            (overhead, "DENSE_UP_TO", 128),
-            (overhead, "prompts", lambda *_: iter([PROMPT])),
-        ),
-    ),
-    "planner": (
-        planner.BENCH,
-        Options(1, turns=10),
-        (
-            (planner, "SHORTEST", 64),
-            (planner, "LONGEST", 128),
-            (planner, "LONGEST_LATER", 96),
-            (calibration, "_RUNS", ((Mode.SPARSE, 64), (Mode.FULL, 128))),
-        ),
-    ),
-    "published": (published.BENCH, Options(), ()),
-    "snapshot": (snapshot.BENCH, Options(2, megabytes=10), ()),
-    "store": (
-        store.BENCH,
-        Options(2),
-        (
-            (store, "CONVERSATIONS", 2),
-            (store, "MESSAGES", 5),
-            (store, "DOCUMENT", 1000),
-            (store, "LARGE", 1000),
-        ),
-    ),
-    "ttft": (ttft.BENCH, Options(1, (300,), (0.2, 1.0), ("small",), scale=0.2), ()),
-}
-"""Each benchmark at a size for tests, and what that takes."""
-
-
-@cache
-def result_of(name: str) -> Result:
-    return measured(*SMALL[name])
-
-
-def only_run(row: Row) -> Run:
-    (found,) = row.runs
-    return found
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_tables_have_a_line_for_each_row_and_a_cell_for_each_column(name: str) -> None:
-    bench, result = SMALL[name][0], result_of(name)
+    assert run(bench, options, True, out) == 0
+    result = Result.from_json(json.loads(out.getvalue()))
     for in_report in (True, False):
         table = bench.table(result, in_report)
         assert len(table.rows) >= len(result.rows)
@@ -154,6 +54,12 @@ def test_tables_have_a_line_for_each_row_and_a_cell_for_each_column(name: str) -
     assert " cores, " in result.machine
     assert bench.about(result)
     assert all(goal.measured for goal in bench.goals(result))
+    return result
+
+
+def only_run(row: Row) -> Run:
+    (found,) = row.runs
+    return found
 
 
 @pytest.mark.parametrize("bench", [built_in.BENCH, copying.BENCH, draft.BENCH])
@@ -163,18 +69,23 @@ def test_an_unknown_shape_is_refused(bench: Bench) -> None:
 
 
 def test_the_built_in_draft_takes_its_encoder_and_no_more() -> None:
-    rows = result_of("built-in").rows
+    result = measured(built_in.BENCH, Options(1, (256, 2048), shapes=("small",)))
+    rows = result.rows
     assert [row["length"] for row in rows] == [256, 2048]
     for found in map(only_run, rows):
         assert 0 < found["words"] < found["later"]
         assert found["megabytes"] > 30, "the encoder's weights"
         assert found["operations"] == pytest.approx(2 * 3 * 12 * 256**2 * 50 / 32)
-    (goal,) = built_in.goals(result_of("built-in"))
+    (goal,) = built_in.goals(result)
     assert goal.met
 
 
-def test_copying_measures_steps_and_equal_answers() -> None:
-    steps, answer = result_of("copying").rows
+def test_copying_measures_steps_and_equal_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sample()
+    question = Document(whole.name, whole.text[-6000:]), copying.QUESTION
+    monkeypatch.setattr(copying, "tasks", lambda target: {"quoting": [question]})
+    options = Options(1, (256,), shapes=("quick",), tokens=24)
+    steps, answer = measured(copying.BENCH, options).rows
     found = only_run(steps)
     assert found["gain_1"] > found["gain_0.9"] > found["gain_0.3"] >= 1
     assert all(found[f"cost_{size}"] > 0 for size in (2, 4, 8, 16))
@@ -185,8 +96,16 @@ def test_copying_measures_steps_and_equal_answers() -> None:
     assert found["length"] > 1000
 
 
-def test_decoding_is_compared_with_mlx_lm_over_n_and_m_entries() -> None:
-    (row,) = result_of("decode").rows
+def test_decoding_is_compared_with_mlx_lm_over_n_and_m_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the windowed shape, narrow, and with a window smaller than the selection."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 4096}
+    config = {**shapes.shapes()["windowed"]["target"], **sizes, "sliding_window": 48}
+    narrow = {"target": config | {"sliding_window_pattern": 2}, "draft": config}
+    monkeypatch.setitem(shapes.shapes(), "windowed", narrow)
+    options = Options(2, (320,), (0.5,), ("windowed",), tokens=6)
+    (row,) = measured(decode.BENCH, options).rows
     assert (row["length"], row["selected"]) == (320, 160)
     assert len(row.runs) == 2
     for found in row.runs:
@@ -201,25 +120,38 @@ def test_the_selection_that_is_decoded_after_is_whole_chunks_before_the_last_tok
     assert len(selected) == pytest.approx(200, abs=32)
 
 
-def test_the_draft_is_measured_densely_and_block_sparsely() -> None:
-    rows = result_of("draft").rows
+def test_the_draft_is_measured_densely_and_block_sparsely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attended: list[int] = []
+    original = block_sparse.attend
+
+    def attend(*arguments: Any, **named: Any) -> Any:
+        attended.append(1)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(block_sparse, "attend", attend)
+    rows = measured(draft.BENCH, Options(1, (1024, 4096), shapes=("embedded",))).rows
     assert [row["length"] for row in rows] == [1024, 4096]
     for found in map(only_run, rows):
         assert found["of_dense"] == pytest.approx(found["sparse"] / found["dense"])
         assert found["of_prefill"] == pytest.approx(found["sparse_prefill"] / found["prefill"])
     layers = 2 - 1  # the last one's attention is not needed
-    assert len(ATTENDED) == 2 * (1 + layers), "of 4,096 tokens the last two steps"
+    assert len(attended) == 2 * (1 + layers), "of 4,096 tokens the last two steps"
 
 
-def test_a_length_without_block_sparse_attention_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run_command(["draft", "--length", "512"], measure) != 0
-    assert "'512' is not a valid length" in capsys.readouterr().err
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UserError, match="512 tokens is attended to densely"):
+        measured(draft.BENCH, Options(1, (512,), shapes=("embedded",)))
+    with pytest.raises(UserError, match="A draft needs a target"):
+        measured(ttft.BENCH, Options(1, (512,), draft="embedded"))
+    for words in (["draft", "--length", "12"], ["ttft", "--keep", "2"], ["store", "--runs", "0"]):
+        with pytest.raises(UserError, match="is not a valid"):
+            parser().parse_args(words)
 
 
 def test_peaks_of_memory_are_measured_beside_their_prediction() -> None:
-    (row,) = result_of("memory").rows
+    (row,) = measured(memory.BENCH, Options(1, (300,), (0.2,), ("small",))).rows
     found = only_run(row)
     assert 0.2 * 300 < row["selected"] < 0.5 * 300
     assert found["ratio"] == pytest.approx(found["sparse"] / found["plain"])
@@ -241,8 +173,13 @@ def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
         shapes.random_pair("small")
 
 
-def test_overhead_and_speedup_are_ratios_of_one_run() -> None:
-    few, many, _, selection = result_of("overhead").rows
+def test_overhead_and_speedup_are_ratios_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"building": 0.01, "ttft": 0.5, "share": 0.02}
+    prompt = Row({"part": "prompt", "tokens": 301}, [figures])
+    monkeypatch.setattr(overhead, "STEP", 64)
+    monkeypatch.setattr(overhead, "DENSE_UP_TO", 128)
+    monkeypatch.setattr(overhead, "prompts", lambda *_: iter([prompt]))
+    few, many, _, selection = measured(overhead.BENCH, Options(1, (128, 160))).rows
     assert [few["tokens"], many["tokens"]] == [128, 160]
     for row in (few, many):
         found = only_run(row)
@@ -268,8 +205,13 @@ def test_building_a_prompt_is_measured_in_real_turns() -> None:
     assert found["share"] == pytest.approx(found["building"] / found["ttft"])
 
 
-def test_every_planned_turn_is_predicted_and_measured_both_ways() -> None:
-    *pairs, every = result_of("planner").rows
+def test_every_planned_turn_is_predicted_and_measured_both_ways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, tokens in (("SHORTEST", 64), ("LONGEST", 128), ("LONGEST_LATER", 96)):
+        monkeypatch.setattr(planner, name, tokens)
+    monkeypatch.setattr(calibration, "_RUNS", ((Mode.SPARSE, 64), (Mode.FULL, 128)))
+    *pairs, every = measured(planner.BENCH, Options(1, turns=10)).rows
     assert [row["pair"] for row in pairs] == list(planner.SHAPES)
     assert len(every.runs) == sum(len(row.runs) for row in pairs) == 10
     for found in every.runs:
@@ -299,7 +241,7 @@ def test_the_crossing_is_where_both_modes_take_the_same_time() -> None:
 
 
 def test_published_speedups_are_in_order_and_on_the_quality_page() -> None:
-    result = result_of("published")
+    result = measured(published.BENCH, Options())
     table = published.table(result, True).markdown()
     head, _, first, *rest = table.splitlines()
     assert "| 8K | 16K | 32K | 64K | 128K | predicted, 16K |" in head
@@ -313,7 +255,7 @@ def test_published_speedups_are_in_order_and_on_the_quality_page() -> None:
 
 
 def test_saving_and_loading_are_measured_beside_the_disk() -> None:
-    rows = result_of("snapshot").rows
+    rows = measured(snapshot.BENCH, Options(2, megabytes=10)).rows
     assert [row["operation"] for row in rows] == ["save", "disk write", "load", "disk read"]
     for row in rows:
         assert 9.9 < row["megabytes"] < 11
@@ -323,14 +265,19 @@ def test_saving_and_loading_are_measured_beside_the_disk() -> None:
     assert save.runs[0]["share"] == save.runs[0]["rate"] / disk_write.runs[0]["rate"]
 
 
-def test_the_store_is_measured_in_nine_operations() -> None:
-    rows = result_of("store").rows
+def test_the_store_is_measured_in_nine_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONVERSATIONS", "MESSAGES"):
+        monkeypatch.setattr(store, name, 2)
+    for name in ("DOCUMENT", "LARGE"):
+        monkeypatch.setattr(store, name, 1000)
+    rows = measured(store.BENCH, Options(2)).rows
     assert all(row.median("ms") > 0 for row in rows)
     assert [len(row.runs) for row in rows] == [2, 2, 2, 2, 2, 2, 1, 1, 2]
 
 
 def test_the_first_token_is_measured_at_every_length_and_keep() -> None:
-    rows = result_of("ttft").rows
+    options = Options(1, (300,), (0.2, 1.0), ("small",), scale=0.2)
+    rows = measured(ttft.BENCH, options).rows
     assert [(row["length"], row["keep"]) for row in rows] == [(300, 0.2), (300, 1)]
     sparse, everything = rows
     assert 0.2 * 300 < sparse["selected"] < 0.5 * 300
@@ -382,9 +329,12 @@ def test_both_ways_of_asking_read_the_same_and_go_on_from_it(
 
 
 @pytest.mark.slow
-def test_later_turns_reuse_and_their_ratios_are_of_one_run() -> None:
+def test_later_turns_reuse_and_their_ratios_are_of_one_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     small = Document("part.txt", sample().text[:6000])
-    rows = measured(turns.BENCH, Options(1), ((turns, "sample", lambda: small),)).rows
+    monkeypatch.setattr(turns, "sample", lambda: small)
+    rows = measured(turns.BENCH, Options(1)).rows
     assert [row["turn"] for row in rows] == [f"{m}, {t}" for m in turns.MODES for t in turns.TURNS]
     half = len(turns.TURNS)
     for name, some in (("sparse", rows[:half]), ("full", rows[half:])):
@@ -400,10 +350,10 @@ def test_later_turns_reuse_and_their_ratios_are_of_one_run() -> None:
 
 
 @pytest.mark.slow
-def test_later_turns_of_a_hybrid_model_are_measured_too() -> None:
+def test_later_turns_of_a_hybrid_model_are_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "CHATS", 5)
     options = Options(1, lengths=(300,), shapes=("hybrid",), scale=0.5)
-    found = measured(turns.BENCH, options, ((turns, "CHATS", 5),))
-    rows = {row["turn"]: row for row in found.rows}
+    rows = {row["turn"]: row for row in measured(turns.BENCH, options).rows}
     assert rows["full, turn 2"].median("reused") > 300
     assert rows["sparse, turn 2"].median("recalled") > 0
     assert rows["sparse, turn 2 after a restart"].median("snapshot") > 0

@@ -17,9 +17,8 @@ import pytest
 
 from app.errors import UserError
 from benchmarks import decode, draft, memory, overhead, planner, serve, snapshot, ttft, turns
-from benchmarks import every as every_module
-from benchmarks.__main__ import parser
-from benchmarks.benches import BENCHES
+from benchmarks import report as module
+from benchmarks.__main__ import BENCHES, parser
 from benchmarks.charts import line_chart, stacked_bars
 from benchmarks.harness import Bench, Column, Options, Progress, Result, Row, Run, columns, run
 from benchmarks.report import Measured, report, with_figures
@@ -41,7 +40,7 @@ def bench(*rows: Row, stop: bool = False) -> Bench:
         Column("s", "seconds", ".1f", spread=True),
         Column("worst", "seconds", ".1f", in_report=False, statistic=max),
     )
-    return Bench("speed", "Speed", measure, lambda result: "*Seconds*, of it.", table)
+    return Bench("speed", "how fast", "Speed", measure, lambda result: "*Seconds*, of it.", table)
 
 
 def seconds(*values: float | None) -> list[Run]:
@@ -394,7 +393,7 @@ def program(tmp_path: Path) -> tuple[str, ...]:
 def test_one_that_fails_leaves_a_sentence_and_the_others_stay(
     tmp_path: Path, program: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, all_of = tmp_path / "docs" / "performance.md", every_module.bench_all
+    path, all_of = tmp_path / "docs" / "performance.md", module.bench_all
     assert all_of(options(path, "--only", "decode,snapshot"), BENCHES, program) == 1
     text = path.read_text()
     assert "It failed: The disk is full (exit status 1)." in text
@@ -415,17 +414,17 @@ def test_stopped_it_says_how_to_go_on_and_leaves_the_report(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(every_module, "_run", stop)
+    monkeypatch.setattr(module, "_run", stop)
     path = tmp_path / "performance.md"
     path.write_text("before")
-    assert every_module.bench_all(options(path, "--only", "ttft,ui"), BENCHES) == 130
+    assert module.bench_all(options(path, "--only", "ttft,ui"), BENCHES) == 130
     assert path.read_text() == "before"
     assert "--only ttft,ui" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no benchmark 'speed'"):
-        every_module.bench_all(options(tmp_path / "x.md", "--only", "speed"), BENCHES)
+        module.bench_all(options(tmp_path / "x.md", "--only", "speed"), BENCHES)
 
 
 def test_every_entry_is_a_command_line() -> None:

@@ -4,6 +4,7 @@ tests; all of it by `python -m benchmarks quality`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,7 @@ from app.chat.model_pairs import resolve_pair
 from app.engine.engine import MlxEngine
 from app.models.embedded import target_path
 from benchmarks.quality import results
-from benchmarks.quality.results import ResultCell, guard_stats
-from benchmarks.quality.results_log import ResultsLog
+from benchmarks.quality.results_log import Record, ResultsLog
 from benchmarks.quality.runner import Runner
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.tokens import FolderTokens
@@ -31,44 +31,45 @@ def session() -> Iterator[EngineSession]:
         yield session
 
 
-def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[ResultCell, ...]:
-    ledger = ResultsLog(folder / "results.jsonl")
-    try:
-        runner = Runner(session, settings, ledger, FolderTokens(target_path()), SWITCH)
-        outcome = runner.run()
-    finally:
-        ledger.close()
+def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[Record, ...]:
+    with closing(ResultsLog(folder / "results.jsonl")) as log:
+        outcome = Runner(session, settings, log, FolderTokens(target_path()), SWITCH).run()
     assert outcome.complete
     assert not results.failures(outcome.records)
-    return results.cells(outcome.records)
+    return outcome.records
 
 
-def check_answers(
-    cells: tuple[ResultCell, ...], scoring: Scoring, dense: float, lost: float
-) -> None:
+def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, lost: float) -> None:
     """At least the share `dense` is right in full, and at keep 0.2 at most `lost` of all is lost.
     Fails for a scoring that finds nothing."""
-    chosen = [cell for cell in cells if cell.scoring == scoring]
+    chosen = [cell for cell in results.cells(records) if cell.scoring == scoring]
     items = sum(cell.n for cell in chosen if cell.keep == 0.2)
     assert sum(cell.dense_right for cell in chosen if cell.keep == 0.2) >= dense * items
     assert sum(cell.regressions for cell in chosen if cell.keep == 0.2) <= lost * items
     assert [cell.differing for cell in chosen if cell.keep == 1.0] in ([0] * len(SAFE), [])
 
 
+@pytest.mark.parametrize(
+    ("length", "n", "lost"),
+    [
+        (1024, 1, 0.1),
+        pytest.param(4096, 10, 0.04, marks=pytest.mark.slow, id="the length of a contract"),
+    ],
+)
 def test_a_fifth_is_enough_for_what_stands_in_one_place(
-    session: EngineSession, tmp_path: Path
+    session: EngineSession, tmp_path: Path, length: int, n: int, lost: float
 ) -> None:
-    settings = Settings(SAFE, (1024,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=1)
-    cells = measure(session, settings, tmp_path)
-    check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.1)
+    settings = Settings(SAFE, (length,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=n)
+    records = measure(session, settings, tmp_path)
+    check_answers(records, Scoring.BOTH, dense=0.9, lost=lost)
     with pytest.raises(AssertionError):
-        check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.1)
+        check_answers(records, Scoring.RANDOM, dense=0.9, lost=lost)
 
 
 @pytest.mark.slow
 def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
     settings = Settings(("count", "cwe-3"), (512,), (0.2,), (Scoring.BOTH,), n=10)
-    count, words = measure(session, settings, tmp_path)
+    count, words = results.cells(measure(session, settings, tmp_path))
     assert count.dense_right >= 7
     assert words.dense_right >= 3  # it is weak at them itself
     assert count.regressions >= 0.8 * count.dense_right
@@ -78,23 +79,10 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_
 def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=4, auto=True, held_out=True)
-    ledger = ResultsLog(tmp_path / "results.jsonl")
-    try:
-        outcome = Runner(session, settings, ledger, FolderTokens(target_path()), SWITCH).run()
-    finally:
-        ledger.close()
-    guard = guard_stats(outcome.records)
+    records = measure(session, settings, tmp_path)
+    guard = results.guard_stats(records)
     assert guard is not None
     assert guard.recall.share >= 0.9
     assert guard.precision.share >= 0.9
-    read_in_full = {r.suite for r in outcome.records if r.guard and r.reading == "dense"}
+    read_in_full = {r.suite for r in records if r.guard and r.reading == "dense"}
     assert read_in_full >= {"count", "cwe", "vt"}
-
-
-@pytest.mark.slow
-def test_more_of_it_at_the_length_of_a_contract(session: EngineSession, tmp_path: Path) -> None:
-    settings = Settings(SAFE, (4096,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=10)
-    cells = measure(session, settings, tmp_path)
-    check_answers(cells, Scoring.BOTH, dense=0.9, lost=0.04)
-    with pytest.raises(AssertionError):
-        check_answers(cells, Scoring.RANDOM, dense=0.9, lost=0.04)

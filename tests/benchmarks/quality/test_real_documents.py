@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,18 +163,33 @@ def test_documents_that_are_missing_or_differ() -> None:
         Corpus((other, *LONG[1:]), TOKENS).check([REAL])
 
 
+def measured(settings: Settings, folder: Path) -> tuple[tuple[Record, ...], int]:
+    """What the embedded pair answers, and how many turns that took."""
+    switch, asked = ScoringSwitch(), 0
+    with (
+        closing(ResultsLog(folder / "results.jsonl")) as log,
+        EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session,
+    ):
+        session.load(Load(str(target_path()), str(draft_path())))
+        run = session.run
+
+        def counted(ask: Ask) -> Iterator[Event]:
+            nonlocal asked
+            asked += 1
+            return run(ask)
+
+        session.run = counted  # type: ignore[method-assign]
+        outcome = Runner(session, settings, log, TOKENS, switch).run()
+    assert outcome.complete
+    return outcome.records, asked
+
+
 def test_the_passage_and_the_answer_are_measured(tmp_path: Path) -> None:
     settings = Settings((REAL,), (500,), (0.1, 1.0), (Scoring.LEXICAL,), n=2, files=LONG)
-    log = ResultsLog(tmp_path / "results.jsonl")
-    switch = ScoringSwitch()
-    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
-        session.load(Load(str(target_path()), str(draft_path())))
-        outcome = Runner(session, settings, log, TOKENS, switch).run()
-    log.close()
-    assert outcome.complete
+    records, _ = measured(settings, tmp_path)
     by_keep = {
         (record.item, record.keep if record.mode == Mode.SPARSE else None): record
-        for record in outcome.records
+        for record in records
     }
     for index in range(2):
         dense, some, everything = (by_keep[f"real/500/{index}", k] for k in (None, 0.1, 1.0))
@@ -184,37 +200,23 @@ def test_the_passage_and_the_answer_are_measured(tmp_path: Path) -> None:
         assert not any(record.failed for record in (dense, some, everything))
 
 
-def test_passages_are_found_without_an_answer_and_as_with_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
     keeps, scorings = (0.1, 0.3), (Scoring.BOTH, Scoring.LEXICAL)
     tunings = (replace(TUNING, read_on=0.0),)
     settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, tunings=tunings, files=LONG)
-    log = ResultsLog(tmp_path / "results.jsonl")
-    switch = ScoringSwitch()
-    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
-        session.load(Load(str(target_path()), str(draft_path())))
-        run, asks = session.run, list[Ask]()
-
-        def counted(ask: Ask) -> Iterator[Event]:
-            asks.append(ask)
-            return run(ask)
-
-        monkeypatch.setattr(session, "run", counted)
-        outcome = Runner(session, settings, log, TOKENS, switch).run()
-    log.close()
+    records, asked = measured(settings, tmp_path)
     found = {
         (record.suite, record.item[-1], record.scoring, record.keep): record
-        for record in outcome.records
+        for record in records
         if record.mode == Mode.SPARSE
     }
     assert len(found) == 2 * 2 * 2 * 2
     for (_, *rest), record in found.items():
         assert record.passage == found[REAL, *rest].passage
         assert record.read_fraction == pytest.approx(found[REAL, *rest].read_fraction, abs=1e-5)
-    assert len(asks) == 2 * (2 + 5)
-    assert {cell.suite for cell in sparse_cells(outcome.records)} == {REAL}
-    assert [cell.n for cell in real_cells(outcome.records)] == [2] * 8
+    assert asked == 2 * (2 + 5)
+    assert {cell.suite for cell in sparse_cells(records)} == {REAL}
+    assert [cell.n for cell in real_cells(records)] == [2] * 8
 
 
 def test_a_draft_that_cannot_score_finds_no_passage(
@@ -225,15 +227,9 @@ def test_a_draft_that_cannot_score_finds_no_passage(
 
     monkeypatch.setattr(attention, "score_by_attention", fail)
     settings = Settings((PASSAGE,), (500,), (0.1, 0.3), (Scoring.BOTH,), n=1, files=LONG)
-    log = ResultsLog(tmp_path / "results.jsonl")
-    switch = ScoringSwitch()
-    with EngineSession(MlxEngine(choose_scorer=switch), UPKEEP) as session:
-        session.load(Load(str(target_path()), str(draft_path())))
-        outcome = Runner(session, settings, log, TOKENS, switch).run()
-    log.close()
-    assert outcome.complete
-    assert [record.passage for record in outcome.records] == [None, None]
-    assert all(record.fallback for record in outcome.records)
+    records, _ = measured(settings, tmp_path)
+    assert [record.passage for record in records] == [None, None]
+    assert all(record.fallback for record in records)
 
 
 def record(item: int, mode: Mode, **values: object) -> Record:

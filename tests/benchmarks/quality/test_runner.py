@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,10 +17,10 @@ from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, Load
 from app.protocol.options import Mode
-from benchmarks.quality import results, runner
+from benchmarks.quality import results
 from benchmarks.quality.results import guard_stats
 from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
-from benchmarks.quality.runner import Outcome, Runner, Status, item_keys, results_name
+from benchmarks.quality.runner import Outcome, Runner, Status, _EtaClock, item_keys, results_name
 from benchmarks.quality.settings import TUNING, Scoring, Settings
 from benchmarks.quality.tokens import FolderTokens
 from tests.benchmarks.quality.reader import Reader
@@ -33,16 +35,29 @@ def file(tmp_path: Path) -> Path:
 
 
 def measure(
-    file: Path, settings: Settings = SETTINGS, reader: Reader | None = None, fresh: bool = False
+    file: Path,
+    settings: Settings = SETTINGS,
+    reader: Reader | None = None,
+    fresh: bool = False,
+    stop_at: int | None = None,
+    on_progress: Callable[[Status], None] = lambda status: None,
 ) -> tuple[Outcome, list[Ask]]:
+    """Cancelled in the turn `stop_at`, from 1, or before the first one for 0."""
     reader = reader or Reader()
-    ledger = ResultsLog(file, fresh)
-    try:
+    with closing(ResultsLog(file, fresh)) as ledger:
         session, switch = EngineSession(reader), reader.switch
         runner = Runner(session, settings, ledger, TOKENS, switch, reader.context)
-        return runner.run(), reader.asks
-    finally:
-        ledger.close()
+
+        def stop(ask: Ask) -> None:
+            if len(reader.asks) == stop_at:
+                runner.cancel()
+                reader.turn.cancel()  # the session knows the turn only after `ask`
+
+        if stop_at is not None:
+            reader.on_ask = stop
+        if stop_at == 0:
+            runner.cancel()
+        return runner.run(on_progress), reader.asks
 
 
 def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> None:
@@ -205,20 +220,9 @@ def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path
 
 
 def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
-    ledger = ResultsLog(file)
-    reader = Reader()
-    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS, reader.switch)
-
-    def stop(ask: Ask) -> None:
-        if len(reader.asks) == 8:
-            runner.cancel()
-            reader.turn.cancel()  # the session knows the turn only after `ask`
-
-    reader.on_ask = stop
-    outcome = runner.run()
-    ledger.close()
+    outcome, asks = measure(file, stop_at=8)
     assert not outcome.complete
-    assert len(reader.asks) == 8
+    assert len(asks) == 8
     assert len(outcome.records) == outcome.done == 7
     assert outcome.total == 24
     _, asks = measure(file)
@@ -226,31 +230,14 @@ def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
 
 
 def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
-    ledger = ResultsLog(file)
-    reader = Reader()
-    runner = Runner(EngineSession(reader), SETTINGS, ledger, TOKENS, reader.switch)
-    runner.cancel()
-    outcome = runner.run()
-    ledger.close()
-    assert (outcome.records, reader.asks, outcome.complete) == ((), [], False)
+    outcome, asks = measure(file, stop_at=0)
+    assert (outcome.records, asks, outcome.complete) == ((), [], False)
 
 
 def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     whole, _ = measure(file)
-    wider = replace(SETTINGS, keeps=(0.2, 0.5, 1.0))
-    ledger = ResultsLog(file)
-    reader = Reader()
-    runner = Runner(EngineSession(reader), wider, ledger, TOKENS, reader.switch)
-
-    def stop(ask: Ask) -> None:
-        if len(reader.asks) == 2:
-            runner.cancel()
-            reader.turn.cancel()  # the session knows the turn only after `ask`
-
-    reader.on_ask = stop
-    outcome = runner.run()
-    ledger.close()
-    assert len(reader.asks) == 2
+    outcome, asks = measure(file, replace(SETTINGS, keeps=(0.2, 0.5, 1.0)), stop_at=2)
+    assert len(asks) == 2
     assert set(whole.records) < set(outcome.records)
     assert len(outcome.records) == len(whole.records) + 1
 
@@ -280,10 +267,7 @@ def test_what_does_not_fit_a_length_is_skipped_in_one_sentence(file: Path) -> No
 
 def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
     seen: list[Status] = []
-    ledger = ResultsLog(file)
-    reader = Reader()
-    Runner(EngineSession(reader), SETTINGS, ledger, TOKENS, reader.switch).run(seen.append)
-    ledger.close()
+    measure(file, on_progress=seen.append)
     assert seen[0].eta is None
     assert (seen[0].done, seen[0].total) == (0, 24)
     assert [s.done for s in seen] == sorted(s.done for s in seen)
@@ -295,9 +279,8 @@ def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
 def test_the_clock_trusts_the_pace_so_far(file: Path) -> None:
     settings = replace(SETTINGS, suites=("quote",), keeps=(0.2,), n=3)
     planned = list(item_keys(settings))
-    ledger = ResultsLog(file)
-    clock = runner._EtaClock(settings, planned, ledger)
-    ledger.close()
+    with closing(ResultsLog(file)) as ledger:
+        clock = _EtaClock(settings, planned, ledger)
     dense, sparse = settings.configs("quote")
     clock.record(planned[0], dense, 10.0)
     assert clock.status(planned[0]).eta == pytest.approx(10.0 * (2 + 3 * 0.35))
