@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-m", "app"]
+LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
+MARKS = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
+]
+"""Marks of the tests that use a `Terminal`."""
 POLL_SECONDS = 0.05
-
-
 PATIENCE = 60.0
 """Seconds after which a test gives up: these machines are slow at times."""
 

@@ -19,17 +19,12 @@ from app.crash import NOTE
 from app.store.store import Store
 from benchmarks import terminal as plain
 from benchmarks.terminal import own_folders
-from tests.e2e.terminal import Terminal
+from tests.e2e.terminal import MARKS, PROGRAM, ROOT, Terminal
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = [sys.executable, "-m", "app"]
 MAKE = ["make", "-C", str(ROOT), "-o", ".venv/.installed", "PYTHON=python3", "run"]
 SECONDS = 30
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture

@@ -4,31 +4,18 @@ program on the embedded pair, in a real terminal."""
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.terminal import Terminal
+from benchmarks.terminal import own_folders
+from tests.e2e.terminal import LICENCE, MARKS, PROGRAM, ROOT, Terminal
 
-ROOT = Path(__file__).parents[2]
-PROGRAM = [sys.executable, "-m", "app"]
-LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
 ANSWER = "which are not part of the work"
 PATIENCE = 300.0
 """Seconds for a reading on a machine that does other things too."""
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
-]
-
-
-def folders(root: Path) -> dict[str, str]:
-    """Nothing of the machine's user is seen or touched."""
-    names = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
-    return {name: str(root / name) for name in names}
+pytestmark = MARKS
 
 
 @pytest.mark.parametrize(
@@ -50,7 +37,7 @@ def test_the_first_day(tmp_path: Path, size: int) -> None:
 
 
 def _started(root: Path) -> Terminal:
-    return Terminal(PROGRAM, size=(100, 32), folder=ROOT, environment=folders(root))
+    return Terminal(PROGRAM, size=(100, 32), folder=ROOT, environment=own_folders(root))
 
 
 def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
@@ -132,3 +119,31 @@ def _changes_the_theme(terminal: Terminal) -> str:
     terminal.press("F2")
     terminal.wait_for("next: ")
     return str(theme)
+
+
+@pytest.mark.slow
+def test_the_line_of_the_worker_works_and_its_end_loses_nothing(tmp_path: Path) -> None:
+    """The embedded pair over two processes: the worker is killed in the middle of an answer."""
+    theirs, ours = own_folders(tmp_path / "worker"), own_folders(tmp_path / "first")
+    run = [*PROGRAM, "worker", "127.0.0.1", "--port", "0"]
+    with Terminal(run, size=(160, 10), folder=ROOT, environment=theirs) as worker:
+        shown = worker.wait_for("type: SPECCHAT_HOSTS=", seconds=PATIENCE)
+        line = shown.partition("SPECCHAT_HOSTS=")[2].split()[0]
+        command = PROGRAM
+        ours |= {"SPECCHAT_HOSTS": line}
+        with Terminal(command, size=(120, 40), folder=ROOT, environment=ours) as terminal:
+            terminal.wait_for("ready in", "on 2 machines", seconds=PATIENCE)
+            worker.wait_for("uses this machine for a part of embedded")
+            terminal.paste(LICENCE.read_text(encoding="utf-8"))
+            terminal.wait_for("Paste 1 · ", " tok · ", seconds=PATIENCE)
+            terminal.press("C-t")
+            terminal.type('What does it say of "patent license"?')
+            terminal.press("Enter")
+            terminal.wait_for("Reading everything", seconds=PATIENCE)
+            worker.press("C-c")
+            terminal.wait_for("on this machine alone", seconds=PATIENCE)
+            shown = terminal.wait_for("▸ Read everything", "⏎ send", seconds=2 * PATIENCE)
+            assert "patent license" in shown
+            assert "on 2 machines" not in shown.splitlines()[0]
+            terminal.press("C-q")
+            terminal.wait_for("exited with 0", seconds=PATIENCE)

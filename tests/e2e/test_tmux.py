@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,21 +10,14 @@ import psutil
 import pytest
 
 from app.store.store import Store
-from tests.e2e.terminal import Terminal
+from tests.e2e.terminal import LICENCE, MARKS, ROOT, Terminal
 
-ROOT = Path(__file__).parents[2]
 FAKE = [sys.executable, "tests/e2e/demo_screen.py"]
 TINY = [sys.executable, "tests/e2e/tiny_screen.py"]
-PROGRAM = [sys.executable, "-m", "app"]
-LICENCE = ROOT / "assets" / "demo" / "gpl-3.0.txt"
-PAIR = ROOT / "assets" / "pair"
 PASTE_BYTES = 100 * 1024
 HOSTILE = "one \x1b[31m two \x1b\r three \x11 four \x03\x03 \x1b[A\x1b\r\n\x00\x0c five "
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
-]
+pytestmark = MARKS
 
 
 def document() -> str:
@@ -153,27 +145,5 @@ def test_the_real_engine_on_tiny_random_models(tmp_path: Path) -> None:
         terminal.wait_for("Reading everything", seconds=60)
         terminal.press("Escape")
         terminal.wait_for("■ stopped", seconds=60)
-        terminal.press("C-q")
-        terminal.wait_for("exited with 0")
-
-
-@pytest.mark.skipif(not (PAIR / "target").is_dir(), reason="the embedded pair is not here")
-def test_the_real_program_reads_100_kb_and_answers(tmp_path: Path) -> None:
-    """The embedded pair: a question about a phrase is answered by the sentence that holds it."""
-    folders = {
-        name: str(tmp_path / name)
-        for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
-    }
-    with Terminal(PROGRAM, folder=ROOT, environment=folders) as terminal:
-        terminal.wait_for("ready", seconds=60)
-        terminal.paste(document())
-        terminal.wait_for("Paste 1 · ", " tok · ")
-        terminal.press("C-g", "Enter")
-        terminal.wait_for("next: SPARSE 20%")
-        terminal.type('What does it say of "Corresponding Source"?')
-        terminal.press("Enter")
-        terminal.wait_for("Looking for what matters", "scored")
-        terminal.wait_for("importance", "selected ·", seconds=300)
-        terminal.wait_for("▸ Read ", "^R read everything", seconds=300)
         terminal.press("C-q")
         terminal.wait_for("exited with 0")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.terminal import Terminal
-from tests.e2e.test_journey import LICENCE, PATIENCE, PROGRAM, ROOT, folders
+from benchmarks.terminal import own_folders
+from tests.e2e.terminal import LICENCE, PROGRAM, ROOT, Terminal
+from tests.e2e.test_journey import PATIENCE
 from tests.real.packages import CACHE, SMOLLM2
 
 pytestmark = [
@@ -23,7 +24,7 @@ def test_smollm2_answers_from_two_machines(smollm2: Path, tmp_path: Path) -> Non
     settings.parent.mkdir(parents=True)
     settings.write_text("[answers]\nmax_tokens = 16\n")
     models = {"HF_HUB_CACHE": str(CACHE.folder)}
-    theirs, ours = folders(tmp_path / "worker") | models, folders(tmp_path) | models
+    theirs, ours = own_folders(tmp_path / "worker") | models, own_folders(tmp_path) | models
     lend = [*PROGRAM, "worker", "127.0.0.1", "--port", "0"]
     with Terminal(lend, size=(160, 10), folder=ROOT, environment=theirs) as worker:
         shown = worker.wait_for("type: SPECCHAT_HOSTS=", seconds=PATIENCE)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.terminal import Terminal
-from tests.e2e.test_journey import LICENCE, PATIENCE, PROGRAM, ROOT, folders
+from benchmarks.terminal import own_folders
+from tests.e2e.terminal import LICENCE, PROGRAM, ROOT, Terminal
+from tests.e2e.test_journey import PATIENCE
 from tests.real.packages import CACHE, SMOLLM2
 
 pytestmark = [
@@ -20,7 +21,7 @@ PAIR = ("--target", SMOLLM2.repository, "--draft", SMOLLM2.repository)
 
 
 def started(root: Path) -> Terminal:
-    environment = folders(root) | {"HF_HUB_CACHE": str(CACHE.folder)}
+    environment = own_folders(root) | {"HF_HUB_CACHE": str(CACHE.folder)}
     return Terminal([*PROGRAM, *PAIR], size=(100, 40), folder=ROOT, environment=environment)
 
 
