@@ -229,7 +229,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
     files = f"a text for suites that ask about files, such as real{again}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
-    say("--report", metavar="OUT.md", help="write a Markdown report with a chart")
+    say("--report", metavar="OUT.md", help="write a Markdown report")
     say("--fresh", action="store_true", help="discard earlier results")
 
 

@@ -25,7 +25,6 @@ from app.protocol.options import DEFAULT_KEEP_RATIO, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Statistics
 from app.util.assets import assets_path
-from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes
 
@@ -36,8 +35,7 @@ STEP = 512
 SIZES = (1, 2, 4, 8, 16)
 REPEATS = 12
 """Steps of one size, of which the median counts."""
-SHARES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
-EVERY_SHARE = tuple(share / 100 for share in range(1, 100))
+SHARES = (0.5, 0.9)
 CHARACTERS = 6000
 SLOWEST, QUOTING, QUOTING_EMBEDDED = 0.98, 1.3, 2.5
 Question = tuple[Document, str]
@@ -110,12 +108,8 @@ def _steps(model: Any, vocabulary: int, length: int) -> Run:
         share: max((1 + expected(share, size - 1)) / costs[size] for size in SIZES)
         for share in SHARES
     }
-    found = {f"cost_{size}": costs[size] for size in SIZES[1:]}
-    found |= {f"gain_{share:g}": gain for share, gain in best.items()}
-    for size in SIZES[1:]:
-        pays = (s for s in EVERY_SHARE if 1 + expected(s, size - 1) > costs[size])
-        found[f"even_{size}"] = next(pays, 1.0)
-    return found
+    gains = {f"gain_{share:g}": gain for share, gain in best.items()}
+    return {f"cost_{size}": costs[size] for size in SIZES[1:]} | gains
 
 
 def _both(
@@ -195,30 +189,6 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal(f"{row['model']}, {row['what']}: the same answer", f"{share:.0%}", share == 1)
 
 
-def charts(result: Result) -> dict[str, str]:
-    steps = [row for row in result.rows if row["what"] == "steps"]
-    labels = [f"{share:.0%}" for share in SHARES]
-    series = {
-        f"{row['model']}, {row['length']:,}": [
-            (index, row.median(f"gain_{share:g}")) for index, share in enumerate(SHARES)
-        ]
-        for row in steps
-    }
-    title = "Answers faster, by the share of proposals that are right"
-    sizes = [f"{size - 1}" for size in SIZES[1:]]
-    even = {
-        f"{row['model']}, {row['length']:,}": [
-            (index, row.median(f"even_{size}")) for index, size in enumerate(SIZES[1:])
-        ]
-        for row in steps
-    }
-    pays = "From which share of right ones on proposing pays, by how many are proposed"
-    return {
-        "copying.svg": line_chart(title, labels, series, "", "right"),
-        "copying-pays.svg": line_chart(pays, sizes, even, "", "proposed"),
-    }
-
-
 BENCH = Bench(
     "copying",
     "speed of answers that copy",
@@ -239,7 +209,6 @@ BENCH = Bench(
         Column("right a step", "run", ".1f"),
     ),
     goals,
-    charts,
     report_args="--runs 3",
     quick_args="--shape quick --length 256 --tokens 8 --runs 1",
     flags={"target": None, "tokens": "128", "shape": "small,windowed", "length": "4k", "runs": "5"},

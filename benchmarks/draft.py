@@ -17,7 +17,6 @@ import numpy as np
 
 from app.errors import UserError
 from app.models.embedded import EMBEDDED, draft_path
-from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair
 
@@ -142,15 +141,6 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal(goal, ratio.text(), ratio.median <= 1 / 3)
 
 
-def charts(result: Result) -> dict[str, str]:
-    series = {
-        name: [(index, row.median(figure)) for index, row in enumerate(result.rows)]
-        for name, figure in (("dense", "prefill"), ("block-sparse", "sparse_prefill"))
-    }
-    labels = [f"{row['length']:,}" for row in result.rows]
-    return {"draft.svg": line_chart("The draft's prefill", labels, series, "s", "tokens")}
-
-
 BENCH = Bench(
     "draft",
     "speedup of the draft's block-sparse attention",
@@ -169,7 +159,6 @@ BENCH = Bench(
         Column("/ dense", "of_prefill", spread=True),
     ),
     goals,
-    charts,
     report_args="--runs 3",
     quick_args="--length 1k,4k --runs 1",
     flags={"shape": "embedded", "length": "8k,16k,32k", "runs": "5"},

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from app.cli.bench import machine
+from app.cli.terminal import ProgressLine
 from app.engine.backend import blas
 from app.util.tables import TextTable
 
@@ -176,7 +176,7 @@ class Progress:
 
     def __init__(self, runs: int = 1) -> None:
         self._runs = runs
-        self._live = sys.stderr.isatty()
+        self._line = ProgressLine()
 
     def repeat(self, what: str, measure: Callable[[], T], warm_up: bool = True) -> list[T]:
         """The results of all runs; a first one that warms up is not among them."""
@@ -188,18 +188,18 @@ class Progress:
         return results
 
     def show(self, text: str) -> None:
-        """Nothing clears the line."""
-        if self._live:
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
+        self._line.show(text)
+
+    def clear(self) -> None:
+        self._line.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     """`help` is for the command line, and `title` its section's heading in the report. `about` says
-    in a few sentences, as Markdown, how it was measured and what the columns are; `charts` are SVG
-    texts by file name. `flags` are its command-line options with their defaults; `report_args` and
-    `quick_args` are those given in the report, and in a quick trial of that."""
+    in a few sentences, as Markdown, how it was measured and what the columns are. `flags` are its
+    command-line options with their defaults; `report_args` and `quick_args` are those given in the
+    report, and in a quick trial of that."""
 
     name: str
     help: str
@@ -208,7 +208,6 @@ class Bench:
     about: Callable[[Result], str]
     table: Callable[[Result, bool], TextTable]
     goals: Callable[[Result], Iterable[Goal]] = lambda result: ()
-    charts: Callable[[Result], dict[str, str]] = lambda result: {}
     flags: Mapping[str, str | None] = field(default_factory=dict)
     report_args: str = ""
     quick_args: str = "--runs 1"
@@ -238,7 +237,7 @@ def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
             out.write(_plain(bench.table(Result("", chosen, rows), False)))
         raise
     finally:
-        progress.show("")
+        progress.clear()
     result = Result(machine(), chosen, rows)
     if as_json:
         out.write(json.dumps(result.to_json()) + "\n")

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.protocol.options import Mode
-from benchmarks.charts import line_chart
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes
 from benchmarks.token_turn import check_fits, loaded, plain, turn
@@ -111,15 +110,6 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal(goal, ratio.text(), ratio.median < 1)
 
 
-def charts(result: Result) -> dict[str, str]:
-    series = {
-        name: [(index, row.median(figure)) for index, row in enumerate(result.rows)]
-        for name, figure in (("mlx-lm", "plain"), ("dense", "dense"), ("sparse", "sparse"))
-    }
-    labels = [f"{row['length']:,}" for row in result.rows]
-    return {"memory.svg": line_chart("Peak memory", labels, series, "MB", "tokens")}
-
-
 BENCH = Bench(
     "memory",
     "peak memory of sparse and full prefill",
@@ -137,7 +127,6 @@ BENCH = Bench(
         Column("sparse / mlx-lm", "ratio", spread=True),
     ),
     goals,
-    charts,
     report_args="--length 4k,8k --runs 1",
     quick_args="--length 512 --runs 1",
     flags={"shape": "small", "length": "4k,8k,16k", "keep": "0.2", "runs": "5"},

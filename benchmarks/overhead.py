@@ -32,7 +32,6 @@ from app.protocol.options import DEFAULT_TUNING, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase
 from app.util.tables import TextTable
-from benchmarks.charts import stacked_bars
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row, Run
 from benchmarks.shapes import SMALL, random_pair, shapes
 from benchmarks.token_turn import document_prompt, finished, loaded, plain, turn
@@ -219,20 +218,6 @@ def goals(result: Result) -> Iterator[Goal]:
         yield Goal(f"{_selecting(row)}: under 10 ms", measured, seconds < 0.01)
 
 
-def charts(result: Result) -> dict[str, str]:
-    found = {}
-    for row in _rows(result, TURN):
-        bars = {
-            "draft": [row.median("plain_draft"), 0.0],
-            "target": [row.median("plain_target"), 0.0],
-        }
-        bars |= {phase: [0.0, row.median(phase)] for phase in PHASES if row.values(phase)}
-        title = f"A sparse turn beside its two prefills, {row['tokens']:,} tokens"
-        labels = ("both prefills in mlx-lm", "a sparse turn of specchat")
-        found[f"overhead-{row['tokens']}.svg"] = stacked_bars(title, labels, bars, "s")
-    return found
-
-
 BENCH = Bench(
     "overhead",
     "the overhead of sparse prefill over the two prefills",
@@ -241,7 +226,6 @@ BENCH = Bench(
     about,
     table,
     goals,
-    charts,
     report_args="--length 4k,16k --runs 3",
     quick_args="--length 512 --runs 1",
     flags={"length": "4k", "runs": "5"},

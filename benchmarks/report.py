@@ -31,13 +31,10 @@ class Measured:
     error: str = ""
 
 
-def report(
-    benches: Sequence[Bench], measured: Mapping[str, Measured], folder: str
-) -> tuple[str, dict[str, str]]:
-    """Markdown, and SVG charts by their file names in `folder`."""
+def report(benches: Sequence[Bench], measured: Mapping[str, Measured]) -> str:
+    """Markdown."""
     machines = {each.result.machine for each in measured.values() if each.result}
     parts = ["# Performance", _about(machines)]
-    charts: dict[str, str] = {}
     for bench in benches:
         found = measured.get(bench.name)
         parts.append(f"## {bench.title}")
@@ -48,16 +45,13 @@ def report(
         if found.result is None:
             parts.append(f"It failed: {found.error}")
             continue
-        own = bench.charts(found.result)
-        charts |= own
         parts.append(bench.about(found.result))
         if len(machines) > 1:
             parts.append(f"Measured on {found.result.machine}.")
-        parts += [f"![{_alt(name)}]({folder}/{name})" for name in own]
         parts.append(bench.table(found.result, True).markdown())
         if goals := list(bench.goals(found.result)):
             parts.append("\n".join(goal.line() for goal in goals))
-    return "\n\n".join(parts) + "\n", charts
+    return "\n\n".join(parts) + "\n"
 
 
 FIGURES_BLOCK = ("<!-- figures of `python -m benchmarks overhead` -->\n", "<!-- end of figures -->")
@@ -82,10 +76,6 @@ def _about(machines: set[str]) -> str:
         " Models have random weights unless stated otherwise: time and memory do not depend on"
         f" them. [The log]({LOG}) says what was tried, predicted and measured."
     )
-
-
-def _alt(name: str) -> str:
-    return name.removesuffix(".svg").replace("-", ", ")
 
 
 PROGRAM = (sys.executable, "-m", "benchmarks")
@@ -117,10 +107,7 @@ def bench_all(
         _save(folder / f"{bench.name}.json", measured)
         _show(measured.error or f"    {time.monotonic() - started:.0f} s")
     every = _load(folder, benches)
-    content, charts = report(benches, every, folder.name)
-    for name, chart in charts.items():
-        _write(folder / name, chart)
-    _write(path, content)
+    _write(path, report(benches, every))
     if arguments.summary is not None:
         _update_summary(arguments.summary, every.get("overhead"))
     sys.stdout.write(f"{sanitize_line(str(path))}\n")

@@ -21,7 +21,6 @@ import numpy as np
 from app.chat import wording
 from app.errors import UserError
 from app.protocol.options import Mode
-from benchmarks.charts import line_chart, stacked_bars
 from benchmarks.harness import Bench, Column, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes
 from benchmarks.token_turn import check_fits, loaded, plain, turn
@@ -131,36 +130,6 @@ def about(result: Result) -> str:
     )
 
 
-def charts(result: Result) -> dict[str, str]:
-    lengths = sorted({row["length"] for row in result.rows})
-    keeps = sorted({row["keep"] for row in result.rows})
-    labels = [f"{length:,}" for length in lengths]
-
-    def points(figure: str, keep: float) -> list[tuple[float, float]]:
-        chosen = [row for row in result.rows if row["keep"] == keep]
-        return [(lengths.index(row["length"]), row.median(figure)) for row in chosen]
-
-    times = {name: points(figure, keeps[0]) for name, figure in DENSE_LINES}
-    times |= {f"sparse, keep {keep:g}": points("sparse", keep) for keep in keeps}
-    gs = {f"keep {keep:g}": points("g", keep) for keep in keeps}
-    longest = [row for row in result.rows if row["length"] == lengths[-1]]
-    parts: dict[str, list[float]] = {"dense": [longest[0].median("dense")]}
-    parts |= {name: [0.0] for name, _ in PHASES} | {"rest": [0.0]}
-    for row in longest:
-        medians = [row.median(figure) for _, figure in PHASES]
-        rest = max(row.median("sparse") - sum(medians), 0.0)
-        for column, value in zip(parts.values(), [0.0, *medians, rest], strict=True):
-            column.append(value)
-    bars = ["dense", *(f"keep {row['keep']:g}" for row in longest)]
-    phases = f"Where the time goes, {lengths[-1]:,} tokens"
-    return {
-        "ttft.svg": line_chart("Time to the first token", labels, times, "s", "tokens", log=True),
-        "ttft-phases.svg": stacked_bars(phases, bars, parts, "s"),
-        "g.svg": line_chart("G: predicted over measured", labels, gs, "", "tokens"),
-    }
-
-
-DENSE_LINES = (("dense, mlx-lm", "plain"), ("dense, specchat", "dense"))
 PHASES = (
     ("draft", "score"),
     ("lookahead", "lookahead"),
@@ -190,7 +159,6 @@ BENCH = Bench(
         Column("G", "g"),
         Column("memory", "memory"),
     ),
-    charts=charts,
     report_args="--length 1k,4k,8k --runs 2",
     quick_args="--length 512 --keep 0.2,1 --scale 0.1 --runs 1",
     flags={"target": None, "draft": None, "shape": "small", "scale": "1", "bits": None}

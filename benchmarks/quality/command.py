@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -23,16 +22,16 @@ from app.chat.model_pairs import resolve_pair
 from app.cli.exit_codes import INTERRUPTED
 from app.cli.inputs import read_inputs
 from app.cli.options import parse_fraction, parse_keep, parse_prompt_length, whole
-from app.cli.terminal import cancel_on_sigint
+from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
 from app.protocol.options import BackgroundPolicy, Tuning
 from app.settings.definitions import KvBits
+from app.util import formatting
 from app.util.sanitize import sanitize
 from benchmarks.harness import parse_list
-from benchmarks.quality.figure import results_figure
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.report import Study, as_json, markdown, table
 from benchmarks.quality.results_log import ResultsLog
@@ -46,9 +45,6 @@ from benchmarks.quality.suites import (
     SUITES,
 )
 from benchmarks.quality.tokens import FolderTokens, Tokens
-
-QUIET_SECONDS, LIVE_SECONDS = 30.0, 0.1
-"""Between two lines of progress: into a file, and on a terminal."""
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -91,8 +87,12 @@ def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) ->
             why = wording.reason(loaded.dense_only).rstrip(".")
             raise UserError(why, "there is nothing to compare")
         runner = Runner(session, settings, log, tokens, switch, loaded.target.context_length)
-        with _Progress() as progress, cancel_on_sigint(runner.cancel):
-            return runner.run(progress.show)
+        line = ProgressLine()
+        try:
+            with cancel_on_sigint(runner.cancel):
+                return runner.run(lambda status: line.show(_progress_text(status)))
+        finally:
+            line.clear()
 
 
 def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome: Outcome) -> Study:
@@ -286,17 +286,7 @@ def _outputs(options: argparse.Namespace, settings: Settings) -> dict[Path, Call
     outputs: dict[Path, Callable[[Study], str]] = {}
     if options.report:
         report = Path(options.report)
-        if report.suffix.lower() == ".svg" or not report.name:
-            raise UserError(
-                f"'{report}' cannot be the name of a report", "give a name that ends with .md"
-            )
-        drawn = report.with_suffix(".svg")
-        outputs[report] = lambda study: markdown(study, drawn.name)
-        if not options.sparse_only:
-            title = "Sparse reading over keep"
-            outputs[drawn] = lambda study: results_figure(
-                study.cells, study.real, f"{title}: {study.title}"
-            )
+        outputs[report] = markdown
     if options.json:
         if Path(options.json) in outputs:
             raise UserError("--json and --report name the same file", "give two names")
@@ -334,38 +324,8 @@ def _write(path: Path, text: str) -> None:
         ) from None
 
 
-class _Progress:
-    """On standard error: one line that is updated on a terminal, otherwise a line now and then."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._shown = False
-        self._next_at = 0.0 if self._live else time.monotonic() + QUIET_SECONDS
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-    def show(self, status: Status) -> None:
-        now = time.monotonic()
-        if now < self._next_at:
-            return
-        self._next_at = now + (LIVE_SECONDS if self._live else QUIET_SECONDS)
-        key = status.key
-        eta = "" if status.eta is None else f" · ETA {_duration(status.eta)}"
-        line = f"{key.suite} {key.length:,} · item {key.index + 1}"
-        line += f" · {status.done:,}/{status.total:,} runs{eta}"
-        sys.stderr.write(f"\r\x1b[K{line}" if self._live else f"{line}\n")
-        sys.stderr.flush()
-        self._shown = self._live
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+def _progress_text(status: Status) -> str:
+    key = status.key
+    eta = "" if status.eta is None else f" · ETA {formatting.seconds(status.eta)}"
+    runs = f"{status.done:,}/{status.total:,} runs{eta}"
+    return f"{key.suite} {key.length:,} · item {key.index + 1} · {runs}"

@@ -287,15 +287,13 @@ def _wrapped(text: str) -> str:
 # ---------------------------------------------------------------------------------- Markdown
 
 
-def markdown(study: Study, figure: str) -> str:
-    """The whole report; `figure` is the file name of the picture beside it."""
+def markdown(study: Study) -> str:
+    """The whole report."""
     against = "by itself" if study.settings.sparse_only else "against dense"
     parts = [f"# Sparse reading {against}: {_escape(study.title)}", _about(study)]
     parts.append(f"```sh\n{study.command}\n```")
     if study.sparse_only:
         parts += [NOTHING_DENSE, _sparse_table(study.sparse_only).markdown()]
-    if (study.cells or study.real) and not study.settings.sparse_only:
-        parts.append(f"![Shares over keep, one panel a suite]({figure})")
     if study.cells:
         parts += _overview(study)
         if study.equals:

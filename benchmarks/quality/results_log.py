@@ -12,7 +12,7 @@ from app.protocol.commands import Load
 from app.protocol.options import Mode
 
 ROOT = Path(__file__).parents[2]
-REPORTING = ("results", "report", "figure")
+REPORTING = ("results", "report")
 """Files that have no part in measuring."""
 SMALL = 64 * 2**20
 """Bytes. Larger files are identified by their time, smaller ones by their content."""

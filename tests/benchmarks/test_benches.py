@@ -87,9 +87,8 @@ def test_copying_measures_steps_and_equal_answers(monkeypatch: pytest.MonkeyPatc
     options = Options(1, (256,), shapes=("quick",), tokens=24)
     steps, answer = measured(copying.BENCH, options).rows
     found = only_run(steps)
-    assert found["gain_1"] > found["gain_0.9"] > found["gain_0.3"] >= 1
+    assert found["gain_0.9"] > found["gain_0.5"] >= 1
     assert all(found[f"cost_{size}"] > 0 for size in (2, 4, 8, 16))
-    assert all(0 < found[f"even_{size}"] <= 1 for size in (2, 4, 8, 16))
     found = only_run(answer)
     assert (answer["what"], found["same"]) == ("quoting", 1.0)
     assert found["faster"] == pytest.approx(found["fast"] / found["plain"])

@@ -1,17 +1,15 @@
-"""What all benchmarks share: repetitions, JSON, tables, charts, and the report of all of them."""
+"""What all benchmarks share: repetitions, JSON, tables, and the report of all of them."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import json
-import re
 import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -19,12 +17,10 @@ from app.errors import UserError
 from benchmarks import decode, draft, memory, overhead, planner, serve, snapshot, ttft, turns
 from benchmarks import report as module
 from benchmarks.__main__ import BENCHES, parser
-from benchmarks.charts import line_chart, stacked_bars
 from benchmarks.harness import Bench, Column, Options, Progress, Result, Row, Run, columns, run
 from benchmarks.report import Measured, report, with_figures
 
 ROOT = Path(__file__).parents[2]
-SVG = "{http://www.w3.org/2000/svg}"
 
 # ------------------------------------------------------------------------------ one benchmark
 
@@ -112,50 +108,6 @@ def test_interrupted_it_prints_the_rows_it_has(
 def test_a_report_has_fewer_columns_and_no_range_of_one_run() -> None:
     table = bench().table(Result("", {}, [Row({"name": "once"}, seconds(4.0))]), True)
     assert table.markdown() == "|  | s |\n| --- | ---: |\n| once | 4.0 |"
-
-
-# ------------------------------------------------------------------------------ charts
-
-CURVE = [(0.0, 2.0), (1.0, 20.0), (2.0, 200.0)]
-LABELS = ("1k", "4k", "8k")
-
-
-def heights(svg: str) -> list[float]:
-    """Heights of the curve's points."""
-    (drawn,) = re.findall(r'polyline points="([^"]+)"', svg)
-    return [float(point.split(",")[1]) for point in drawn.split()]
-
-
-def test_on_a_logarithmic_scale_powers_of_ten_are_equally_far_apart() -> None:
-    svg = line_chart("Times", LABELS, {"ours": CURVE}, "s", "tokens", log=True)
-    low, middle, high = heights(svg)
-    assert low - middle == pytest.approx(middle - high, abs=0.2)
-    texts = [each.text or "" for each in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    ticks = [text for text in texts if text.endswith(" s")]
-    assert ticks == ["1 s", "10 s", "100 s", "1000 s"]
-
-
-def test_otherwise_distances_are_proportional() -> None:
-    low, middle, high = heights(line_chart("Times", LABELS, {"ours": CURVE}, "s", "tokens"))
-    assert (middle - high) / (low - middle) == pytest.approx(10, rel=0.05)
-
-
-@pytest.mark.parametrize("log", [True, False])
-def test_no_values_and_equal_values_are_drawn_too(log: bool) -> None:
-    for series in ({}, {"ours": [(0.0, 1.0), (1.0, 1.0)]}):
-        ElementTree.fromstring(line_chart("<Times>", LABELS, series, "s", "tokens", log))
-    ElementTree.fromstring(stacked_bars("Parts & more", (), {}, "s"))
-
-
-def test_parts_are_stacked() -> None:
-    svg = stacked_bars("Parts", ("a",), {"one": [30.0], "two": [50.0]}, "s")
-    bars = [
-        (float(bar.get("y", 0)), float(bar.get("height", 0)))
-        for bar in ElementTree.fromstring(svg).iter(f"{SVG}rect")
-    ]
-    (one_y, one), (two_y, two) = bars[-2:]
-    assert two_y + two == pytest.approx(one_y, abs=0.2)
-    assert two / one == pytest.approx(50 / 30, rel=0.01)
 
 
 # ------------------------------------------------------------------------------ the report
@@ -307,7 +259,6 @@ def test_tables_show_the_figures() -> None:
     assert "| speedup (dense / sparse turn) | 10.00 (10.00 to 10.00) |" in table
     assert "| engine (mlx-lm / dense turn) | 4.00 (4.00 to 4.00) |" in table
     assert "On a Mac the second is about 1" in overhead.about(OVERHEAD)
-    assert set(overhead.charts(OVERHEAD)) == {"overhead-4096.svg", "overhead-16384.svg"}
     head = ttft.BENCH.table(TTFT, True).markdown().splitlines()[0]
     assert "| mlx-lm, s | dense, s | sparse, s | engine | speedup |" in head
     table = planner.BENCH.table(PLANNER, True).markdown()
@@ -342,19 +293,14 @@ def of(**results: Result) -> dict[str, Measured]:
 
 def test_every_section_has_its_command_and_table_or_says_how_to_measure_it() -> None:
     found = of(decode=DECODE, memory=MEMORY, ttft=TTFT, snapshot=SNAPSHOT, overhead=OVERHEAD)
-    text, charts = report(BENCHES, found, "performance")
-    assert report(BENCHES, found, "performance") == (text, charts)
+    text = report(BENCHES, found)
+    assert report(BENCHES, found) == text
     for bench in BENCHES:
         assert f"## {bench.title}" in text
         assert bench.name in found or f"To measure it: `{bench.command()}`." in text
     assert "```sh\npython -m benchmarks decode\n```" in text
     assert "| small | 4,096 | 800 | 96.0 (90.0 to 100.0) |" in text
     assert "Measured on a machine." in text
-    overheads = {"overhead-4096.svg", "overhead-16384.svg"}
-    assert set(charts) == {"memory.svg", "ttft.svg", "ttft-phases.svg", "g.svg"} | overheads
-    for name, chart in charts.items():
-        assert f"](performance/{name})" in text
-        ElementTree.fromstring(chart)
     for block in text.split("\n\n"):
         if block.startswith("|"):
             assert len({line.count("|") for line in block.splitlines()}) == 1, block
@@ -363,7 +309,7 @@ def test_every_section_has_its_command_and_table_or_says_how_to_measure_it() -> 
 def test_failures_and_other_machines_are_named() -> None:
     failed = Measured("python -m benchmarks store", None, "The disk is full (exit status 1).")
     other = result(MEMORY.options, *MEMORY.rows, machine="another")
-    text, _ = report(BENCHES, of(decode=DECODE, memory=other) | {"store": failed}, "performance")
+    text = report(BENCHES, of(decode=DECODE, memory=other) | {"store": failed})
     assert "It failed: The disk is full (exit status 1)." in text
     assert "Measured on another." in text
     assert "Measured on a machine." in text

@@ -28,8 +28,6 @@ class Reader:
     context: int = 0
     dense_only: Reason | None = None
     on_ask: Callable[[Ask], str | None] = lambda ask: None
-    scorer: Callable[[str, str], float] | None = None
-    """Instead of words of the question; gets question and sentence."""
     switch: ScoringSwitch = field(default_factory=ScoringSwitch)
     asks: list[Ask] = field(default_factory=list)
     scorings: list[Scoring] = field(default_factory=list)
@@ -88,8 +86,8 @@ class Reader:
         rng = Random(ask.sampling.seed)
         scores = [rng.random() / 2 for _ in sentences]
         if self.switch.scoring is not Scoring.RANDOM:
-            score = self.scorer or shared_words
-            scores = [s + score(question, t) for s, t in zip(scores, sentences, strict=True)]
+            pairs = zip(scores, sentences, strict=True)
+            scores = [score + shared_words(question, text) for score, text in pairs]
         count = math.ceil(ask.keep_ratio * len(sentences))
         best = sorted(range(len(sentences)), key=lambda i: -scores[i])[:count]
         return [sentences[i] for i in sorted(best)]

@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -94,7 +93,6 @@ def test_with_sparse_only_nothing_is_read_in_full(
     assert "# Sparse reading by itself" in text
     assert "| needle-single | both | 512 | 0.2 | 3 | 3 | 44–100 |" in text
     assert " --sparse-only " in text
-    assert not report.with_suffix(".svg").exists()
     (row, *_) = json.loads(figures.read_text())["sparse_only"]
     assert (row["n"], row["right"], row["fell_back"]) == (3, 3, 0)
     # What was read sparsely is not asked again once it is to be compared.
@@ -120,24 +118,22 @@ def test_a_quantised_cache_is_measured_by_itself(reader: Reader, tmp_path: Path)
     assert "--kv-bits 8" in report.read_text()
 
 
-def test_report_figure_and_json_are_written(reader: Reader, tmp_path: Path) -> None:
+def test_report_and_json_are_written(reader: Reader, tmp_path: Path) -> None:
     report, data = tmp_path / "quality.md", tmp_path / "quality.json"
     arguments = [*SHORT, "--auto", "--report", str(report), "--json", str(data)]
     assert run(arguments) == 0
     text = report.read_text()
-    assert "](quality.svg)" in text
     assert "embedded with its draft" in text
     assert " cores, " in text
-    ElementTree.parse(tmp_path / "quality.svg")
     content = json.loads(data.read_text())
     assert len(content["records"]) == 3 * 4
     assert content["guard"]["unsafe"] == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        *("cache", "quality.json", "quality.md", "quality.svg"),
+        *("cache", "quality.json", "quality.md"),
     ]
-    before = [p.read_bytes() for p in (report, report.with_suffix(".svg"), data)]
+    before = [p.read_bytes() for p in (report, data)]
     assert run(arguments) == 0
-    assert [p.read_bytes() for p in (report, report.with_suffix(".svg"), data)] == before
+    assert [p.read_bytes() for p in (report, data)] == before
 
 
 def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Path) -> None:
@@ -219,9 +215,8 @@ REFUSALS = {
     "no such file": (["--suite", "real", "--file", "{room}/nothing"], "nothing"),
     "report in no folder": (["--report", "{room}/no/report.md"], "cannot be written"),
     "report is a folder": (["--report", "{room}"], "cannot be written"),
-    "report is its figure": (["--report", "{room}/report.svg"], ".md"),
     "json in no folder": (["--json", "{room}/no/out.json"], "cannot be written"),
-    "json is the figure": (["--report", "{room}/r.md", "--json", "{room}/r.svg"], "two names"),
+    "json is the report": (["--report", "{room}/r.md", "--json", "{room}/r.md"], "two names"),
 }
 
 
@@ -316,29 +311,11 @@ def test_a_terminal_gets_one_line_that_is_wiped_at_the_end(
     reader: Reader, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(evaluate, "LIVE_SECONDS", 0.0)
     assert run(SHORT) == 0
     err = capsys.readouterr().err
-    assert "needle-single 512 · item 2 · 3/9 runs · ETA 0 s" in err
+    assert "needle-single 512 · item 2 · 3/9 runs · ETA 0.0 s" in err
     assert "\n" not in err
     assert err.endswith("\r\x1b[K")
-
-
-def test_a_log_gets_a_line_now_and_then(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(evaluate, "QUIET_SECONDS", 0.0)
-    assert run(SHORT) == 0
-    err = capsys.readouterr().err
-    assert "\x1b" not in err
-    assert "needle-single 512 · item 1 · 0/9 runs\n" in err
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (29, "29 s"), (40, "1 min"), (3599, "1 h 0 min")]
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert evaluate._duration(seconds) == text
 
 
 def test_the_embedded_pair_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

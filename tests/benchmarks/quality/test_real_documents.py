@@ -21,7 +21,6 @@ from app.protocol.commands import Ask, CachePolicy, Load
 from app.protocol.events import Event, Selected
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
-from benchmarks.quality.figure import results_figure
 from benchmarks.quality.real_documents import Corpus, Fact, facts_of
 from benchmarks.quality.report import _real_table
 from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
@@ -256,13 +255,9 @@ def test_cells() -> None:
     assert (alone.n, alone.agreed) == (2, None)
 
 
-def test_what_is_drawn_and_written() -> None:
+def test_what_is_written() -> None:
     cell = RealCell(PASSAGE, 500, "both", 0.1, 4, wilson(3, 4), None)
     answered = replace(cell, suite=REAL, agreed=wilson(1, 4))
-    drawn = results_figure((), (answered, cell), "t")
-    assert "real, read (n = 4)" in drawn
-    assert "passage, read (n = 4)" in drawn
-    assert "500 tokens, both, keep 0.1: 3 of 4 passages read" in drawn
     rows = _real_table((answered, cell)).plain().splitlines()
     expected = "real both 500 0.1 4 75.0 30–95 25.0"
     assert rows[-2].split() == expected.split()

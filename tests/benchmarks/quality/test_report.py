@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import pytest
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.protocol.stats import Reading
-from benchmarks.quality.figure import results_figure
 from benchmarks.quality.report import Study, as_json, markdown, table
 from benchmarks.quality.results import confidence_note
 from benchmarks.quality.results_log import Record
@@ -21,7 +19,6 @@ from benchmarks.quality.suites import DEFAULT, SUITES
 from tests.benchmarks.quality.test_results import record
 
 KEEPS = (0.05, 0.2, 1.0)
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def records(
@@ -111,11 +108,10 @@ def test_answers_without_a_word_are_said() -> None:
 
 
 def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> None:
-    text = markdown(study, "quality.svg")
+    text = markdown(study)
     assert text.startswith("# Sparse reading against dense: target with a draft\n")
     for part in (
         "```sh\npython -m benchmarks quality\n```",
-        "](quality.svg)",
         "a machine",
         "seed 0",
         "chunk 32",
@@ -134,7 +130,7 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
 
 
 def test_every_table_of_the_report_is_whole(study: Study) -> None:
-    blocks = re.findall(r"(?:^\|.*\n?)+", markdown(study, "a.svg"), re.M)
+    blocks = re.findall(r"(?:^\|.*\n?)+", markdown(study), re.M)
     assert len(blocks) == 3 + len(DEFAULT) + 1
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
@@ -143,15 +139,14 @@ def test_every_table_of_the_report_is_whole(study: Study) -> None:
 
 def test_text_of_others_is_no_markup_in_the_report(study: Study) -> None:
     failing = record("vt/1024/0", Mode.SPARSE, False, failed="a | b <script> [c](d)", keep=0.7)
-    text = markdown(replace(study, records=(*study.records, failing)), "a.svg")
+    text = markdown(replace(study, records=(*study.records, failing)))
     assert r"a \| b \<script\> \[c\](d)" in text
 
 
 def test_the_same_results_make_the_same_texts(study: Study) -> None:
     again = replace(study, records=tuple(reversed(study.records)))
-    assert markdown(again, "a.svg") == markdown(study, "a.svg")
+    assert markdown(again) == markdown(study)
     assert table(again) == table(study)
-    assert results_figure(again.cells, (), "t") == results_figure(study.cells, (), "t")
 
 
 def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
@@ -165,57 +160,6 @@ def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
     assert content["guard"]["recall"]["share"] == pytest.approx(16 / 64)
     cell = next(c for c in content["cells"] if c["suite"] == "quote" and c["keep"] == 0.05)
     assert (cell["n"], cell["right"], cell["regressions"]) == (8, 5, 3)
-
-
-@pytest.mark.parametrize("scorings", [("both",), tuple(Scoring)])
-@pytest.mark.parametrize("suites", [("quote",), ("vt", "quote"), DEFAULT])
-def test_the_figure_is_well_formed_and_inside_its_frame(
-    suites: tuple[str, ...], scorings: tuple[str, ...]
-) -> None:
-    study = Study(SETTINGS, ("a & b", None), "", "", "", records(suites, (1024, 4096), scorings))
-    root = ElementTree.fromstring(results_figure(study.cells, (), f"Accuracy: {study.title} <x>"))
-    width, height = (float(root.attrib[name]) for name in ("width", "height"))
-    texts = ["".join(node.itertext()) for node in root.iter(f"{SVG}text")]
-    for suite in suites:
-        assert f"{suite} (n = 8)" in texts
-    for label in ("0.05", "0.2", "1", "100 %", "keep", "4,096 tokens, both"):
-        assert label in texts
-    marks = [node for node in root.iter() if node.find(f"{SVG}title") is not None]
-    points = [m for m in marks if "right" in m.findtext(f"{SVG}title", "")]
-    assert len(points) == len(suites) * 2 * len(scorings) * len(KEEPS)
-    for group in root.iter(f"{SVG}g"):
-        x0, y0 = (float(v) for v in re.findall(r"[\d.]+", group.attrib["transform"]))
-        for node in group:
-            for x, y in coordinates(node):
-                assert 0 <= x0 + x <= width
-                assert 0 <= y0 + y <= height
-    dashed = [n for n in root.iter(f"{SVG}polyline") if "stroke-dasharray" in n.attrib]
-    assert len(dashed) == len(suites) * 2, "one dense line a suite and length"
-
-
-def coordinates(node: ElementTree.Element) -> list[tuple[float, float]]:
-    given = node.attrib
-    if "points" in given:
-        return [tuple(map(float, p.split(","))) for p in given["points"].split()]  # type: ignore[misc]
-    pairs = [("x", "y"), ("cx", "cy"), ("x1", "y1"), ("x2", "y2")]
-    return [(float(given[a]), float(given[b])) for a, b in pairs if a in given]
-
-
-def test_a_point_is_drawn_where_its_accuracy_is() -> None:
-    study = Study(SETTINGS, ("t", None), "", "", "", records(("quote",), (1024,), ("both",), n=4))
-    root = ElementTree.fromstring(results_figure(study.cells, (), "t"))
-    (group,) = root.iter(f"{SVG}g")
-    labels = {n.text: float(n.attrib["y"]) - 4 for n in group.iter(f"{SVG}text") if n.text}
-    circles = [float(n.attrib["cy"]) for n in group.iter(f"{SVG}circle")]
-    assert labels["100 %"] < labels["50 %"] < labels["0 %"]
-    middle = labels["50 %"]
-    assert circles == pytest.approx([middle, middle, labels["100 %"]], abs=0.1)
-
-
-def test_one_keep_still_makes_a_figure() -> None:
-    some = tuple(r for r in records(("quote",), (1024,), ("both",)) if r.keep != 0.05)
-    cells = [c for c in Study(SETTINGS, ("t", None), "", "", "", some).cells if c.keep == 0.2]
-    ElementTree.fromstring(results_figure(cells, (), "t"))
 
 
 def test_a_suite_without_unsafe_items_says_so() -> None:

@@ -20,7 +20,7 @@ from app.protocol.options import Mode
 from benchmarks.quality import results
 from benchmarks.quality.results import guard_stats
 from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
-from benchmarks.quality.runner import Outcome, Runner, Status, _EtaClock, item_keys, results_name
+from benchmarks.quality.runner import Outcome, Runner, Status, results_name
 from benchmarks.quality.settings import TUNING, Scoring, Settings
 from benchmarks.quality.tokens import FolderTokens
 from tests.benchmarks.quality.reader import Reader
@@ -93,13 +93,6 @@ def test_dropped_sentences_are_lost_answers_and_the_scoring_shows(file: Path) ->
     assert cells["needle-single", "both", 0.2].ttft_ratio == pytest.approx(1 / 0.3, rel=0.1)
 
 
-def test_a_broken_scorer_turns_the_figures_red(file: Path) -> None:
-    broken = Reader(scorer=lambda question, sentence: -len(sentence))
-    outcome, _ = measure(file, replace(SETTINGS, n=12), broken)
-    cells = {(c.suite, c.keep): c for c in results.cells(outcome.records)}
-    assert cells["needle-single", 0.2].regressions >= 10
-
-
 def test_the_guard_is_recorded(file: Path) -> None:
     outcome, _ = measure(file, replace(SETTINGS, auto=True))
     guard = guard_stats(outcome.records)
@@ -133,12 +126,6 @@ def test_more_items_keeps_and_suites_measure_only_what_is_new(file: Path) -> Non
         DENSE: 4,
         ReadConfig(Mode.SPARSE, 0.2, "both"): 4,
     }
-
-
-def test_fresh_measures_all_of_it_again(file: Path) -> None:
-    measure(file)
-    _, asks = measure(file, fresh=True)
-    assert len(asks) == 24
 
 
 class Killed(BaseException):
@@ -219,16 +206,6 @@ def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path
     assert results.failures(outcome.records) == {}
 
 
-def test_a_cancel_stops_at_once_and_keeps_what_is_done(file: Path) -> None:
-    outcome, asks = measure(file, stop_at=8)
-    assert not outcome.complete
-    assert len(asks) == 8
-    assert len(outcome.records) == outcome.done == 7
-    assert outcome.total == 24
-    _, asks = measure(file)
-    assert len(asks) == 24 - 7
-
-
 def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
     outcome, asks = measure(file, stop_at=0)
     assert (outcome.records, asks, outcome.complete) == ((), [], False)
@@ -276,21 +253,6 @@ def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
     assert all(eta >= 0 for eta in etas)
 
 
-def test_the_clock_trusts_the_pace_so_far(file: Path) -> None:
-    settings = replace(SETTINGS, suites=("quote",), keeps=(0.2,), n=3)
-    planned = list(item_keys(settings))
-    with closing(ResultsLog(file)) as ledger:
-        clock = _EtaClock(settings, planned, ledger)
-    dense, sparse = settings.configs("quote")
-    clock.record(planned[0], dense, 10.0)
-    assert clock.status(planned[0]).eta == pytest.approx(10.0 * (2 + 3 * 0.35))
-    clock.record(planned[0], sparse, 3.5)
-    assert clock.status(planned[0]).eta == pytest.approx(27.0)
-    clock.skip(planned[1])
-    assert clock.status(planned[0]).eta == pytest.approx(13.5)
-    assert (clock.done, clock.total) == (2, 4)
-
-
 def _copy(folder: Path, to: Path) -> Path:
     to.mkdir()
     for path in folder.iterdir():
@@ -318,19 +280,6 @@ def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
     names.add(results_name(load, SETTINGS))
     names.add(results_name(Load(str(target_path())), SETTINGS))
     assert len(names - {name}) == 4
-
-
-def test_every_scoring_meets_every_tuning(tmp_path: Path) -> None:
-    both, random = Scoring.BOTH, Scoring.RANDOM
-    tunings = (TUNING, replace(TUNING, chunk=16, read_on=0.0))
-    settings = replace(SETTINGS, keeps=(0.2,), scorings=(both, random), tunings=tunings)
-    assert [way.scoring for way in settings.configs("quote")[1:]] == [
-        "both",
-        "both chunk=16 read_on=0.0",
-        "random",
-        "random chunk=16 read_on=0.0",
-    ]
-    assert settings.ways["random chunk=16 read_on=0.0"] == (random, tunings[1])
 
 
 def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:

@@ -54,15 +54,6 @@ def every_case(name: str) -> int:
     return 2 * len(SUITES[name].cases)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_items_are_the_same_again_and_more_of_them_keep_the_first(name: str) -> None:
-    first = items(name, 3, 700, 5)
-    more = items(name, 6, 700, 5)
-    assert len(first) >= 2
-    assert more[: len(first)] == first
-    assert len({item.id for item in more}) == len(more)
-
-
 DIGESTS = {
     "needle-single": "1b71e6969d45",
     "needle-multikey": "f6aed68b8eaa",
@@ -254,12 +245,6 @@ def test_depth_is_where_it_says(name: str) -> None:
             assert place == pytest.approx(int(depth[1]) / 100, abs=0.05)
             seen.add(depth[1])
     assert seen == {"10", "50", "90"}
-
-
-def test_cases_take_turns() -> None:
-    assert [item.case for item in some("lookup", 7)] == [
-        *("prose", "foreign language", "json", "xml", "code", "prose", "foreign language"),
-    ]
 
 
 def test_what_does_not_fit_is_left_out_or_refused() -> None:
