@@ -77,7 +77,7 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
     SkipReason.TOO_DEEP: ("too deep", "is nested too deeply", "add its folder by name"),
     SkipReason.TOO_SLOW: ("timed out", "was not reached in time", _PARTS_BY_NAME),
     SkipReason.UNREADABLE: ("unreadable", "cannot be read", "check its permissions"),
-    SkipReason.CHANGED: ("changing", "changed while it was read", "try again"),
+    SkipReason.CHANGED: ("gone", "disappeared while it was read", "try again"),
     SkipReason.RULES: (
         "unused rules",
         "has rules that were not applied",

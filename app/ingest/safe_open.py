@@ -19,7 +19,6 @@ PIECE = 1 << 20
 """Bytes read at a time."""
 HEAD = 1 << 16
 """Bytes at the start of a file that are checked before the rest is read."""
-_ATTEMPTS = 3
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -45,55 +44,31 @@ def stat_entry(name: str, parent: int) -> os.stat_result:
 def read_file(
     name: str, parent: int | None, size_limit: Callable[[bytes], int], budget: ReadBudget
 ) -> bytes:
-    """The bytes of a regular file that does not change meanwhile. Links in `parent` are not
-    followed.
+    """The bytes of a regular file, as many as it has when it is opened: a log may grow meanwhile.
+    Links in `parent` are not followed.
 
     `size_limit` gets the first HEAD bytes and returns how large the file may be, or raises
     Rejected. Raises Rejected, and what `budget.check` raises.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            data = _read_once(name, parent, size_limit, budget)
-        except OSError as error:
-            raise rejection_for(error) from None
-        if data is not None:
-            return data
-    raise Rejected(SkipReason.CHANGED)
-
-
-def _read_once(
-    name: str, parent: int | None, size_limit: Callable[[bytes], int], budget: ReadBudget
-) -> bytes | None:
-    """None when the file changed while it was read."""
-    descriptor = open_descriptor(name, parent)
     try:
-        before = os.fstat(descriptor)
-        head = os.read(descriptor, HEAD)
-        limit = size_limit(head)
-        size = max(before.st_size, len(head))
-        if size > limit:
-            raise too_large(limit)
-        data = _rest(descriptor, head, before.st_size or limit + 1, budget)
-        if len(data) > limit:
-            raise too_large(limit)
-        after = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-    return bytes(data) if _version(before) == _version(after) else None
-
-
-def _rest(descriptor: int, head: bytes, size: int, budget: ReadBudget) -> bytearray:
-    """Up to `size` bytes: a file may grow while it is read. Kernel files report a size of 0, so for
-    them the caller passes the limit."""
-    data = bytearray(head)
-    while len(data) < size and (piece := os.read(descriptor, min(PIECE, size - len(data)))):
-        budget.check()
-        data += piece
-    return data
-
-
-def _version(info: os.stat_result) -> tuple[int, int]:
-    return info.st_size, info.st_mtime_ns
+        descriptor = open_descriptor(name, parent)
+        with open(descriptor, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = bytearray(os.read(descriptor, HEAD))
+            limit = size_limit(bytes(data))
+            if max(size, len(data)) > limit:
+                raise too_large(limit)
+            wanted = size or limit + 1  # kernel files report a size of 0
+            while len(data) < wanted and (
+                piece := os.read(descriptor, min(PIECE, wanted - len(data)))
+            ):
+                budget.check()
+                data += piece
+    except OSError as error:
+        raise rejection_for(error) from None
+    if len(data) > limit:
+        raise too_large(limit)
+    return bytes(data)
 
 
 def too_large(limit: int) -> Rejected:
@@ -107,5 +82,5 @@ def rejection_for(error: OSError) -> Rejected:
     if error.errno == errno.ELOOP:
         return Rejected(SkipReason.LINK)
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return Rejected(SkipReason.CHANGED, "disappeared while it was read")
+        return Rejected(SkipReason.CHANGED)
     return Rejected(SkipReason.UNREADABLE, f"cannot be read ({error.strerror})")

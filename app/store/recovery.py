@@ -33,8 +33,6 @@ from app.util.regular_files import create_private, make_private, open_file
 
 MAX_AGE_DAYS = 180
 """After this, damaged files are deleted."""
-MAX_BYTES = 2**30
-"""Total size of damaged files, in bytes, above which the oldest are deleted; the newest stays."""
 
 _MAGIC = b"SQLite format 3\0"
 _ENVIRONMENT_ERRORS = (
@@ -293,25 +291,18 @@ def _set_aside(paths: Paths, now: datetime) -> Path:
 
 
 def purge_broken(paths: Paths, now: datetime) -> list[str]:
-    """Delete damaged files that are too old, or take too much space. Returns a sentence for each
-    deletion. Raises OSError."""
-    found = _broken_files(paths)
-    total = sum(_size(path) for files in found.values() for path in files)
+    """Delete damaged files that are too old. Returns a sentence for each deletion. Raises
+    OSError."""
     sentences = []
-    for number, files in sorted(found.items()):
+    for _, files in sorted(_broken_files(paths).items()):
         since = datetime.fromtimestamp(max(path.stat().st_mtime for path in files), UTC)
-        if now - since > timedelta(days=MAX_AGE_DAYS):
-            why = f"after {MAX_AGE_DAYS} days"
-        elif total > MAX_BYTES and number != max(found):
-            why = f"because such files took more than {MAX_BYTES / 2**20:,.0f} MB"
-        else:
+        if now - since <= timedelta(days=MAX_AGE_DAYS):
             continue
         for path in files:
-            total -= _size(path)
             path.unlink()
         sentences.append(
             f"The damaged conversations file that was set aside on {since:%Y-%m-%d} was deleted"
-            f" {why}."
+            f" after {MAX_AGE_DAYS} days."
         )
     return sentences
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from app.protocol.prompt import Role
-from app.store import recovery
 from app.store.records import DamagedError, StoreError
 from app.store.store import Store
 from tests.store.faults import (
@@ -296,16 +295,3 @@ def test_what_was_put_aside_goes_in_the_end(images: dict[str, Path], tmp_path: P
     assert [path.name for path in (tmp_path / "broken").iterdir()] == ["notes.txt"]
     assert len(list((tmp_path / "attachments").rglob("*.gz"))) == 1, "no longer needed"
     assert notices(301) == []
-
-
-def test_what_was_put_aside_takes_only_so_much_room(
-    images: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(images["ended"], tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(recovery, "MAX_BYTES", 1000)
-    for _ in range(2):
-        flip(DATABASE, 100)(tmp_path)
-        with Store(tmp_path) as store:
-            notices = store.notices
-    assert "took more than" in notices[1]
-    assert {path.name[:2] for path in (tmp_path / "broken").iterdir()} == {"2-"}
