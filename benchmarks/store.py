@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.prompt import Role
-from app.store.records import Attachment
+from app.store.records import AttachmentRecord
 from app.store.store import Store
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 
@@ -71,7 +71,7 @@ def _fill(store: Store, text: Callable[[int], str]) -> int:
     return first
 
 
-def _ask(store: Store, conversation: int, text: str, *attachments: Attachment) -> None:
+def _ask(store: Store, conversation: int, text: str, *attachments: AttachmentRecord) -> None:
     store.add_message(conversation, Role.USER, text, attachments)
 
 

@@ -22,7 +22,15 @@ from app.chat import wording
 from app.protocol.prompt import Role
 from app.protocol.stats import Reading
 from app.store.importing import FORMAT, VERSION
-from app.store.records import Attachment, Message, Overrides, ReadMap, State, StoreError, Tree
+from app.store.records import (
+    AttachmentRecord,
+    MessageRecord,
+    Overrides,
+    ReadMap,
+    State,
+    StoreError,
+    Tree,
+)
 from app.store.serialization import overrides_to_dict, stats_to_dict
 from app.store.store import Store
 from app.util import formatting
@@ -76,8 +84,8 @@ def to_html(store: Store, conversation: int, out: TextIO) -> None:
 
 
 def _documents_read(
-    store: Store, answer: Message, branch: tuple[Message, ...]
-) -> Iterator[tuple[Attachment, list[tuple[int, int]] | None]]:
+    store: Store, answer: MessageRecord, branch: tuple[MessageRecord, ...]
+) -> Iterator[tuple[AttachmentRecord, list[tuple[int, int]] | None]]:
     """The documents in the prompt of an answer, the last of `branch`, each with the character
     ranges that were read; None is all. Empty if that is unknown."""
     read_map = store.read_map(answer.id)
@@ -109,7 +117,7 @@ def _html_head(title: str, overrides: Overrides) -> str:
     )
 
 
-def _html_message(message: Message) -> str:
+def _html_message(message: MessageRecord) -> str:
     attached = "".join(
         f"<small>{_safe(a.name)} ({a.size:,} bytes)</small><br>\n" for a in message.attachments
     )
@@ -149,16 +157,16 @@ def _safe(text: str) -> str:
     return escape(text.translate(_VISIBLE))
 
 
-def heading(message: Message) -> str:
+def heading(message: MessageRecord) -> str:
     """Who speaks."""
     return QUOTE if is_quote(message) else NAMES[message.role]
 
 
-def is_quote(message: Message) -> bool:
+def is_quote(message: MessageRecord) -> bool:
     return message.stats is not None and message.stats.quotes
 
 
-def remarks(message: Message) -> str:
+def remarks(message: MessageRecord) -> str:
     """How an answer was read and how it ended, in one line; empty for a question."""
     parts = []
     if (stats := message.stats) is not None:
@@ -249,7 +257,7 @@ def _tree_to_dict(tree: Tree) -> dict[str, Any]:
 
 
 def _message_to_dict(
-    message: Message, read_map: ReadMap | None, numbers: dict[int, int]
+    message: MessageRecord, read_map: ReadMap | None, numbers: dict[int, int]
 ) -> dict[str, Any]:
     plain = asdict(message)
     del plain["id"], plain["conversation"], plain["stats"]

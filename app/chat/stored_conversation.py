@@ -288,7 +288,7 @@ class StoredConversation:
         self.conversation.turns = []
         self._load(self._store.branch(self.id))
 
-    def _load(self, messages: tuple[records.Message, ...]) -> None:
+    def _load(self, messages: tuple[records.MessageRecord, ...]) -> None:
         """System messages come first, as most templates require. An answer without a question is
         skipped, and a question without an answer (the program ended there) is a failed turn."""
         system = [m for m in messages if m.role is Role.SYSTEM]
@@ -302,7 +302,7 @@ class StoredConversation:
             self._turns[turn.number] = turn
             self.conversation.turns.append(turn)
 
-    def _turn(self, message: records.Message, answer: records.Message | None) -> Turn:
+    def _turn(self, message: records.MessageRecord, answer: records.MessageRecord | None) -> Turn:
         """The same object as before, if there is one: it knows more."""
         known = self._turns.get(message.id if answer is None else answer.id)
         if known is not None and known.state is not TurnState.RUNNING:
@@ -319,7 +319,7 @@ class StoredConversation:
         turn.failure = Failed(turn.number, Failure(FailureKind.NEVER_ANSWERED))
         return turn
 
-    def _documents(self, message: records.Message) -> tuple[Document, ...]:
+    def _documents(self, message: records.MessageRecord) -> tuple[Document, ...]:
         documents = []
         for attachment in message.attachments:
             try:
@@ -329,7 +329,7 @@ class StoredConversation:
             documents.append(Document(attachment.name, text, attachment.pinned))
         return tuple(documents)
 
-    def _retrieved(self, answer: records.Message) -> tuple[RetrievedPart, ...] | None:
+    def _retrieved(self, answer: records.MessageRecord) -> tuple[RetrievedPart, ...] | None:
         parts = []
         for attachment in answer.attachments:
             if (why := attachment.retrieval) is None:
@@ -358,7 +358,7 @@ class StoredConversation:
             raise self._missing_document
 
 
-def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachment]:
+def _attach(store: Store, documents: Sequence[Document]) -> list[records.AttachmentRecord]:
     contents = []
     for document in documents:
         try:
@@ -374,14 +374,14 @@ def _attach(store: Store, documents: Sequence[Document]) -> list[records.Attachm
     ]
 
 
-def _as_requested(question: Question, answer: records.Message) -> Question:
+def _as_requested(question: Question, answer: records.MessageRecord) -> Question:
     """The question, read as was asked for this answer: not as was then chosen."""
     mode = question.mode if answer.mode is None else answer.mode
     keep = question.keep if answer.keep is None else answer.keep
     return replace(question, mode=mode, keep=keep)
 
 
-def _answered_turn(answer: records.Message, question: Question, models: ModelPair) -> Turn:
+def _answered_turn(answer: records.MessageRecord, question: Question, models: ModelPair) -> Turn:
     turn = Turn(answer.id, question, _STATES[answer.state], answer.text, answer.thinking)
     turn.generated_ids = _token_ids(answer, models)
     if turn.state is TurnState.DONE:
@@ -396,7 +396,7 @@ def _answered_turn(answer: records.Message, question: Question, models: ModelPai
     return turn
 
 
-def _token_ids(answer: records.Message, models: ModelPair) -> tuple[int, ...] | None:
+def _token_ids(answer: records.MessageRecord, models: ModelPair) -> tuple[int, ...] | None:
     """The generated ids, if this target generated them. Unknown for an answer that was cut off by
     the end of the program, or at another program's stop sequence."""
     if answer.stats is None or answer.stats.target_revision != models.target_revision:

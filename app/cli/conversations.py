@@ -28,7 +28,7 @@ from app.ingest.reader import STDIN
 from app.paths import data_path, snapshots_path
 from app.settings.definitions import Settings
 from app.store import importing
-from app.store.records import Conversation, DocumentHit, SearchHit
+from app.store.records import ConversationRecord, DocumentHit, SearchHit
 from app.store.store import Store
 from app.util import formatting
 from app.util.regular_files import NotRegular, open_descriptor
@@ -94,7 +94,7 @@ def open_store(timeout: float = 0.0, settings: Settings | None = None) -> Iterat
         yield store
 
 
-def find_conversation(store: Store, name: str) -> Conversation:
+def find_conversation(store: Store, name: str) -> ConversationRecord:
     """The conversation with a number (which may be in the trash), or the `last` one (which is not).
     Raises UserError."""
     if name == LAST:
@@ -131,7 +131,7 @@ def _list(store: Store, options: argparse.Namespace) -> None:
     _print_lines(*map(_line, found))
 
 
-def _line(conversation: Conversation) -> str:
+def _line(conversation: ConversationRecord) -> str:
     pinned = "★" if conversation.pinned else " "
     used = conversation.updated_at.astimezone()
     return f"{conversation.id:>5} {pinned} {used:%Y-%m-%d %H:%M}  {_one_line(conversation.title)}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from app.store.database import folder_error
-from app.store.records import Attachment, StoreError
+from app.store.records import AttachmentRecord, StoreError
 from app.util.atomic_files import make_folder, sync_path
 from app.util.regular_files import create_private, open_file
 
@@ -31,13 +31,13 @@ _GZIP_LEVEL = 4
 """Compression level, 1 to 9. It takes a third of the time of 6, for text that is 7 % larger."""
 
 
-class Attachments:
+class DocumentFiles:
     def __init__(self, folder: Path, limit: int) -> None:
         """`limit` is the largest size of a document, in bytes."""
         self._folder = folder
         self.limit = limit
 
-    def add(self, documents: Sequence[tuple[str, bytes]]) -> tuple[Attachment, ...]:
+    def add(self, documents: Sequence[tuple[str, bytes]]) -> tuple[AttachmentRecord, ...]:
         """Store documents, given by name and content, durably. Raises StoreError if one is too
         large or the disk is full.
 
@@ -55,14 +55,14 @@ class Attachments:
             raise folder_error(self._folder, error) from error
         return written
 
-    def _write(self, document: tuple[str, bytes]) -> Attachment:
+    def _write(self, document: tuple[str, bytes]) -> AttachmentRecord:
         name, content = document
         if len(content) > self.limit:
             raise StoreError(
                 f"The document '{name}' is larger than {_megabytes(self.limit)}",
                 "attach a part of it, or raise the limit in the settings",
             )
-        attachment = Attachment(hashlib.sha256(content).hexdigest(), name, len(content))
+        attachment = AttachmentRecord(hashlib.sha256(content).hexdigest(), name, len(content))
         path = self._path(attachment.sha256)
         make_folder(path.parent)
         aside = self._folder / f"unfinished-{uuid4().hex}"
@@ -77,7 +77,7 @@ class Attachments:
             raise
         return attachment
 
-    def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
+    def iter_bytes(self, attachment: AttachmentRecord) -> Iterator[bytes]:
         """The original bytes, up to CHUNK_BYTES at a time. Raises StoreError if the file is missing
         or damaged: the last chunk comes only after the checksum was verified."""
         digest, last = hashlib.sha256(), b""
@@ -99,14 +99,14 @@ class Attachments:
         if last:
             yield last
 
-    def iter_text(self, attachment: Attachment) -> Iterator[str]:
+    def iter_text(self, attachment: AttachmentRecord) -> Iterator[str]:
         """Its text in pieces, without a byte order mark. Raises as `iter_bytes` does."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         for piece in self.iter_bytes(attachment):
             yield decoder.decode(piece)
         yield decoder.decode(b"", final=True)
 
-    def copy_from(self, other: Attachments, sha256: str) -> None:
+    def copy_from(self, other: DocumentFiles, sha256: str) -> None:
         """Raises OSError."""
         path = self._path(sha256)
         make_folder(path.parent)
@@ -128,7 +128,7 @@ class Attachments:
         return self._folder / sha256[:2] / f"{sha256}.gz"
 
 
-def _unreadable(attachment: Attachment, how: str) -> StoreError:
+def _unreadable(attachment: AttachmentRecord, how: str) -> StoreError:
     return StoreError(
         f"The document '{attachment.name}' cannot be read (its file is {how})",
         "attach it again",

@@ -9,13 +9,13 @@ from datetime import datetime
 
 from app.store import document_index, messages
 from app.store.records import (
-    Attachment,
-    Conversation,
+    AttachmentRecord,
+    ConversationRecord,
     ConversationSize,
     DamagedError,
     DeletedMessages,
-    Draft,
-    Message,
+    DraftRecord,
+    MessageRecord,
     Overrides,
     ReadMap,
     State,
@@ -39,7 +39,9 @@ _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
 """Orders conversations by last use, independently of the clock."""
 
 
-def list_all(connection: sqlite3.Connection, trashed: bool = False) -> tuple[Conversation, ...]:
+def list_all(
+    connection: sqlite3.Connection, trashed: bool = False
+) -> tuple[ConversationRecord, ...]:
     """Pinned ones first, then the last used ones; or those in the trash."""
     where = "IS NOT NULL" if trashed else "IS NULL"
     rows = connection.execute(
@@ -55,7 +57,7 @@ def list_ids(connection: sqlite3.Connection) -> tuple[int, ...]:
     return tuple(int(id) for (id,) in rows)
 
 
-def last_used(connection: sqlite3.Connection) -> Conversation | None:
+def last_used(connection: sqlite3.Connection) -> ConversationRecord | None:
     """The last used one that is not in the trash."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at IS NULL"
@@ -64,7 +66,7 @@ def last_used(connection: sqlite3.Connection) -> Conversation | None:
     return None if row is None else _record(row)
 
 
-def conversation(connection: sqlite3.Connection, id: int) -> Conversation:
+def conversation(connection: sqlite3.Connection, id: int) -> ConversationRecord:
     row = connection.execute(f"SELECT {_COLUMNS} FROM conversations WHERE id = ?", (id,)).fetchone()
     if row is None:
         raise _not_found()
@@ -127,7 +129,7 @@ def trash(connection: sqlite3.Connection, id: int, now: datetime | None) -> None
 
 def branch(
     connection: sqlite3.Connection, id: int, limit: int | None = None
-) -> tuple[Message, ...]:
+) -> tuple[MessageRecord, ...]:
     """The current branch, oldest first, or only its last `limit` messages."""
     last = conversation(connection, id).current
     return () if last is None else messages.branch(connection, last, limit)
@@ -268,7 +270,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
     return new
 
 
-def duplicate(connection: sqlite3.Connection, id: int, now: datetime) -> Conversation:
+def duplicate(connection: sqlite3.Connection, id: int, now: datetime) -> ConversationRecord:
     """A copy of the conversation, with all branches."""
     found = tree(connection, id)
     title = f"{found.conversation.title} (copy)".lstrip()
@@ -287,10 +289,10 @@ def _update(connection: sqlite3.Connection, id: int, setting: str, *values: obje
         raise _not_found()
 
 
-def _record(row: tuple) -> Conversation:  # type: ignore[type-arg]
+def _record(row: tuple) -> ConversationRecord:  # type: ignore[type-arg]
     id, title, pinned, created_at, updated_at, trashed_at, current, choices = row
     try:
-        return Conversation(
+        return ConversationRecord(
             id=id,
             title=title,
             pinned=bool(pinned),
@@ -313,15 +315,15 @@ def _not_found() -> StoreError:
 _DRAFT_COLUMNS = "conversation, text, attachments, mode, keep, notes"
 
 
-def draft(connection: sqlite3.Connection, conversation: int | None) -> Draft:
+def draft(connection: sqlite3.Connection, conversation: int | None) -> DraftRecord:
     """Empty if none was saved."""
     row = connection.execute(
         f"SELECT {_DRAFT_COLUMNS} FROM drafts WHERE conversation IS ?", (conversation,)
     ).fetchone()
-    return Draft(conversation) if row is None else _draft(row)
+    return DraftRecord(conversation) if row is None else _draft(row)
 
 
-def last_draft(connection: sqlite3.Connection) -> Draft | None:
+def last_draft(connection: sqlite3.Connection) -> DraftRecord | None:
     """The draft that was saved last, unless its conversation is in the trash."""
     row = connection.execute(
         f"SELECT {_DRAFT_COLUMNS} FROM drafts ORDER BY sequence DESC LIMIT 1"
@@ -334,7 +336,7 @@ def last_draft(connection: sqlite3.Connection) -> Draft | None:
     return None if trashed == (1,) else _draft(row)
 
 
-def save_draft(connection: sqlite3.Connection, draft: Draft) -> None:
+def save_draft(connection: sqlite3.Connection, draft: DraftRecord) -> None:
     messages.check_text(draft.text)
     messages.check_text(draft.notes)
     attachments = json.dumps([[a.sha256, a.name, a.size] for a in draft.attachments])
@@ -352,14 +354,14 @@ def draft_digests(connection: sqlite3.Connection) -> set[str]:
     return {attachment.sha256 for (packed,) in rows for attachment in _draft_attachments(packed)}
 
 
-def _draft(row: tuple) -> Draft:  # type: ignore[type-arg]
+def _draft(row: tuple) -> DraftRecord:  # type: ignore[type-arg]
     conversation, text, attachments, mode, keep, notes = row
-    return Draft(conversation, text, _draft_attachments(attachments), mode, keep, notes)
+    return DraftRecord(conversation, text, _draft_attachments(attachments), mode, keep, notes)
 
 
-def _draft_attachments(packed: str) -> tuple[Attachment, ...]:
+def _draft_attachments(packed: str) -> tuple[AttachmentRecord, ...]:
     try:
         listed = decode(tuple[tuple[str, str, int], ...], json.loads(packed))
     except ERRORS as error:
         raise DamagedError from error
-    return tuple(Attachment(*each) for each in listed)
+    return tuple(AttachmentRecord(*each) for each in listed)

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from app.store.attachments import Attachments
+from app.store.attachments import DocumentFiles
 from app.store.database import Writer
-from app.store.records import Attachment, StoreError
+from app.store.records import AttachmentRecord, StoreError
 
 TOKENISER = "unicode61 remove_diacritics 2"
 """As in `message_text`."""
@@ -105,14 +105,14 @@ def delete_unused(connection: sqlite3.Connection) -> None:
     connection.execute(f"DELETE FROM document_words WHERE sha256 NOT IN ({used})")
 
 
-def unindexed(connection: sqlite3.Connection) -> tuple[Attachment, ...]:
+def unindexed(connection: sqlite3.Connection) -> tuple[AttachmentRecord, ...]:
     """Documents whose words are not saved yet, the newest first."""
     rows = connection.execute(
         "SELECT a.sha256, a.name, a.size FROM attachments a JOIN messages m ON m.id = a.message"
         " WHERE m.role = 'user' AND a.sha256 NOT IN (SELECT sha256 FROM document_words)"
         " GROUP BY a.sha256 ORDER BY max(m.id) DESC"
     )
-    return tuple(Attachment(*row) for row in rows)
+    return tuple(AttachmentRecord(*row) for row in rows)
 
 
 class Indexer:
@@ -124,9 +124,9 @@ class Indexer:
 
     def __init__(
         self,
-        attachments: Attachments,
+        attachments: DocumentFiles,
         writer: Writer,
-        pending: Callable[[], Sequence[Attachment]],
+        pending: Callable[[], Sequence[AttachmentRecord]],
         is_busy: Callable[[], bool],
     ) -> None:
         """`pending` reads the documents without words; raises StoreError."""
@@ -193,7 +193,7 @@ class Indexer:
                     rows, characters = [], 0
         self._save(rows)
 
-    def _count(self, tokeniser: Tokeniser, document: Attachment) -> Counter[str]:
+    def _count(self, tokeniser: Tokeniser, document: AttachmentRecord) -> Counter[str]:
         """Cut short when this is closed."""
         counts: Counter[str] = Counter()
         for piece in whole_lines(self._attachments.iter_text(document)):

@@ -8,7 +8,14 @@ import json
 from dataclasses import replace
 from typing import Any, TextIO
 
-from app.store.records import Attachment, Conversation, Message, ReadMap, StoreError, Tree
+from app.store.records import (
+    AttachmentRecord,
+    ConversationRecord,
+    MessageRecord,
+    ReadMap,
+    StoreError,
+    Tree,
+)
 from app.store.serialization import (
     ERRORS,
     UnknownName,
@@ -24,7 +31,7 @@ MAX_CHARACTERS = 2**31
 _PIECE = 1 << 20
 
 
-def from_json(store: Store, source: TextIO) -> Conversation:
+def from_json(store: Store, source: TextIO) -> ConversationRecord:
     """A new conversation with everything in the file. Raises StoreError if it is not a complete
     export, or too large."""
     try:
@@ -64,7 +71,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def _attach(store: Store, attachment: Attachment, documents: dict[str, str]) -> None:
+def _attach(store: Store, attachment: AttachmentRecord, documents: dict[str, str]) -> None:
     content = base64.b64decode(documents[attachment.sha256], validate=True)
     attached = store.attach(attachment.name, content)
     if (attached.sha256, attached.size) != (attachment.sha256, attachment.size):
@@ -75,7 +82,7 @@ def _tree(plain: dict[str, Any]) -> Tree:
     if not isinstance(plain["choices"], dict):
         raise TypeError("these are no choices")
     conversation = decode(
-        Conversation, plain | {"id": 0, "trashed_at": None, "overrides": plain["choices"]}
+        ConversationRecord, plain | {"id": 0, "trashed_at": None, "overrides": plain["choices"]}
     )
     messages = tuple(_message(number, each) for number, each in enumerate(plain["messages"]))
     maps = {
@@ -86,8 +93,8 @@ def _tree(plain: dict[str, Any]) -> Tree:
     return Tree(conversation, messages, maps)
 
 
-def _message(number: int, plain: dict[str, Any]) -> Message:
-    message = decode(Message, plain | {"id": number, "conversation": 0})
+def _message(number: int, plain: dict[str, Any]) -> MessageRecord:
+    message = decode(MessageRecord, plain | {"id": number, "conversation": 0})
     if plain["run"] is None:
         return message
     try:

@@ -12,11 +12,11 @@ from app.protocol.prompt import Role
 from app.protocol.reasons import Failure
 from app.store.records import (
     AnswerStats,
-    Attachment,
+    AttachmentRecord,
     DamagedError,
-    Message,
+    MessageRecord,
     ReadMap,
-    Retrieval,
+    RetrievalRecord,
     State,
     StoreError,
 )
@@ -61,20 +61,22 @@ SELECT id FROM below ORDER BY id
 """
 
 
-def branch(connection: sqlite3.Connection, last: int, limit: int | None) -> tuple[Message, ...]:
+def branch(
+    connection: sqlite3.Connection, last: int, limit: int | None
+) -> tuple[MessageRecord, ...]:
     """The messages up to `last`, oldest first; of those only the last `limit`, if given."""
     rows = connection.execute(_BRANCH, {"last": last, "limit": -1 if limit is None else limit})
     return _records(connection, rows)
 
 
-def message(connection: sqlite3.Connection, id: int) -> Message:
+def message(connection: sqlite3.Connection, id: int) -> MessageRecord:
     found = _records(connection, _select(connection, "m.id = ?", id))
     if not found:
         raise _not_found()
     return found[0]
 
 
-def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[Message, ...]:
+def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[MessageRecord, ...]:
     """All branches of a conversation, in the order of writing, without deleted messages."""
     where = "m.trashed_at IS NULL AND m.conversation = ?"
     return _records(connection, _select(connection, where, conversation))
@@ -114,7 +116,7 @@ def newest_leaf(connection: sqlite3.Connection, id: int) -> int:
     return id
 
 
-def add(connection: sqlite3.Connection, message: Message) -> int:
+def add(connection: sqlite3.Connection, message: MessageRecord) -> int:
     """Insert a message, under a new id if it has 0, and return its id. Raises StoreError for text
     that is not valid Unicode."""
     check_text(message.text + message.thinking)
@@ -137,7 +139,7 @@ def add(connection: sqlite3.Connection, message: Message) -> int:
 
 
 def add_attachments(
-    connection: sqlite3.Connection, message: int, attachments: Iterable[Attachment]
+    connection: sqlite3.Connection, message: int, attachments: Iterable[AttachmentRecord]
 ) -> None:
     """Attach these to a message, in place of any that it had."""
     connection.execute("DELETE FROM attachments WHERE message = ?", (message,))
@@ -277,9 +279,9 @@ def _select(connection: sqlite3.Connection, where: str, value: int) -> sqlite3.C
     )
 
 
-def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Message, ...]:
+def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[MessageRecord, ...]:
     rows = cursor.fetchall()
-    attached: dict[int, list[Attachment]] = {row[0]: [] for row in rows}
+    attached: dict[int, list[AttachmentRecord]] = {row[0]: [] for row in rows}
     # As one JSON value, because the number of parameters is limited.
     for id, sha256, name, size, packed, line, retrieval in connection.execute(
         "SELECT message, sha256, name, size, pinned, line, retrieval FROM attachments"
@@ -287,18 +289,18 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
         (json.dumps([*attached]),),
     ):
         pinned = unpack(tuple[tuple[int, int], ...], packed, ())
-        why = unpack(Retrieval, retrieval, None) if retrieval else None
-        attached[id].append(Attachment(sha256, name, size, pinned, line, why))
+        why = unpack(RetrievalRecord, retrieval, None) if retrieval else None
+        attached[id].append(AttachmentRecord(sha256, name, size, pinned, line, why))
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
     except (ValueError, TypeError, OverflowError) as error:
         raise DamagedError from error  # on a read-only connection SQLite checks no CHECK
 
 
-def _record(row: tuple, attachments: tuple[Attachment, ...]) -> Message:  # type: ignore[type-arg]
+def _record(row: tuple, attachments: tuple[AttachmentRecord, ...]) -> MessageRecord:  # type: ignore[type-arg]
     id, conversation, parent, role, state, created_at, text, *more = row
     thinking, token_ids, failure, cut, mode, keep, *columns = more
-    return Message(
+    return MessageRecord(
         id=id,
         conversation=conversation,
         parent=parent,

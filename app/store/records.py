@@ -48,7 +48,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieval:
+class RetrievalRecord:
     """Why a part was retrieved, as in `RetrievedPart`."""
 
     reason: RetrievalReason
@@ -57,7 +57,7 @@ class Retrieval:
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
+class AttachmentRecord:
     """A document of a question, or of an answer: a file, or a part of one from `line` on, that was
     retrieved for it. `size` is the original's, in bytes; `pinned` are the characters `(start, end)`
     of its text that are always to be read."""
@@ -67,7 +67,7 @@ class Attachment:
     size: int
     pinned: tuple[tuple[int, int], ...] = ()
     line: int = 1
-    retrieval: Retrieval | None = None
+    retrieval: RetrievalRecord | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def quantise(importance: Sequence[float]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageRecord:
     """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
     the very ids that were generated, `thinking` is its text between thinking tags, and `failure`
     why it failed. `truncated`: it reached the maximum length or, if it was
@@ -122,7 +122,7 @@ class Message:
     text: str
     token_ids: tuple[int, ...] | None = None
     failure: Failure | None = None
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[AttachmentRecord, ...] = ()
     stats: AnswerStats | None = None
     thinking: str = ""
     truncated: bool = False
@@ -158,7 +158,7 @@ class Overrides:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ConversationRecord:
     """`current` is the last message of the current branch, None while there is none."""
 
     id: int
@@ -176,8 +176,8 @@ class Tree:
     """A whole conversation: every branch, parents before their children, and the read maps by the
     ids of their messages."""
 
-    conversation: Conversation
-    messages: tuple[Message, ...]
+    conversation: ConversationRecord
+    messages: tuple[MessageRecord, ...]
     maps: dict[int, ReadMap]
 
 
@@ -191,14 +191,14 @@ class ConversationSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftRecord:
     """What was written for a conversation (None: a new one) but not sent, and how its next message
     is to be read: `mode` is empty for the default. `notes` are further facts about the attachments,
     in the screen's own format."""
 
     conversation: int | None
     text: str = ""
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[AttachmentRecord, ...] = ()
     mode: str = ""
     keep: float = 0.0
     notes: str = ""

@@ -15,10 +15,10 @@ from app.store import conversations, messages
 from app.store.database import Writer
 from app.store.records import (
     AnswerStats,
-    Attachment,
-    Message,
+    AttachmentRecord,
+    MessageRecord,
     ReadMap,
-    Retrieval,
+    RetrievalRecord,
     State,
     StoreError,
 )
@@ -26,7 +26,7 @@ from app.store.records import (
 FLUSH_SECONDS = 0.5
 """How often new text is committed; a token is on the disk after at most twice this."""
 
-Attach = Callable[[Sequence[tuple[str, bytes]]], tuple[Attachment, ...]]
+Attach = Callable[[Sequence[tuple[str, bytes]]], tuple[AttachmentRecord, ...]]
 """Stores documents, given by name and content."""
 
 
@@ -35,7 +35,7 @@ class ReplyWriter:
     commits the text within a second, whether or not more is appended."""
 
     def __init__(
-        self, writer: Writer, message: int, attach: Attach, before: Message | None = None
+        self, writer: Writer, message: int, attach: Attach, before: MessageRecord | None = None
     ) -> None:
         """`attach` stores documents. `before` is the message as it was before it is continued."""
         self.message = message
@@ -89,7 +89,7 @@ class ReplyWriter:
         """The same without waiting: the future is done once the end is on the disk. If it raises a
         StoreError, `end` may be called again, as `close` does. With `revert_to`, the branch that
         ends with that message becomes the current one again; `truncated` is as in
-        `records.Message`."""
+        `records.MessageRecord`."""
         if self.ended:
             raise RuntimeError("the reply has ended")
         self._last_end = partial(self.end, state, stats, read_map, failure, revert_to, truncated)
@@ -159,6 +159,6 @@ class ReplyWriter:
                     self.problem, self._dirty = error, True
 
 
-def _retrieved_attachment(file: Attachment, part: RetrievedPart) -> Attachment:
-    why = Retrieval(part.reason, part.tokens, part.words)
+def _retrieved_attachment(file: AttachmentRecord, part: RetrievedPart) -> AttachmentRecord:
+    why = RetrievalRecord(part.reason, part.tokens, part.words)
     return replace(file, pinned=part.document.pinned, line=part.document.line, retrieval=why)

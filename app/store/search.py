@@ -17,7 +17,7 @@ from operator import itemgetter
 from app.protocol.prompt import Role
 from app.store.document_index import TOKENISER, Tokeniser, WordList, unindexed, whole_lines
 from app.store.messages import check_text
-from app.store.records import Attachment, DocumentHit, FoundDocuments, SearchHit, StoreError
+from app.store.records import AttachmentRecord, DocumentHit, FoundDocuments, SearchHit, StoreError
 
 _OPEN, _CLOSE = "\x02", "\x03"
 """Around a match in a snippet."""
@@ -72,7 +72,7 @@ def search(
     )
 
 
-TextOf = Callable[[Attachment], Iterable[str]]
+TextOf = Callable[[AttachmentRecord], Iterable[str]]
 """The text of a document, in pieces. Raises StoreError while it is read."""
 
 
@@ -102,7 +102,9 @@ def search_documents(
             left -= size
             placed = None
             with suppress(StoreError):  # damaged: the conversation says so when it is opened
-                placed = _with_line(hit, text_of(Attachment(sha256, name, size)), terms, weights)
+                placed = _with_line(
+                    hit, text_of(AttachmentRecord(sha256, name, size)), terms, weights
+                )
             if placed is None and phrases:
                 continue
             hit = placed or hit

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from app.protocol.prompt import Span, SpanText
 from app.protocol.reasons import Failure, Reason, failure_from_plain, reason_from_plain
 from app.protocol.stats import Phase
-from app.store.records import AnswerStats, Overrides, ReadMap, Retrieval, StoreError
+from app.store.records import AnswerStats, Overrides, ReadMap, RetrievalRecord, StoreError
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -184,7 +184,7 @@ def unpack_ids(data: bytes | None) -> tuple[int, ...] | None:
     return None if data is None else struct.unpack(f"<{len(data) // 4}I", data)
 
 
-def pack_retrieval(retrieval: Retrieval | None) -> str:
+def pack_retrieval(retrieval: RetrievalRecord | None) -> str:
     return "" if retrieval is None else json.dumps(asdict(retrieval))
 
 

@@ -22,19 +22,19 @@ from app.protocol.prompt import Role
 from app.store import backup, document_index, recovery
 from app.store import conversations as conversation_rows
 from app.store import messages as message_rows
-from app.store.attachments import Attachments
+from app.store.attachments import DocumentFiles
 from app.store.database import Readers, Task, Writer, folder_error, single_transaction, transaction
 from app.store.document_index import Indexer
 from app.store.records import (
     ATTACHMENT_LIMIT,
     TRASH_DAYS,
-    Attachment,
-    Conversation,
+    AttachmentRecord,
+    ConversationRecord,
     DamagedError,
     DeletedMessages,
-    Draft,
+    DraftRecord,
     FoundDocuments,
-    Message,
+    MessageRecord,
     Overrides,
     State,
     StoreError,
@@ -93,7 +93,7 @@ class Store:
         paths = recovery.Paths(folder)
         self._now = clock
         self._paths = paths
-        self._attachments = Attachments(paths.attachments, attachment_limit)
+        self._attachments = DocumentFiles(paths.attachments, attachment_limit)
         opened = recovery.open_database(paths, clock(), lock_timeout)
         self.notices: list[str] = opened.notices
         """Sentences for the user about how the store was opened."""
@@ -150,10 +150,10 @@ class Store:
     set_overrides = _writes(conversation_rows.set_overrides)
     tree = _reads(conversation_rows.tree)
 
-    def create(self, title: str = "", overrides: Overrides | None = None) -> Conversation:
+    def create(self, title: str = "", overrides: Overrides | None = None) -> ConversationRecord:
         """A new, empty conversation. Without a title, it is titled after its first question."""
 
-        def create(connection: sqlite3.Connection) -> Conversation:
+        def create(connection: sqlite3.Connection) -> ConversationRecord:
             chosen = overrides or Overrides()
             id = conversation_rows.create(connection, title, self._now(), chosen)
             return conversation_rows.conversation(connection, id)
@@ -172,11 +172,11 @@ class Store:
         self._write(lambda c: self._forget(c, datetime.max.replace(tzinfo=UTC)))
         self._require_writer().submit(self._back_up)
 
-    def duplicate(self, id: int) -> Conversation:
+    def duplicate(self, id: int) -> ConversationRecord:
         """A copy of the conversation, with all branches."""
         return self._write_once(lambda c: conversation_rows.duplicate(c, id, self._now()))
 
-    def add_tree(self, tree: Tree) -> Conversation:
+    def add_tree(self, tree: Tree) -> ConversationRecord:
         """A new conversation with these messages. Their attachments must be stored already."""
         self._require_attachments([a for message in tree.messages for a in message.attachments])
         added = self._write_once(
@@ -203,11 +203,11 @@ class Store:
         conversation: int,
         role: Role,
         text: str,
-        attachments: Sequence[Attachment] = (),
-    ) -> Message:
+        attachments: Sequence[AttachmentRecord] = (),
+    ) -> MessageRecord:
         """Continue the current branch."""
 
-        def add(connection: sqlite3.Connection) -> Message:
+        def add(connection: sqlite3.Connection) -> MessageRecord:
             last = conversation_rows.conversation(connection, conversation).current
             return self._add(connection, conversation, last, role, text, attachments)
 
@@ -215,10 +215,12 @@ class Store:
         self._index_soon()
         return added
 
-    def edit(self, id: int, text: str, attachments: Sequence[Attachment] | None = None) -> Message:
+    def edit(
+        self, id: int, text: str, attachments: Sequence[AttachmentRecord] | None = None
+    ) -> MessageRecord:
         """Another version of message `id`, with its attachments unless others are passed."""
 
-        def fork(connection: sqlite3.Connection) -> Message:
+        def fork(connection: sqlite3.Connection) -> MessageRecord:
             old = message_rows.message(connection, id)
             chosen = old.attachments if attachments is None else attachments
             return self._add(connection, old.conversation, old.parent, old.role, text, chosen)
@@ -236,7 +238,9 @@ class Store:
         def begin(connection: sqlite3.Connection) -> int:
             conversation, now = message_rows.message(connection, question).conversation, self._now()
             role, state = Role.ASSISTANT, State.PARTIAL
-            answer = Message(0, conversation, question, role, state, now, "", mode=mode, keep=keep)
+            answer = MessageRecord(
+                0, conversation, question, role, state, now, "", mode=mode, keep=keep
+            )
             id = message_rows.add(connection, answer)
             conversation_rows.advance(connection, conversation, id, now)
             return id
@@ -251,7 +255,7 @@ class Store:
         """Continue an answer that was cut off or stopped. Without `known_ids`, its token ids are of
         another model, and the new one supplies them again."""
 
-        def resume(connection: sqlite3.Connection) -> Message:
+        def resume(connection: sqlite3.Connection) -> MessageRecord:
             message_rows.resume_reply(connection, id)
             found = message_rows.message(connection, id)
             conversation_rows.trash(connection, found.conversation, None)
@@ -280,7 +284,7 @@ class Store:
     draft = _reads(conversation_rows.draft)
     last_draft = _reads(conversation_rows.last_draft)
 
-    def save_draft(self, draft: Draft) -> None:
+    def save_draft(self, draft: DraftRecord) -> None:
         self._require_attachments(draft.attachments)
         self._write(lambda c: conversation_rows.save_draft(c, draft))
 
@@ -290,11 +294,11 @@ class Store:
         """Set the largest size of a document, in bytes."""
         self._attachments.limit = limit
 
-    def attach(self, name: str, content: bytes) -> Attachment:
+    def attach(self, name: str, content: bytes) -> AttachmentRecord:
         """Store a document, durably, for a later message."""
         return self.attach_all([(name, content)])[0]
 
-    def attach_all(self, documents: Sequence[tuple[str, bytes]]) -> tuple[Attachment, ...]:
+    def attach_all(self, documents: Sequence[tuple[str, bytes]]) -> tuple[AttachmentRecord, ...]:
         """Store several documents, given by name and content: much faster than one by one."""
         if not self._secondary:
             self._require_writer()
@@ -302,11 +306,11 @@ class Store:
             message_rows.check_text(name)
         return self._attachments.add(documents)
 
-    def iter_bytes(self, attachment: Attachment) -> Iterator[bytes]:
+    def iter_bytes(self, attachment: AttachmentRecord) -> Iterator[bytes]:
         """Its original bytes, in chunks. They are only valid if nothing is raised to the end."""
         return self._attachments.iter_bytes(attachment)
 
-    def text(self, attachment: Attachment) -> str:
+    def text(self, attachment: AttachmentRecord) -> str:
         """Its text, without a byte order mark."""
         return "".join(self._attachments.iter_text(attachment))
 
@@ -355,18 +359,20 @@ class Store:
         parent: int | None,
         role: Role,
         text: str,
-        attachments: Sequence[Attachment],
-    ) -> Message:
+        attachments: Sequence[AttachmentRecord],
+    ) -> MessageRecord:
         self._require_attachments(attachments)
         now, attached = self._now(), tuple(attachments)
-        new = Message(0, conversation, parent, role, State.DONE, now, text, attachments=attached)
+        new = MessageRecord(
+            0, conversation, parent, role, State.DONE, now, text, attachments=attached
+        )
         id = message_rows.add(connection, new)
         conversation_rows.advance(connection, conversation, id, now)
         if role is Role.USER:
             conversation_rows.set_default_title(connection, conversation, text)
         return message_rows.message(connection, id)
 
-    def _require_attachments(self, attachments: Sequence[Attachment]) -> None:
+    def _require_attachments(self, attachments: Sequence[AttachmentRecord]) -> None:
         for attachment in attachments:
             if not self._attachments.has(attachment.sha256):
                 raise StoreError(
@@ -441,7 +447,7 @@ class TemporaryStore(Store):
         super().close()
         self._directory.cleanup()
 
-    def copy_from(self, store: Store, id: int) -> Conversation:
+    def copy_from(self, store: Store, id: int) -> ConversationRecord:
         """Copy a conversation of another store, with its ids and documents; it may be here
         already. Raises StoreError."""
         if any(each.id == id for each in self.conversations()):

@@ -33,7 +33,7 @@ from app.protocol.hosts import Machines
 from app.protocol.server import LocalServer
 from app.settings.file import SettingsFile
 from app.settings.introspection import Setting
-from app.store.records import Conversation
+from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
 from app.ui.chat.engine_events import CostsMeasured, EngineLost
 from app.ui.chat.screen import ChatScreen
@@ -420,7 +420,7 @@ class SpecchatApp(App[None]):
         chat, repository = self.chat, self.chat.open_chats.repository
         in_chat = self.screen is chat  # from where alone conversations are opened
 
-        async def conversations() -> Sequence[Conversation]:
+        async def conversations() -> Sequence[ConversationRecord]:
             if in_chat and repository.readable:
                 with suppress(UserError):  # shown by what needs the store
                     return await repository.read(lambda store: store.conversations())

@@ -17,7 +17,7 @@ from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import costs_path, data_path, snapshots_path
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
-from app.store.records import Message, Overrides, State
+from app.store.records import MessageRecord, Overrides, State
 from app.store.store import Store
 from tests import tiny
 
@@ -49,7 +49,7 @@ def ask(room: Path, home: Path) -> Ask:
     return arguments
 
 
-def branch(id: int = 1) -> tuple[Message, ...]:
+def branch(id: int = 1) -> tuple[MessageRecord, ...]:
     with Store(data_path()) as store:
         return store.branch(id)
 

@@ -16,7 +16,7 @@ from app.cli.main import run
 from app.engine.cache.snapshot_folder import snapshot_folder
 from app.paths import data_path, snapshots_path
 from app.protocol.prompt import Role
-from app.store.records import Conversation
+from app.store.records import ConversationRecord
 from app.store.store import Store
 from tests.store.samples import answered
 
@@ -45,7 +45,7 @@ def kept(*questions: str) -> None:
             answered(store, question)
 
 
-def there(trashed: bool = False) -> list[Conversation]:
+def there(trashed: bool = False) -> list[ConversationRecord]:
     with Store(data_path()) as store:
         return list(store.conversations(trashed))
 

@@ -10,7 +10,7 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Role, Span, SpanReason, SpanText
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase, PhaseTime, Reading
-from app.store.records import AnswerStats, Attachment, Overrides, ReadMap
+from app.store.records import AnswerStats, AttachmentRecord, Overrides, ReadMap
 from app.store.store import Store
 
 CHOICES = Overrides("Be brief.", "sparse", 0.35, 64, 0.7, 0.9, seed=2**64 - 1)
@@ -47,7 +47,7 @@ def answer_stats(**changes: Any) -> AnswerStats:
     return replace(stats, **changes)
 
 
-def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> Attachment:
+def attach(store: Store, text: str = DOCUMENT, name: str = "contract.txt") -> AttachmentRecord:
     return store.attach(name, text.encode())
 
 

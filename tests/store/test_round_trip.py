@@ -19,9 +19,9 @@ from app.protocol.stats import Phase, PhaseTime, Reading
 from app.store.importing import from_json
 from app.store.records import (
     AnswerStats,
-    Attachment,
-    Conversation,
-    Message,
+    AttachmentRecord,
+    ConversationRecord,
+    MessageRecord,
     Overrides,
     ReadMap,
     State,
@@ -98,7 +98,7 @@ def maps(messages: int) -> st.SearchStrategy[ReadMap]:
 def trees(draw: st.DrawFn, store: Store) -> Tree:
     """Of any shape, with documents that `store` holds."""
 
-    def attachments() -> tuple[Attachment, ...]:
+    def attachments() -> tuple[AttachmentRecord, ...]:
         drawn = draw(
             st.lists(st.tuples(documents, texts, st.lists(ranges, max_size=2)), max_size=2)
         )
@@ -107,7 +107,7 @@ def trees(draw: st.DrawFn, store: Store) -> Tree:
         )
 
     messages = [
-        Message(
+        MessageRecord(
             id=number,
             conversation=0,
             parent=draw(st.none() | st.integers(0, number - 1)) if number else None,
@@ -126,7 +126,7 @@ def trees(draw: st.DrawFn, store: Store) -> Tree:
     ]
     count = len(messages)
     return Tree(
-        Conversation(
+        ConversationRecord(
             id=0,
             title=draw(texts),
             pinned=draw(st.booleans()),

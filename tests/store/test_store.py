@@ -15,9 +15,9 @@ import pytest
 from app.protocol.prompt import Role
 from app.protocol.reasons import too_long
 from app.store.records import (
-    Attachment,
+    AttachmentRecord,
     ConversationSize,
-    Draft,
+    DraftRecord,
     ReadMap,
     State,
     StoreError,
@@ -360,26 +360,26 @@ def test_each_conversation_has_its_draft_and_a_new_one_too(tmp_path: Path) -> No
     with Store(tmp_path) as store:
         id = answered(store)
         assert store.last_draft() is None
-        assert store.draft(id) == Draft(id)
-        written = Draft(
+        assert store.draft(id) == DraftRecord(id)
+        written = DraftRecord(
             id, "And who\npays?", (attach(store, "new", "new.txt"),), "sparse", 0.3, "{}"
         )
-        store.save_draft(Draft(id, "And"))
-        store.save_draft(Draft(None, "New"))
+        store.save_draft(DraftRecord(id, "And"))
+        store.save_draft(DraftRecord(None, "New"))
         store.save_draft(written)
     with Store(tmp_path) as store:
-        assert (store.draft(id), store.draft(None)) == (written, Draft(None, "New"))
+        assert (store.draft(id), store.draft(None)) == (written, DraftRecord(None, "New"))
         assert store.last_draft() == written
         assert store.text(written.attachments[0]) == "new", "its document survives a start"
-        store.save_draft(Draft(None))
-        assert store.last_draft() == Draft(None)
+        store.save_draft(DraftRecord(None))
+        assert store.last_draft() == DraftRecord(None)
 
 
 def test_a_document_goes_with_the_last_draft_that_has_it(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         attachment = attach(store, "new")
-        store.save_draft(Draft(None, "", (attachment,)))
-        store.save_draft(Draft(None))
+        store.save_draft(DraftRecord(None, "", (attachment,)))
+        store.save_draft(DraftRecord(None))
     with Store(tmp_path) as store, pytest.raises(StoreError):
         store.text(attachment)
 
@@ -387,21 +387,21 @@ def test_a_document_goes_with_the_last_draft_that_has_it(tmp_path: Path) -> None
 def test_a_draft_goes_with_its_conversation(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         id = answered(store)
-        store.save_draft(Draft(id, "And?"))
+        store.save_draft(DraftRecord(id, "And?"))
         store.trash(id)
         assert store.last_draft() is None
         store.restore(id)
-        assert store.last_draft() == Draft(id, "And?")
+        assert store.last_draft() == DraftRecord(id, "And?")
         store.trash(id)
         store.empty_trash()
         assert store.last_draft() is None
         with pytest.raises(StoreError):
-            store.save_draft(Draft(id, "And?"))
+            store.save_draft(DraftRecord(id, "And?"))
 
 
 def test_a_draft_without_its_document_is_not_kept(tmp_path: Path) -> None:
     with Store(tmp_path) as store, pytest.raises(StoreError, match="attach it again"):
-        store.save_draft(Draft(None, "", (Attachment("0" * 64, "gone.txt", 3),)))
+        store.save_draft(DraftRecord(None, "", (AttachmentRecord("0" * 64, "gone.txt", 3),)))
 
 
 def test_sizes(tmp_path: Path) -> None:

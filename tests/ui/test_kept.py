@@ -182,7 +182,7 @@ async def test_after_a_kill_it_is_asked_again_as_it_was_asked(
 async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.add_message(store.create().id, Role.USER, "Lost?")
-        store.save_draft(records.Draft(1))
+        store.save_draft(records.DraftRecord(1))
     async with kept_app(tmp_path) as (pilot, _):
         await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
@@ -323,7 +323,7 @@ async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
         for number in range(20):
             asked = store.add_message(id, Role.USER, f"Question {number}?")
             store.begin_reply(asked.id).finish()
-        store.save_draft(records.Draft(id))
+        store.save_draft(records.DraftRecord(id))
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "Question 19?")
         assert len(app.screen.query("TurnView")) < 12

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 
 from app.protocol.prompt import Role
-from app.store.records import Conversation, ConversationSize, DocumentHit, SearchHit
+from app.store.records import ConversationRecord, ConversationSize, DocumentHit, SearchHit
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -27,7 +27,7 @@ class Row:
     """`matched` are the indices of the title's characters that match the filter; `hit` is the best
     message that the search found in it."""
 
-    conversation: Conversation
+    conversation: ConversationRecord
     size: ConversationSize
     matched: tuple[int, ...] = ()
     hit: SearchHit | None = None
@@ -38,7 +38,7 @@ class Row:
 
 
 def matching_rows(
-    conversations: Sequence[Conversation],
+    conversations: Sequence[ConversationRecord],
     sizes: Mapping[int, ConversationSize],
     text: str = "",
     hits: Sequence[SearchHit] = (),
@@ -114,10 +114,12 @@ def short_date(time: datetime, now: datetime) -> str:
     return f"{local:%d %b}" if local.year == now.year else f"{local:%Y-%m-%d}"
 
 
-def distinct_labels(titles: Iterable[tuple[str, Conversation]], now: datetime) -> dict[int, str]:
+def distinct_labels(
+    titles: Iterable[tuple[str, ConversationRecord]], now: datetime
+) -> dict[int, str]:
     """Labels by id for conversations whose title another one has, too: the date of the last
     message, to the minute if needed, or else a number."""
-    same_title: dict[str, list[Conversation]] = {}
+    same_title: dict[str, list[ConversationRecord]] = {}
     for title, conversation in titles:
         same_title.setdefault(title, []).append(conversation)
     labels: dict[int, str] = {}
@@ -127,7 +129,7 @@ def distinct_labels(titles: Iterable[tuple[str, Conversation]], now: datetime) -
     return labels
 
 
-def _labels(group: Sequence[Conversation], now: datetime) -> Sequence[str]:
+def _labels(group: Sequence[ConversationRecord], now: datetime) -> Sequence[str]:
     times = [each.updated_at.astimezone(now.tzinfo) for each in group]
     dates = [short_date(time, now) for time in times]
     for labels in (dates, [f"{time:%d %b %H:%M}" for time in times]):

@@ -21,7 +21,7 @@ from textual.widgets import Input, Static
 from app.chat.export import to_file
 from app.errors import UserError
 from app.store.records import (
-    Conversation,
+    ConversationRecord,
     ConversationSize,
     DocumentHit,
     FoundDocuments,
@@ -135,14 +135,14 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._repository, self._current = repository, current
         self._statuses, self._on_trashed = statuses, on_trashed
         self._drawn_statuses: Mapping[int, str] = {}
-        self._conversations: tuple[Conversation, ...] = ()
+        self._conversations: tuple[ConversationRecord, ...] = ()
         self._sizes: dict[int, ConversationSize] = {}
         self._searched = ""
         self._hits: tuple[SearchHit, ...] = ()
         self._documents_searched = ""
         self._documents = FoundDocuments()
         self._rows: list[Row] = []
-        self._deleted: list[Conversation] = []
+        self._deleted: list[ConversationRecord] = []
         self._loaded = asyncio.Event()
         self.prompt = PromptLine()
 
@@ -175,7 +175,9 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
     async def _load(self, go_to: int | None = None) -> None:
         """Read the list again."""
 
-        def read(store: Store) -> tuple[tuple[Conversation, ...], dict[int, ConversationSize]]:
+        def read(
+            store: Store,
+        ) -> tuple[tuple[ConversationRecord, ...], dict[int, ConversationSize]]:
             return store.conversations(), store.sizes()
 
         self._conversations, self._sizes = await self._repository.read(read)
@@ -216,7 +218,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             start_task(self, self._search_indexed, "indexed", exclusive=True)
 
     @property
-    def _highlighted(self) -> Conversation | None:
+    def _highlighted(self) -> ConversationRecord | None:
         key = self.list.highlighted
         if key.startswith(_DOCUMENT):
             self.show_message("This is a document. Enter opens its conversation.")
@@ -293,7 +295,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if (chosen := self._highlighted) is not None:
             self.prompt.ask("Title", chosen.title, lambda title: self._rename(chosen, title))
 
-    def _rename(self, chosen: Conversation, title: str) -> None:
+    def _rename(self, chosen: ConversationRecord, title: str) -> None:
         async def rename() -> None:
             await self._repository.write(lambda store: store.rename(chosen.id, title))
             await self._load(chosen.id)
@@ -357,7 +359,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
                 lambda path: self._export(chosen, path),
             )
 
-    def _export(self, chosen: Conversation, typed: str) -> None:
+    def _export(self, chosen: ConversationRecord, typed: str) -> None:
         path = Path(typed.strip()).expanduser()
 
         async def export() -> None:

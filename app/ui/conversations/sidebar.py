@@ -15,7 +15,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.errors import UserError
-from app.store.records import Conversation
+from app.store.records import ConversationRecord
 from app.ui.background import start_task
 from app.ui.conversations.list_rows import UNTITLED, distinct_labels
 from app.ui.state.repository import ChatRepository
@@ -70,7 +70,7 @@ class Sidebar(Vertical):
         titles = ((_title(each, width - MARK_WIDTH).plain, each) for each in listed)
         labels = distinct_labels(titles, datetime.now().astimezone())
 
-        def option(each: Conversation) -> Option:
+        def option(each: ConversationRecord) -> Option:
             busy, current = each.id in statuses, each.id == self._current
             line = sidebar_line(each, width, busy, current, labels.get(each.id, ""))
             return Option(line, id=str(each.id))
@@ -87,7 +87,7 @@ class Sidebar(Vertical):
 
 
 def sidebar_line(
-    conversation: Conversation, width: int, busy: bool, current: bool, label: str = ""
+    conversation: ConversationRecord, width: int, busy: bool, current: bool, label: str = ""
 ) -> Content:
     """One line of at most `width` cells. `label` tells it from others of the same title."""
     mark = "▸ " if current else "★ " if conversation.pinned else "  "
@@ -99,6 +99,6 @@ def sidebar_line(
     return line.truncate(width, ellipsis=True)
 
 
-def _title(conversation: Conversation, width: int) -> Content:
+def _title(conversation: ConversationRecord, width: int) -> Content:
     title = Content(sanitize_line(conversation.title.strip()) or UNTITLED)
     return title.truncate(max(1, width), ellipsis=True)

@@ -23,7 +23,7 @@ from textual.fuzzy import FuzzySearch
 from textual.widgets import LoadingIndicator, Static
 
 from app.settings.introspection import Setting, all_settings
-from app.store.records import Conversation
+from app.store.records import ConversationRecord
 from app.ui.completion.commands import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
 from app.ui.help.screen import key_name
@@ -65,7 +65,7 @@ class PaletteSources:
 
     settings: LiveSettings
     show_setting: Callable[[Setting], object]
-    conversations: Callable[[], Awaitable[Sequence[Conversation]]]
+    conversations: Callable[[], Awaitable[Sequence[ConversationRecord]]]
     open_conversation: Callable[[int], object]
 
 

@@ -37,16 +37,18 @@ class Draft:
 
 
 def to_record(
-    draft: Draft, conversation: int | None, attachments: tuple[records.Attachment, ...]
-) -> records.Draft:
+    draft: Draft, conversation: int | None, attachments: tuple[records.AttachmentRecord, ...]
+) -> records.DraftRecord:
     mode = str(draft.next_mode.chosen)
     if draft.next_mode.other_way_once:
         mode = f"{draft.next_mode.mode}{_ONCE}{mode}"
     keep, notes = draft.next_mode.keep, to_notes(draft.attached)
-    return records.Draft(conversation, draft.text, attachments, mode, keep, notes)
+    return records.DraftRecord(conversation, draft.text, attachments, mode, keep, notes)
 
 
-def from_record(record: records.Draft, documents: Sequence[Document], default: NextMode) -> Draft:
+def from_record(
+    record: records.DraftRecord, documents: Sequence[Document], default: NextMode
+) -> Draft:
     """`default` is the read mode if the record has none."""
     attached = with_notes(group_documents(documents), record.notes)
     _, once, mode = record.mode.rpartition(_ONCE)

@@ -80,7 +80,7 @@ class ChatRepository:
         self._models = ModelPair(load.names[0], "", load.names[1])
         self._temporary: TemporaryStore | None = None
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._stored_attachments: dict[Document, records.Attachment] = {}
+        self._stored_attachments: dict[Document, records.AttachmentRecord] = {}
         self._requests = SavedRequests()
         self._last_draft: tuple[int | None, Draft] | None = None
         self._notices_shown = 0
@@ -299,7 +299,7 @@ class ChatRepository:
         if self._store is not None and chat.id is not None and self.writable:
             with suppress(StoreError):  # reported when it is tried again, with the next change
                 if is_new:
-                    self._store.save_draft(records.Draft(None))
+                    self._store.save_draft(records.DraftRecord(None))
                 self._save_draft(chat.id, chat.unsent_draft)
             self._read_title(chat)
         return pending

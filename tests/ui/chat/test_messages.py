@@ -323,7 +323,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
             reply = store.begin_reply(asked.id)
             reply.append(f"Answer {number} is {words}.\n\n" + "More of it.\n\n" * 10)
             reply.finish()
-        store.save_draft(records.Draft(None))
+        store.save_draft(records.DraftRecord(None))
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+o")

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from app.store.records import Conversation
+from app.store.records import ConversationRecord
 from app.store.store import Store
 from app.ui.conversations.list_rows import distinct_labels
 from app.ui.conversations.sidebar import Sidebar, sidebar_line
@@ -72,9 +72,9 @@ async def test_they_need_a_hundred_columns(tmp_path: Path) -> None:
         await until(pilot, lambda: not side.display)
 
 
-def conversation(title: str, pinned: bool = False) -> Conversation:
+def conversation(title: str, pinned: bool = False) -> ConversationRecord:
     now = datetime.now(UTC)
-    return Conversation(1, title, pinned, now, now, None, None)
+    return ConversationRecord(1, title, pinned, now, now, None, None)
 
 
 @pytest.mark.parametrize("width", [10, 22, 40])
@@ -114,9 +114,9 @@ async def test_a_question_that_was_asked_three_times_reads_differently(tmp_path:
 async def test_what_tells_them_apart_is_as_short_as_can_be() -> None:
     now = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
 
-    def at(id: int, *time: int) -> tuple[str, Conversation]:
+    def at(id: int, *time: int) -> tuple[str, ConversationRecord]:
         used = datetime(2026, *time, tzinfo=UTC)  # type: ignore[arg-type, misc]
-        return "Why?", Conversation(id, "Why?", False, used, used, None, None)
+        return "Why?", ConversationRecord(id, "Why?", False, used, used, None, None)
 
     today, earlier, day = at(1, 11, 22, 12, 41), at(2, 11, 22, 9, 5), at(3, 11, 20, 8, 0)
     assert distinct_labels([today, earlier, day], now) == {1: "12:41", 2: "09:05", 3: "20 Nov"}

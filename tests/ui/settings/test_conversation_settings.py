@@ -181,7 +181,7 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
     with Store(tmp_path) as store:
         id = store.create("Imported").id
         store.add_message(id, Role.SYSTEM, imported)
-        store.save_draft(records.Draft(id))
+        store.save_draft(records.DraftRecord(id))
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await until_shown(pilot, "ready")
         screen = await opened(pilot, app)

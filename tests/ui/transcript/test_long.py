@@ -42,7 +42,7 @@ def store_turns(folder: Path, turns: int, answer: str) -> None:
             reply = store.begin_reply(asked.id)
             reply.append(answer)
             reply.finish()
-        store.save_draft(records.Draft(id))
+        store.save_draft(records.DraftRecord(id))
 
 
 def drawn(app: SpecchatApp) -> int:

@@ -86,7 +86,7 @@ async def again(stage: Stage) -> None:
         id = store.create("Corresponding Source").id
         asked = store.add_message(id, Role.USER, samples.QUESTION)
         store.begin_reply(asked.id).append('The "Corresponding Source" for a work in object code')
-        store.save_draft(records.Draft(id))
+        store.save_draft(records.DraftRecord(id))
     async with stage.opened(news=CRASH):
         await stage.shown("stopped", "killed")
         await stage.take("crash")
