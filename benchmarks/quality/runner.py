@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from statistics import fmean
 
 from app.chat import wording
 from app.chat.engine_session import EngineError, EngineSession
@@ -38,8 +39,6 @@ from benchmarks.quality.tokens import Tokens
 
 EXTRA_ANSWER_TOKENS = 32
 LEAST_KEEP = 0.01
-SPARSE_OVERHEAD = 0.15
-"""What scoring costs, as a share of a dense read: for the ETA only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class Runner:
             if self._stopped or self._is_complete(key):
                 self._reuse(key)
             elif (item := self._make(key)) is None:
-                clock.skip(key)
+                clock.skip(key, self._settings.configs(key.suite))
             else:
                 self._run_item(key, item, clock, on_progress)
         return Outcome(
@@ -314,44 +313,30 @@ class Runner:
 
 
 class _EtaClock:
-    """Estimates the time left, in tokens read at the pace so far."""
+    """Counts runs, and estimates the time left from the mean of those so far."""
 
     def __init__(self, settings: Settings, planned: Iterable[ItemKey], log: ResultsLog) -> None:
-        self._settings = settings
-        self._spent = self._seconds = self._effort_left = 0.0
-        self._left: dict[tuple[str, ReadConfig], float] = {}
-        self.total = 0
-        for key in planned:
-            for config in settings.configs(key.suite):
-                self.total += 1
-                record = log.find(key.id, config)
-                if record is None or record.failed:
-                    self._left[key.id, config] = _effort(key, config)
-        self._effort_left = sum(self._left.values())
+        every = [(key.id, c) for key in planned for c in settings.configs(key.suite)]
+        self.total = len(every)
+        self._left = {run for run in every if (found := log.find(*run)) is None or found.failed}
+        self._times: list[float] = []
 
     @property
     def done(self) -> int:
         return self.total - len(self._left)
 
-    def skip(self, key: ItemKey) -> None:
-        for config in self._settings.configs(key.suite):
+    def skip(self, key: ItemKey, configs: Iterable[ReadConfig]) -> None:
+        for config in configs:
             self.total -= 1
-            self._effort_left -= self._left.pop((key.id, config), 0.0)
+            self._left.discard((key.id, config))
 
     def record(self, key: ItemKey, config: ReadConfig, seconds: float) -> None:
-        self._effort_left -= self._left.pop((key.id, config), 0.0)
-        self._spent += _effort(key, config)
-        self._seconds += seconds
+        self._left.discard((key.id, config))
+        self._times.append(seconds)
 
     def status(self, key: ItemKey) -> Status:
-        left = max(self._effort_left, 0.0)
-        eta = self._seconds / self._spent * left if self._spent else None
+        eta = fmean(self._times) * len(self._left) if self._times else None
         return Status(key, self.done, self.total, eta)
-
-
-def _effort(key: ItemKey, config: ReadConfig) -> float:
-    share = 1.0 if config.mode is Mode.FULL else min(config.keep + SPARSE_OVERHEAD, 1.0)
-    return key.length * share
 
 
 def judge(record: Record, item: Item, event: Finished) -> Record:

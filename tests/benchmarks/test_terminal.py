@@ -43,10 +43,3 @@ def test_what_is_not_drawn_is_said_and_the_program_ends() -> None:
             terminal.wait_for("never", seconds=0.1)
     with pytest.raises(ProcessLookupError):
         os.kill(terminal._pid, 0)
-
-
-def test_a_program_that_ended_draws_no_more() -> None:
-    with Terminal([sys.executable, "-c", "print('bye')"], os.environ) as terminal:
-        terminal.wait_for("bye")
-        with pytest.raises(TimeoutError):
-            terminal.wait_for("more", seconds=1)
