@@ -53,8 +53,7 @@ def pop(folder: Path) -> Crash | None:
         if not note.is_file():  # reading a pipe would not end
             return None
         content = json.loads(note.read_text(encoding="utf-8"))
-        line = content["stderr_line"] if "stderr_line" in content else content["said"]  # old name
-        crash = Crash(str(content["signal"]), str(line))
+        crash = Crash(str(content["signal"]), str(content["stderr_line"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     finally:

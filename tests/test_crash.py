@@ -35,11 +35,6 @@ def test_a_crash_is_told_once(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder" / LOG).read_text() == "all of it"
 
 
-def test_a_note_of_an_earlier_version(tmp_path: Path) -> None:
-    (tmp_path / NOTE).write_text('{"signal": "SIGABRT", "said": "out of memory"}')
-    assert pop(tmp_path) == Crash("SIGABRT", "out of memory")
-
-
 def test_without_a_word_there_is_no_log(tmp_path: Path) -> None:
     assert Crash("SIGKILL").record(tmp_path, "") is None
     assert pop(tmp_path) == Crash("SIGKILL")

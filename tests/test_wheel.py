@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,38 +121,33 @@ class Place:
         ]
 
 
-class Pip:
-    def install(self, place: Place, wheel: Path) -> Path:
-        place.run(sys.executable, "-m", "venv", place.root / "env")
-        place.run(place.root / "env/bin/python", "-m", "pip", "install", "--quiet", wheel)
-        for name in SHARED:
-            assert (place.root / "env" / name).is_file()
-        return place.root / "env" / "bin" / "specchat"
-
-    def uninstall(self, place: Place) -> None:
-        place.run(place.root / "env/bin/python", "-m", "pip", "uninstall", "--yes", "specchat")
-        assert not list(place.root.glob("env/lib/*/site-packages/app"))
+def pip(place: Place, wheel: Path) -> Path:
+    place.run(sys.executable, "-m", "venv", place.root / "env")
+    place.run(place.root / "env/bin/python", "-m", "pip", "install", "--quiet", wheel)
+    for name in SHARED:
+        assert (place.root / "env" / name).is_file()
+    return place.root / "env" / "bin" / "specchat"
 
 
-class Pipx:
-    def install(self, place: Place, wheel: Path) -> Path:
-        pipx = (place.python, "-m", "pipx")
-        place.run(*pipx, "install", "--python", sys.executable, wheel)
-        assert (place.root / "man" / "man1" / "specchat.1").exists()
-        return place.root / "bin" / "specchat"
-
-    def uninstall(self, place: Place) -> None:
-        place.run(place.python, "-m", "pipx", "uninstall", "specchat")
+def pipx(place: Place, wheel: Path) -> Path:
+    place.run(place.python, "-m", "pipx", "install", "--python", sys.executable, wheel)
+    assert (place.root / "man" / "man1" / "specchat.1").exists()
+    return place.root / "bin" / "specchat"
 
 
-class Uv:
-    def install(self, place: Place, wheel: Path) -> Path:
-        uv = (place.python, "-m", "uv")
-        place.run(*uv, "tool", "install", "--python", sys.executable, wheel)
-        return place.root / "bin" / "specchat"
+def uv(place: Place, wheel: Path) -> Path:
+    place.run(place.python, "-m", "uv", "tool", "install", "--python", sys.executable, wheel)
+    return place.root / "bin" / "specchat"
 
-    def uninstall(self, place: Place) -> None:
-        place.run(place.python, "-m", "uv", "tool", "uninstall", "specchat")
+
+Install = Callable[[Place, Path], Path]
+"""Installs the wheel, and returns the program."""
+INSTALLERS: dict[str, tuple[Install, tuple[str, ...]]] = {
+    "pip": (pip, ("pip", "uninstall", "--yes", "specchat")),
+    "pipx": (pipx, ("pipx", "uninstall", "specchat")),
+    "uv": (uv, ("uv", "tool", "uninstall", "specchat")),
+}
+"""And with which words of a Python module it goes."""
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +159,14 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-@pytest.mark.parametrize("installer", [Pip(), Pipx(), Uv()], ids=["pip", "pipx", "uv"])
+@pytest.mark.parametrize("installer", INSTALLERS)
 def test_installed_it_starts_answers_and_goes(
-    installer: Pip | Pipx | Uv, wheel: Path, tools: Path, tmp_path: Path
+    installer: str, wheel: Path, tools: Path, tmp_path: Path
 ) -> None:
     place = Place(tmp_path / "place", tools)
     place.root.mkdir()
-    specchat = installer.install(place, wheel)
+    install, uninstall = INSTALLERS[installer]
+    specchat = install(place, wheel)
 
     assert f"specchat {wheel.name.split('-')[1]}" in place.run(specchat, "--version")
     own = own_folders(tmp_path / "user")
@@ -179,7 +175,9 @@ def test_installed_it_starts_answers_and_goes(
     assert "No problems found." in run([specchat, "doctor"], own)
     _starts(specchat, own)
 
-    installer.uninstall(place)
+    python = place.root / "env/bin/python" if install is pip else place.python
+    place.run(python, "-m", *uninstall)
+    assert not list(place.root.glob("env/lib/*/site-packages/app"))
     assert place.left() == []
     assert list((tmp_path / "user").rglob("conversations.db"))  # what was asked is the user's
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 from typing import Any, TextIO
 
 from app.store.records import (
@@ -18,10 +17,8 @@ from app.store.records import (
 )
 from app.store.serialization import (
     ERRORS,
-    UnknownName,
     decode,
     map_from_lists,
-    stats_from_dict,
 )
 from app.store.store import Store
 
@@ -94,13 +91,8 @@ def _tree(plain: dict[str, Any]) -> Tree:
 
 
 def _message(number: int, plain: dict[str, Any]) -> MessageRecord:
-    message = decode(MessageRecord, plain | {"id": number, "conversation": 0})
-    if plain["run"] is None:
-        return message
-    try:
-        return replace(message, stats=stats_from_dict(plain["run"]))
-    except UnknownName:  # only a later version knows how the prompt was read
-        return message
+    own = {"id": number, "conversation": 0, "stats": plain["run"]}
+    return decode(MessageRecord, plain | own)
 
 
 def _read_map(plain: dict[str, Any]) -> ReadMap:

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import MISSING, asdict, astuple, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, astuple, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import isfinite
@@ -19,7 +19,6 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from app.protocol.prompt import Span, SpanText
 from app.protocol.reasons import Failure, Reason, failure_from_plain, reason_from_plain
-from app.protocol.stats import Phase
 from app.store.records import AnswerStats, Overrides, ReadMap, RetrievalRecord, StoreError
 
 T = TypeVar("T")
@@ -30,11 +29,6 @@ ERRORS = (ValueError, TypeError, KeyError, OverflowError)
 STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats))
 """The fields that the table `runs` and exports hold."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
-_PHASES = frozenset(Phase)
-
-
-class UnknownName(ValueError):
-    """A value that an enumeration does not have, such as one of a later version."""
 
 
 def decode(kind: type[T], plain: Any) -> T:
@@ -63,7 +57,7 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
     if arguments:  # `X | None`
         some = _decoder(arguments[0])
         return lambda plain: None if plain is None else some(plain)
-    return lambda plain: _member(kind, plain)
+    return lambda plain: kind(_checked(str, plain))  # a ValueError for an unknown name
 
 
 def _record_decoder(kind: Any) -> Callable[[Any], Any]:
@@ -113,12 +107,6 @@ def _time(value: Any) -> datetime:
     return time.astimezone(UTC)  # an OverflowError for the last hours of the year 9999
 
 
-def _member(kind: Any, value: Any) -> Any:
-    if _checked(str, value) not in tuple(kind):
-        raise UnknownName(value)
-    return kind(value)
-
-
 def _json(value: Any) -> Any:
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()  # raises a ValueError
     return value
@@ -150,14 +138,6 @@ def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
         "fallback": None if stats.fallback is None else stats.fallback.to_plain(),
         "guard": None if stats.guard is None else stats.guard.to_plain(),
     }
-
-
-def stats_from_dict(plain: dict[str, Any]) -> AnswerStats:
-    """Phases and reasons that only a later version knows are ignored. Raises ERRORS."""
-    phases = [[name, seconds] for name, seconds in plain["phases"] if name in _PHASES]
-    stats = decode(AnswerStats, plain | {"phases": phases, "reasons": []})
-    reasons = [_decoder(Reason)(each) for each in plain["reasons"]]
-    return replace(stats, reasons=tuple(each for each in reasons if each is not None))
 
 
 # ------------------------------------------------------------------------------------ columns
@@ -220,7 +200,7 @@ def unpack_stats(row: tuple[Any, ...]) -> AnswerStats | None:
         for name in _JSON_COLUMNS:
             plain[name] = None if plain[name] is None else json.loads(plain[name])
         plain |= {"seed": int(plain["seed"]), "unsure": bool(plain["unsure"])}
-        return stats_from_dict(plain)
+        return decode(AnswerStats, plain)
     return None
 
 
@@ -243,9 +223,5 @@ def unpack_map(packed: bytes, importance: bytes) -> ReadMap:
 
 
 def map_from_lists(spans: Any, texts: Any, importance: bytes) -> ReadMap:
-    """Without spans if only a later version knows why they were selected. Raises ERRORS."""
-    described = decode(tuple[SpanText, ...], texts)
-    try:
-        return ReadMap(decode(tuple[Span, ...], spans), described, importance)
-    except UnknownName:
-        return ReadMap(importance=importance)
+    """Raises ERRORS."""
+    return ReadMap(decode(tuple[Span, ...], spans), decode(tuple[SpanText, ...], texts), importance)

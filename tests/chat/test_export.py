@@ -99,37 +99,16 @@ def test_statistics_have_the_names_that_they_always_had_in_exports(store: Store)
     (run,) = [each["run"] for each in plain["messages"] if each["run"] is not None]
     assert (run["keep_ratio"], run["read_tokens"], run["reading"]) == (0.2, 250, "sparse")
     assert run["phases"] == [["tokenise", 0.25], ["prefill", 1.0]]
-    run["phases"].append(["dream", 1.0])  # of a later version
     imported = from_json(store, io.StringIO(json.dumps(plain)))
     assert store.branch(imported.id)[-1].stats == answer_stats()
 
 
-def test_reasons_of_a_later_version_are_skipped(store: Store) -> None:
-    plain = json.loads(exported(store, answered(store)))
-    _set("messages.1.run.reasons.0.code", "as in a later version")(plain)
-    _set("messages.1.failure", {"kind": "as in a later version", "data": {}})(plain)
-    answer = store.branch(from_json(store, io.StringIO(json.dumps(plain))).id)[-1]
-    assert answer.stats == answer_stats(reasons=())
-    assert answer.failure is not None
-    assert answer.failure.kind is FailureKind.INTERNAL
-
-
-@pytest.mark.parametrize("path", ["run.mode", "run.reading", "read_map.spans.0.reason"])
-def test_a_conversation_is_imported_although_a_later_version_read_it_in_another_way(
-    store: Store, path: str
-) -> None:
-    plain = json.loads(exported(store, answered(store)))
-    _set(f"messages.1.{path}", "as in a later version")(plain)
-    imported = from_json(store, io.StringIO(json.dumps(plain)))
-    answer = store.branch(imported.id)[-1]
-    read_map = store.read_map(answer.id)
-    assert (answer.text, answer.thinking) == ("The tenant.", "Who signed it?")
-    assert answer.stats == (None if path.startswith("run") else answer_stats())
-    assert read_map is not None
-    assert bool(read_map.spans) is path.startswith("run")
-
-
 SPOILT = [
+    _set("messages.1.run.reading", "unknown"),
+    _set("messages.1.run.reasons.0.code", "unknown"),
+    _set("messages.1.run.phases.0.0", "unknown"),
+    _set("messages.1.read_map.spans.0.reason", "unknown"),
+    _set("messages.1.failure", {"kind": "unknown", "data": {}}),
     _set("format", "other"),
     _set("version", "1"),
     _set("title", 5),

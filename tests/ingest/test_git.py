@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,53 +95,35 @@ def test_a_git_in_the_folder_we_stand_in_is_not_run(
     assert not sprung.exists()
 
 
-def damage_index(repo: Path) -> None:
-    written(repo / ".git" / "index", b"DIRC\0\0\0\2\xff\xff\xff\xff" + b"x" * 100)
+def replaced(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def damage(repo: Path) -> None:
+        path = repo / name
+        if path.is_dir():
+            path.rename(repo.parent / "other")
+        else:
+            path.unlink(missing_ok=True)
+        make(path)
+
+    return damage
 
 
-def fifo_as_index(repo: Path) -> None:
-    (repo / ".git" / "index").unlink()
-    os.mkfifo(repo / ".git" / "index")
+DAMAGES = {
+    "a damaged index": replaced(
+        ".git/index", lambda path: written(path, b"DIRC\0\0\0\2\xff\xff\xff\xff" + b"x" * 100)
+    ),
+    "an index that is a FIFO": replaced(".git/index", os.mkfifo),
+    "an index that is a link": replaced(".git/index", lambda path: path.symlink_to("/dev/zero")),
+    "rules that are a FIFO": replaced("sub/.gitignore", os.mkfifo),
+    "exclude that is a FIFO": replaced(".git/info/exclude", os.mkfifo),
+    "broken settings": replaced(".git/config", lambda path: written(path, b"\0[[[")),
+    ".git is a file": replaced(".git", lambda path: written(path, "gitdir: /proc/self/root\n")),
+    ".git is a link": replaced(".git", lambda path: path.symlink_to(path.parent.parent / "other")),
+}
 
 
-def link_as_index(repo: Path) -> None:
-    (repo / ".git" / "index").unlink()
-    (repo / ".git" / "index").symlink_to("/dev/zero")
-
-
-def fifo_as_rules(repo: Path) -> None:
-    os.mkfifo(repo / "sub" / ".gitignore")
-
-
-def fifo_as_exclude(repo: Path) -> None:
-    (repo / ".git" / "info" / "exclude").unlink()
-    os.mkfifo(repo / ".git" / "info" / "exclude")
-
-
-def broken_settings(repo: Path) -> None:
-    written(repo / ".git" / "config", b"\0[[[")
-
-
-def git_is_a_file(repo: Path) -> None:
-    shutil.rmtree(repo / ".git")
-    written(repo / ".git", "gitdir: /proc/self/root\n")
-
-
-def git_is_a_link(repo: Path) -> None:
-    (repo / ".git").rename(repo.parent / "other")
-    (repo / ".git").symlink_to(repo.parent / "other")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        *(damage_index, fifo_as_index, link_as_index, fifo_as_rules, fifo_as_exclude),
-        *(broken_settings, git_is_a_file, git_is_a_link),
-    ],
-)
-def test_a_broken_repository_is_read_by_its_rules(repo: Path, damage: object) -> None:
-    assert callable(damage)
-    damage(repo)
+@pytest.mark.parametrize("case", DAMAGES)
+def test_a_broken_repository_is_read_by_its_rules(repo: Path, case: str) -> None:
+    DAMAGES[case](repo)
     start = time.monotonic()
     taken = intake(repo, ReadLimits(git_seconds=0.5))
     assert time.monotonic() - start < 5
