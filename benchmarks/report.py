@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from app.cli.exit_codes import INTERRUPTED
 from app.errors import UserError
+from app.util.atomic_files import write_durably
 from app.util.sanitize import sanitize, sanitize_line
 from benchmarks.harness import Bench, Result
 from benchmarks.overhead import summary_table
@@ -107,7 +107,7 @@ def bench_all(
         _save(folder / f"{bench.name}.json", measured)
         _show(measured.error or f"    {time.monotonic() - started:.0f} s")
     every = _load(folder, benches)
-    _write(path, report(benches, every))
+    write_durably(path, report(benches, every).encode())
     if arguments.summary is not None:
         _update_summary(arguments.summary, every.get("overhead"))
     sys.stdout.write(f"{sanitize_line(str(path))}\n")
@@ -148,7 +148,7 @@ def _run(bench: Bench, quick: bool, program: Sequence[str]) -> Measured:
 def _save(path: Path, measured: Measured) -> None:
     result = measured.result.to_json() if measured.result else None
     content = {"command": measured.command, "result": result, "error": measured.error}
-    _write(path, json.dumps(content, indent=1) + "\n")
+    write_durably(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def _load(folder: Path, benches: Sequence[Bench]) -> dict[str, Measured]:
@@ -166,18 +166,12 @@ def _update_summary(page: Path, overhead: Measured | None) -> None:
     if overhead is None or overhead.result is None:
         raise UserError("There are no figures of `overhead`", "measure with --only overhead")
     try:
-        _write(page, with_figures(page.read_text(encoding="utf-8"), overhead.result))
+        text = with_figures(page.read_text(encoding="utf-8"), overhead.result)
+        write_durably(page, text.encode())
     except (OSError, ValueError) as error:
         raise UserError(
             f"The figures in {page} cannot be updated ({error})", "name another file"
         ) from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Completely or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def _show(text: str) -> None:

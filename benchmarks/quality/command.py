@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from app.protocol.commands import CachePolicy, Load
 from app.protocol.options import BackgroundPolicy, Tuning
 from app.settings.definitions import KvBits
 from app.util import formatting
+from app.util.atomic_files import write_durably
 from app.util.sanitize import sanitize
 from benchmarks.harness import parse_list
 from benchmarks.quality.real_documents import Corpus
@@ -312,12 +312,9 @@ def _check_writable(path: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Replaces the file in one step. Raises UserError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_durably(path, text.encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise UserError(
             f"'{path}' could not be written ({error.strerror})",
             "the same command tries again, without measuring again",
