@@ -1,4 +1,4 @@
-"""Opens regular files only, and never waits for one.
+"""Opens regular files only, and never waits for one; and makes files that only this user can read.
 
 A pipe, a socket or a device in the place of a file would be read for ever. Every file that another
 program may have put there is opened here.
