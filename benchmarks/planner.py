@@ -120,7 +120,7 @@ class _Conversations:
         from app.engine.cache.prefill import StepSize
         from app.engine.cache.sizes import CacheSize, attention_cost_ratio
         from app.engine.model.loader import LoadedModel, ModelPair
-        from app.engine.turn.cost_store import CostStore
+        from app.engine.turn.costs import CostStore
 
         configs = shapes()[shape]
         models = []

@@ -153,15 +153,13 @@ def check_fits(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
     """Raise UserError, with the longest prompt that fits, when mlx-lm's prefill of one of the
     lengths would not fit: its attention writes down all scores of a step, ours does not."""
     from app.engine.backend import memory
-    from app.engine.memory import estimates as memory_estimates
+    from app.engine.memory.manager import transient_bytes
     from app.protocol.memory import format_bytes
 
     mlx_lm = replace(target, transient=replace(target.transient, rows=step))
 
     def needed(tokens: int) -> float:
-        return mlx_lm.cache_size.bytes(tokens) + memory_estimates.transient_bytes(
-            mlx_lm, step, tokens
-        )
+        return mlx_lm.cache_size.bytes(tokens) + transient_bytes(mlx_lm, step, tokens)
 
     length, free = max(lengths), memory.free()
     if target.info.context_length and length > target.info.context_length:

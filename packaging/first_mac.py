@@ -75,7 +75,7 @@ def system(models: Models) -> Iterator[str]:
 
 
 def _on_battery() -> str:
-    from app.engine.backend.power import SystemPower
+    from app.engine.backend.memory_probes import SystemPower
 
     return "on battery" if SystemPower().on_battery() else "on mains"
 

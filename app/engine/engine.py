@@ -52,10 +52,9 @@ from app.util.formatting import one_line
 
 if TYPE_CHECKING:
     from app.engine.backend.device import Backend
-    from app.engine.backend.memory_probes import MemoryProbe
-    from app.engine.backend.power import PowerProbe
+    from app.engine.backend.memory_probes import MemoryProbe, PowerProbe
     from app.engine.loaded_pair import LoadedPair
-    from app.engine.memory.monitor import MemoryMonitor
+    from app.engine.memory.pressure import MemoryMonitor
     from app.engine.model.loader import ModelPair, ShardsLost
     from app.engine.pair_loader import Connect
     from app.engine.scorers.choice import ChooseScorer
@@ -203,7 +202,7 @@ class MlxEngine:
         try:
             return self._loaded is not None and self._loaded.idle_step()
         except Exception as error:  # only when the GPU is lost
-            from app.engine.turn.failures import to_failed
+            from app.engine.backend.memory import to_failed
 
             _log.error("the GPU is lost", exc_info=error)
             failure = to_failed(None, error).failure
@@ -220,7 +219,7 @@ class MlxEngine:
             return
         from app.engine.backend import memory
         from app.engine.backend.memory_probes import system_probe
-        from app.engine.memory.monitor import MemoryMonitor
+        from app.engine.memory.pressure import MemoryMonitor
 
         mlx_patches.install()
         memory.set_limits()
@@ -253,7 +252,7 @@ class MlxEngine:
                 _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
-        from app.engine.turn.failures import to_failed
+        from app.engine.backend.memory import to_failed
 
         turn = self._turn = command if isinstance(command, AskedTurn) else None
         try:

@@ -12,17 +12,16 @@ import mlx.core as mx
 
 from app.engine.backend import blas, memory
 from app.engine.backend.memory import NotEnoughMemory
-from app.engine.backend.power import PowerProbe
+from app.engine.backend.memory_probes import PowerProbe
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import MemoryManager
-from app.engine.memory.monitor import MemoryMonitor
-from app.engine.memory.pressure_response import PressureResponse
+from app.engine.memory.manager import MemoryManager, PressureResponse
+from app.engine.memory.pressure import MemoryMonitor
 from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.progress import Cancelled, TurnClock
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.calibration import Calibration
-from app.engine.turn.cost_store import CostStore
+from app.engine.turn.costs import CostStore
 from app.engine.turn.scored_turns import ScoredTurns
 from app.engine.turn.turn import Turn, TurnError
 from app.protocol.commands import Ask, CachePolicy

@@ -27,8 +27,7 @@ from app.engine.model.loader import (
 )
 from app.engine.model.prompt import PairPrompts, PromptBuilder
 from app.engine.model.sparse_probe import weight_arrays
-from app.engine.sharded.model import ShardedModel, Shards
-from app.engine.sharded.target import ShardedTarget
+from app.engine.sharded.model import ShardedModel, ShardedTarget, Shards
 from app.protocol.commands import Load
 from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.sandbox.process import TextProcess

@@ -10,9 +10,8 @@ from typing import Any
 import mlx.core as mx
 
 from app.engine.model.loader import LoadedModel, ShardsLost
-from app.engine.sharded.model import Operation, Shards
+from app.engine.sharded.model import Operation, ShardedTarget, Shards
 from app.engine.sharded.runner import ShardRunner, load_shard
-from app.engine.sharded.target import ShardedTarget
 from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.turn.cost_store import FEWEST_ANSWERS
+from app.engine.turn.costs import FEWEST_ANSWERS
 from app.engine.turn.decode import is_unsure
 from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
 from app.protocol.cost_model import Costs

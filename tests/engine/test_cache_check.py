@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from app.engine.cache import prefix_cache
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.memory.conversation_cache import ScoredPrompt
 from app.engine.model.loader import CacheMaker
 from app.engine.scorers import attention

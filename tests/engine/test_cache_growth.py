@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from app.engine.backend.device import GPU
-from app.engine.cache.caches import Cache, PositionedCache, flatten
-from app.engine.cache.growth import reserve_capacity
+from app.engine.cache.caches import Cache, PositionedCache, flatten, reserve_capacity
 from app.engine.cache.kv_quantisation import Quantisation, quantise_cache
 from app.engine.cache.prefill import (
     StepSize,

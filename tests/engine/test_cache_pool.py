@@ -17,9 +17,9 @@ import pytest
 
 from app.engine.cache.prefill import StepSize, forward
 from app.engine.cache.sizes import CacheSize
+from app.engine.cache.snapshot import MANIFEST
 from app.engine.cache.snapshot_folder import snapshot_folder
-from app.engine.cache.snapshot_manifest import MANIFEST
-from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.cache_pool import BackgroundPrefill
 from app.engine.model.loader import LoadedModel
 from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.events import (
@@ -261,7 +261,7 @@ def failing(name: str, code: int) -> Trouble:
 @contextmanager
 def mlx_cannot_write(snapshots: Path) -> Iterator[None]:
     error = RuntimeError("[write] Unable to write 4096 bytes to file.")
-    with mock.patch("app.engine.cache.snapshot_parts.save_prompt_cache", side_effect=error):
+    with mock.patch("app.engine.cache.snapshot.save_prompt_cache", side_effect=error):
         yield
 
 

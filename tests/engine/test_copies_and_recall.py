@@ -12,8 +12,8 @@ from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.prefill import set_next_position
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.model.prompt import Prompt
 from app.engine.turn.decode import Decoder
 from app.engine.turn.mid_answer_recall import MidAnswerRecall

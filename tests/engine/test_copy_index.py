@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from app.engine.model.copy_index import LONGEST, CopyIndex, Match
+from app.engine.model.token_stream import LONGEST, CopyIndex, Match
 
 
 def index(prompt: Iterable[int], answer: Iterable[int] = ()) -> CopyIndex:

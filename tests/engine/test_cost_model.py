@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.turn.cost_fit import fit_costs
+from app.engine.turn.costs import fit_costs
 from app.protocol.cost_model import (
     AttentionWork,
     Costs,

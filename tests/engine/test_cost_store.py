@@ -11,8 +11,7 @@ import pytest
 from app.engine.backend import machine_record
 from app.engine.model.loader import ModelPair
 from app.engine.pair_loader import load_pair
-from app.engine.turn.cost_fit import MAX_TIMINGS
-from app.engine.turn.cost_store import ANSWERS, FEWEST_ANSWERS, CostStore
+from app.engine.turn.costs import ANSWERS, FEWEST_ANSWERS, MAX_TIMINGS, CostStore
 from app.protocol.commands import Load
 from app.protocol.cost_model import AttentionWork, Costs, CostTerm, Timing
 

@@ -17,7 +17,7 @@ from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine.pair_loader import load_pair
 from app.engine.scorers import attention
-from app.engine.turn.cost_store import first_costs
+from app.engine.turn.costs import first_costs
 from app.engine.turn.quotation import NOTHING_FOUND
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Tuning

@@ -11,7 +11,7 @@ from app.engine.backend import memory
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
-from app.engine.turn.cost_store import CostStore
+from app.engine.turn.costs import CostStore
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import FREE, AttentionWork, Costs
 from app.protocol.events import CostsUpdated, PhaseProgress, Planned

@@ -6,7 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from app.engine.sharded.head_padding import Indivisible, pad_heads
+from app.engine.sharded.runner import Indivisible, pad_heads
 from tests import tiny
 from tests.engine.oracle import difference
 

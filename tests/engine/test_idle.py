@@ -19,12 +19,10 @@ from app.engine import engine
 from app.engine.backend import memory
 from app.engine.cache import prefill
 from app.engine.cache.sizes import CacheSize
+from app.engine.cache.snapshot import MANIFEST
 from app.engine.cache.snapshot_folder import remove_snapshot
-from app.engine.cache.snapshot_manifest import MANIFEST
-from app.engine.memory.background_prefill import BackgroundPrefill
-from app.engine.memory.cache_pool import CachePool
-from app.engine.memory.estimates import MemoryNeed
-from app.engine.memory.manager import MemoryManager
+from app.engine.memory.cache_pool import BackgroundPrefill, CachePool
+from app.engine.memory.manager import MemoryManager, MemoryNeed
 from app.engine.progress import Cancelled, TurnClock
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (

@@ -8,17 +8,15 @@ from unittest import mock
 
 import pytest
 
-from app.engine.backend.memory import cause_of, is_gpu_lost, is_oom
-from app.engine.cache import prefix_cache, snapshot_parts
-from app.engine.cache.snapshot_manifest import MANIFEST
-from app.engine.memory.background_prefill import BackgroundPrefill
-from app.engine.memory.cache_pool import CachePool
+from app.engine.backend.memory import cause_of, is_gpu_lost, is_oom, to_failed
+from app.engine.cache import prefix_cache, snapshot
+from app.engine.cache.snapshot import MANIFEST
+from app.engine.memory.cache_pool import BackgroundPrefill, CachePool
 from app.engine.model import loader
-from app.engine.model.draft_proposals import DraftProposals
 from app.engine.model.loader import LoadError
+from app.engine.model.token_stream import DraftProposals
 from app.engine.scorers import attention
 from app.engine.turn import decode
-from app.engine.turn.failures import to_failed
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.events import (
     EngineWarning,
@@ -171,9 +169,7 @@ def test_the_last_good_snapshot_outlives_it(
         pass
     (manifest,) = tmp_path.glob(f"*/{MANIFEST}")
     before = manifest.read_bytes()
-    monkeypatch.setattr(
-        snapshot_parts, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED))
-    )
+    monkeypatch.setattr(snapshot, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED)))
     driver.answer(replace(ask, sampling=replace(ask.sampling, max_tokens=3)))
     assert isinstance(driver.until(GpuLost, SnapshotFailed), GpuLost)
     driver.close()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from app.engine.backend import memory
+from app.engine.backend.memory import to_failed
 from app.engine.model.loader import LoadStopped
 from app.engine.sharded.model import Operation
-from app.engine.turn.failures import to_failed
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import (
     Closed,

@@ -14,9 +14,8 @@ import pytest
 
 from app.engine import pair_loader
 from app.engine.backend.memory import NotEnoughMemory, is_oom
-from app.engine.cache import kv_quantisation, prefix_cache, snapshot_parts
-from app.engine.cache.snapshot import Snapshots
-from app.engine.cache.snapshot_manifest import MANIFEST, SnapshotError
+from app.engine.cache import kv_quantisation, prefix_cache, snapshot
+from app.engine.cache.snapshot import MANIFEST, SnapshotError, Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model import loader, sparse_probe
 from app.engine.model.loader import LoadError
@@ -191,9 +190,7 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
     snapshots = Snapshots(tmp_path, 1 << 30, {})
     assert [*snapshots.save("c", chat.conversation)]
     with monkeypatch.context() as patched:
-        patched.setattr(
-            snapshot_parts, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL))
-        )
+        patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
         with pytest.raises(RuntimeError) as caught:
             snapshots.load("c", lambda: ConversationCache(models))
     assert not isinstance(caught.value, SnapshotError), "nothing is wrong with it"
@@ -208,7 +205,7 @@ def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
     driver.load(folders["target"], folders["draft"])
     error = mock.Mock(side_effect=RuntimeError(METAL))
-    monkeypatch.setattr(snapshot_parts, "save_prompt_cache", error)
+    monkeypatch.setattr(snapshot, "save_prompt_cache", error)
     assert isinstance(driver.run(first_question()), Finished)
     event = driver.until(SnapshotFailed)
     driver.close()

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
 from app.engine.backend import mlx_patches
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation, find_quantisation
-from app.engine.model.copy_index import Match
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.model.prompt import Prompt
+from app.engine.model.token_stream import Match
 from app.engine.progress import Cancelled
 from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from app.models.embedded import target_path

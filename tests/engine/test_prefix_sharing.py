@@ -15,13 +15,13 @@ import pytest
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from app.engine.cache import row_blocks, shared_rows, snapshot, snapshot_manifest
+from app.engine.cache import shared_rows, snapshot
 from app.engine.cache.caches import PositionedCache, flatten
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.sizes import CacheSize
+from app.engine.cache.snapshot import MANIFEST, block_digest
 from app.engine.cache.snapshot_folder import folder_bytes
-from app.engine.cache.snapshot_manifest import MANIFEST, block_digest
 from app.engine.memory import cache_pool, prefix_sharing
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
@@ -533,8 +533,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short conversations share, too."""
     for module in (shared_rows, prefix_sharing, cache_pool):
         monkeypatch.setattr(module, "FEWEST", 8)
-    monkeypatch.setattr(row_blocks, "BLOCK", 32)
-    monkeypatch.setattr(snapshot_manifest, "BLOCK", 8)
+    monkeypatch.setattr(snapshot, "BLOCK", 32)
+    monkeypatch.setattr(snapshot, "BEGINNING_STEP", 8)
 
 
 def operate(pool: Pool, operations: int) -> None:

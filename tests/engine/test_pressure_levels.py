@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from app.engine.backend.memory_probes import MemorySample, SystemPressure
-from app.engine.memory.pressure_levels import (
+from app.engine.memory.pressure import (
     CRITICAL_AFTER,
     MIN_CHANGE_INTERVAL,
     RELAX_AFTER,

@@ -11,8 +11,7 @@ import mlx.core as mx
 import pytest
 
 from app.engine.backend.memory_probes import MemorySample, SystemPressure
-from app.engine.memory import monitor as memory_monitor
-from app.engine.memory import pressure_levels
+from app.engine.memory import pressure
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -41,8 +40,8 @@ from tests.engine.scripted import ScriptedProbe, reading
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its waits the ladder follows every reading; how long it waits is tested by itself."""
     for name in ("MIN_CHANGE_INTERVAL", "CRITICAL_AFTER", "RELAX_AFTER"):
-        monkeypatch.setattr(pressure_levels, name, 0.0)
-    monkeypatch.setattr(memory_monitor, "MIN_SAMPLE_INTERVAL", 0.0)
+        monkeypatch.setattr(pressure, name, 0.0)
+    monkeypatch.setattr(pressure, "MIN_SAMPLE_INTERVAL", 0.0)
 
 
 @pytest.fixture

@@ -15,13 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.prefill import StepSize
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model.copy_index import Match
 from app.engine.model.prompt import Prompt
+from app.engine.model.token_stream import Match
 from app.engine.progress import Cancelled
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.prompt import Segment, SegmentKind

@@ -14,7 +14,7 @@ import pytest
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.growth import capacity
+from app.engine.cache.caches import capacity
 from app.engine.cache.prefill import StepSize, make_positioned_cache
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.snapshot_folder import (
@@ -25,8 +25,7 @@ from app.engine.cache.snapshot_folder import (
 )
 from app.engine.model.loader import LoadError
 from app.engine.progress import Cancelled
-from app.engine.sharded.model import ShardedModel, ShardedPrefixCache
-from app.engine.sharded.target import ShardedTarget
+from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts

@@ -15,17 +15,17 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.engine.cache import row_blocks, snapshot, snapshot_manifest
+from app.engine.cache import snapshot
 from app.engine.cache.prefill import StepSize
-from app.engine.cache.snapshot import Snapshots
-from app.engine.cache.snapshot_folder import folder_bytes, snapshot_folder
-from app.engine.cache.snapshot_manifest import (
+from app.engine.cache.snapshot import (
     FILE_NAME,
     MANIFEST,
     SnapshotError,
+    Snapshots,
     read_manifest,
     with_checksum,
 )
+from app.engine.cache.snapshot_folder import folder_bytes, snapshot_folder
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.loader import ModelPair
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
@@ -55,7 +55,7 @@ def new_chat(models: ModelPair) -> Chat:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "BLOCK", 16)
+    monkeypatch.setattr(snapshot, "BLOCK", 16)
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ def test_what_other_models_saved_and_what_is_damaged_is_read_once(
         read.append(folder.name)
         return read_manifest(folder)
 
-    monkeypatch.setattr(snapshot_manifest, "read_manifest", counted)
+    monkeypatch.setattr(snapshot, "read_manifest", counted)
     index, ids = Snapshots(folder, BUDGET, IDENTITY).index, chat.conversation.target.ids
     for _ in range(3):
         assert index.find_longest(ids, dense=False)[0] in ("", "own")

@@ -13,10 +13,9 @@ import pytest
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import find_quantisation
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import Transient
 from app.engine.model.loader import CacheMaker
 from app.estimate.memory import LARGEST_STEP, MAX_SCORE_BYTES

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.cache.caches import Cache, PositionedCache, can_drop_last, flatten
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation, quantise_cache
 from app.engine.cache.prefill import (
     StepSize,
@@ -25,11 +24,9 @@ from app.engine.cache.prefill import (
     prefill,
     set_next_position,
 )
-from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.copy_index import CopyIndex
-from app.engine.model.draft_proposals import DraftProposals
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.model.speculation import DRAFTED, NOTHING, Choice, Gate
-from app.engine.model.token_stream import TokenStream
+from app.engine.model.token_stream import CopyIndex, DraftProposals, TokenStream
 from app.engine.turn.decode import Decoder
 from app.models.embedded import target_path
 from app.protocol.options import Sampling

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import Backend
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import (
     StepSize,
@@ -25,7 +24,7 @@ from app.engine.cache.prefill import (
     make_stock_cache,
     set_next_position,
 )
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache

@@ -12,8 +12,7 @@ from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
 from app.engine.model.loader import LoadError, load_one
-from app.engine.sharded.model import ShardedModel
-from app.engine.sharded.snapshots import ShardedSnapshots
+from app.engine.sharded.model import ShardedModel, ShardedSnapshots
 from app.protocol.reasons import FailureKind
 from tests import tiny
 from tests.engine.oracle import difference

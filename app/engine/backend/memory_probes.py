@@ -254,3 +254,15 @@ def _cgroup_limit(folder: Path, most: str, used: str) -> ProcessLimit | None:
     if not limit.isdigit() or int(limit) > psutil.virtual_memory().total:
         return None
     return ProcessLimit(int(limit), max(now - (int(files[1]) if files else 0), 0))
+
+
+class PowerProbe(Protocol):
+    def on_battery(self) -> bool:
+        """False also where the system does not say."""
+        ...
+
+
+class SystemPower:
+    def on_battery(self) -> bool:
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return battery is not None and battery.power_plugged is False

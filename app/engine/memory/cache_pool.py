@@ -8,17 +8,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import numpy as np
+
 from app.engine.backend import memory
-from app.engine.backend.power import PowerProbe, SystemPower
+from app.engine.backend.memory_probes import PowerProbe, SystemPower
 from app.engine.cache.prefill import OnStep
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.cache.shared_rows import FEWEST
-from app.engine.cache.snapshot import Snapshots, Wanted
+from app.engine.cache.snapshot import SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import disk_limit
-from app.engine.cache.snapshot_manifest import SnapshotError
-from app.engine.memory.background_prefill import BackgroundPrefill
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.prefix_sharing import PrefixSharing
-from app.engine.model.loader import ModelPair, ShardsLost
+from app.engine.model.loader import LoadedModel, ModelPair, ShardsLost
 from app.engine.model.prompt import Prompt
 from app.engine.progress import Cancelled, TurnClock
 from app.protocol.commands import Ask, CachePolicy
@@ -33,6 +34,67 @@ from app.protocol.events import (
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
+
+
+class BackgroundPrefill:
+    """Of one conversation, step by step."""
+
+    def __init__(self, target: LoadedModel, conversation: ConversationCache) -> None:
+        """Raises NotEnoughMemory."""
+        self._target, self._conversation = target, conversation
+        needed = self.required_bytes(target, conversation)
+        if needed > (free := target.free_memory()):
+            raise memory.NotEnoughMemory({"reading": self.total}, needed, free)
+        self._fork = conversation.target.fork()
+        self._started = False
+        self._fork.rewind(self._fork.dense_prefix_len)
+        self._fork.set_retain_all(False)
+
+    @staticmethod
+    def required_bytes(target: LoadedModel, conversation: ConversationCache) -> float:
+        """Bytes at the end: the first step copies the arrays that are shared until then."""
+        return target.cache_size.bytes(len(conversation.target))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes now."""
+        return self._fork.nbytes if self._started else 0
+
+    @property
+    def done(self) -> int:
+        return len(self._fork)
+
+    @property
+    def total(self) -> int:
+        return len(self._conversation.target)
+
+    def step(self, check_stop: Callable[[], None] = lambda: None) -> bool:
+        """Read one step. True when everything is read, and the cache replaced. `check_stop` is
+        called about twice a second, and raises to leave a long step, which is not read then."""
+        sparse, fork = self._conversation.target, self._fork
+        self._started = True
+        fork.rewind(fork.common_prefix_len(sparse.ids))
+        model, step = self._target.model, self._target.step
+        end = min(len(fork) + step.tokens, len(sparse))
+        positions = np.arange(len(fork), end, dtype=np.int32)
+        if len(positions):
+            with fork.reserved(len(sparse) - len(fork)):
+                fork.prefill_at(
+                    model,
+                    sparse.ids,
+                    positions,
+                    step,
+                    lambda done: None,
+                    lambda done: check_stop(),
+                )
+        if len(fork) < len(sparse):
+            return False
+        if (problem := find_mismatch(fork)) is not None:
+            raise RuntimeError(f"its cache was damaged, {problem}")
+        fork.borrow_checkpoint(sparse)
+        self._conversation.replace_target(fork)
+        return True
+
 
 _log = logging.getLogger(__name__)
 MOST_IN_MEMORY = 64

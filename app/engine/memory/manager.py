@@ -11,23 +11,89 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import mlx.core as mx
 
+from app.engine.backend import memory
 from app.engine.backend.memory import NotEnoughMemory
-from app.engine.memory import estimates as memory_estimates
+from app.engine.backend.memory_probes import MemorySample
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.estimates import MemoryNeed
-from app.engine.memory.monitor import MemoryMonitor
-from app.engine.memory.pressure_levels import THRESHOLDS
+from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.progress import Cancelled, TurnClock
 from app.estimate.memory import SMALLEST_STEP
-from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
+from app.protocol.events import (
+    Event,
+    MemoryFreed,
+    MemoryReport,
+    PressureChanged,
+    Reloaded,
+    Unloaded,
+)
 from app.protocol.memory import PressureLevel
-from app.protocol.reasons import Reason, ReasonCode
+from app.protocol.reasons import Data, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """A phase needs `model` loaded, and more bytes: `preferred`, or at least `minimum`. `task`
+    is as `NotEnoughMemory` takes it."""
+
+    task: Data
+    model: LoadedModel
+    preferred: float
+    minimum: float
+
+    @property
+    def weight_bytes(self) -> int:
+        return 0 if self.model.is_loaded else self.model.info.weight_bytes
+
+
+def prefill_need(
+    target: LoadedModel, count: int, context: int, retain_all: bool = False
+) -> MemoryNeed:
+    """The target prefills `count` tokens, and has `context` cached in the end. With `retain_all`,
+    windows evict nothing."""
+    cache = target.cache_size.bytes(count, retain_all)
+    preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
+    return MemoryNeed({"reading": count}, target, preferred, minimum)
+
+
+def _steps(model: LoadedModel) -> tuple[int, int]:
+    """Tokens of the step that memory is freed for, and of the smallest: slower, but it fits."""
+    return model.step.backend.first_step, SMALLEST_STEP
+
+
+def transient_bytes(model: LoadedModel, step: int, context: int, forced: bool = True) -> float:
+    """What a step needs on top of its cache entries, with attention `forced` to be fused where that
+    is possible. One layer's buffer exists twice while it grows, before the first step or while
+    decoding; on a CPU also during its attention."""
+    copy = model.cache_size.largest_layer_bytes * context
+    during_attention = copy if model.transient.on_cpu else 0.0
+    return max(copy, during_attention + model.transient.bytes(step, context, forced))
+
+
+def next_step_bytes(model: LoadedModel, context: int, reserved: bool = False) -> float:
+    """What the next step after `context` tokens needs. Unless its capacity is reserved, it grows
+    the cache, and one layer's buffer exists twice."""
+    step = model.step.tokens
+    transient = transient_bytes(model, step, context + step, model.step.forces_fused(step))
+    if reserved:
+        return transient
+    size = model.cache_size
+    return size.bytes(step, retain_all=True) + size.largest_layer_bytes * context + transient
+
+
+def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
+    """The draft prefills `count` tokens, and scores all `total`."""
+    cache, scores = draft.cache_size.bytes(count), draft.transient.scoring(total)
+    preferred, minimum = (
+        cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
+    )
+    return MemoryNeed({"scoring": count}, draft, preferred, minimum)
 
 
 class MemoryManager:
@@ -49,7 +115,7 @@ class MemoryManager:
         """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
         been wrong or skipped, or other programs took more."""
         need, most = (
-            memory_estimates.next_step_bytes(model, context, reserved),
+            next_step_bytes(model, context, reserved),
             THRESHOLDS[PressureLevel.CRITICAL],
         )
         if need > model.free_memory(most):
@@ -197,7 +263,7 @@ class TurnMemory:
 
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """As `ensure`, for a draft that scores a prompt of `total` tokens, and reads `new`."""
-        return self.ensure(memory_estimates.scoring_need(draft, new, total), total)
+        return self.ensure(scoring_need(draft, new, total), total)
 
     def end_scoring(self) -> None:
         """The draft is not run any more."""
@@ -207,3 +273,71 @@ class TurnMemory:
 def _free_buffers() -> None:
     gc.collect()
     mx.clear_cache()
+
+
+REPORT_INTERVAL = 1.0
+"""Seconds between two reports of memory while something runs."""
+
+
+class PressureResponse:
+    """Acts on the monitor's changes, on the engine thread. For one loaded model pair."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        monitor: MemoryMonitor,
+        memory_manager: MemoryManager,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._pair, self._monitor, self._memory_manager, self._emit = (
+            pair,
+            monitor,
+            memory_manager,
+            emit,
+        )
+        self._reported = time.monotonic()
+
+    def poll(self) -> bool:
+        """Check memory pressure and respond; whether the running turn has to stop."""
+        for change in self._monitor.take_changes():
+            self._emit(
+                PressureChanged(
+                    change.level, change.previous, memory.memory_stats(), scarcity(change.sample)
+                )
+            )
+            self._respond(change.level)
+        now = time.monotonic()
+        if now - self._reported >= REPORT_INTERVAL:
+            self._reported = now
+            self._emit(MemoryReport(memory.memory_stats(), self._monitor.level))
+        return self._monitor.level is PressureLevel.CRITICAL
+
+    def after_turn(self) -> None:
+        """Under pressure, drop caches that the turn needed."""
+        if not self.is_normal:
+            self._memory_manager.drop_idle(everything=self._monitor.level is PressureLevel.CRITICAL)
+
+    @property
+    def is_normal(self) -> bool:
+        return self._monitor.level is PressureLevel.NORMAL
+
+    def _respond(self, rung: PressureLevel) -> None:
+        for model in (self._pair.target, self._pair.draft):
+            if model is not None:
+                model.step.under_pressure = rung is not PressureLevel.NORMAL
+        if rung is PressureLevel.NORMAL:
+            return
+        mx.clear_cache()
+        self._memory_manager.drop_idle()
+        if rung is not PressureLevel.WARN:
+            self._memory_manager.unload_draft()
+
+
+def scarcity(sample: MemorySample) -> Reason:
+    """What is scarce: this program's share of memory is named only if it is why."""
+    if sample.share >= THRESHOLDS[PressureLevel.WARN] - HYSTERESIS:
+        data = {"used": sample.used, "ceiling": sample.ceiling, "share": sample.share}
+        return Reason(ReasonCode.MEMORY_SHARE, data)
+    if sample.swap_rate >= SWAP_RATE_WARNING:
+        return Reason(ReasonCode.SWAPPING, {"rate": sample.swap_rate})
+    return Reason(ReasonCode.OTHER_PROGRAMS)

@@ -19,7 +19,6 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -28,7 +27,7 @@ from app.engine.cache.kv_quantisation import (
     quantise_cache,
 )
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
 from app.engine.cache.snapshot import Snapshots
 from app.engine.model.embeddings import EmbeddingSpace

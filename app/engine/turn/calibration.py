@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from app.engine.backend import memory
-from app.engine.memory import estimates as memory_estimates
 from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import prefill_need, scoring_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
@@ -81,9 +81,9 @@ class Calibration:
     def _fits(self, tokens: int) -> bool:
         """Without evicting anything."""
         target, draft = self._pair.target, self._pair.draft
-        needs = [memory_estimates.prefill_need(target, tokens, tokens)]
+        needs = [prefill_need(target, tokens, tokens)]
         if draft is not None:
-            needs.append(memory_estimates.scoring_need(draft, tokens, tokens))
+            needs.append(scoring_need(draft, tokens, tokens))
         loaded = all(need.model.is_loaded for need in needs)
         if not loaded or sum(need.preferred for need in needs) > memory.free():
             return False

@@ -20,12 +20,17 @@ from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.copy_index import CopyIndex, Match
-from app.engine.model.draft_proposals import DraftProposals
 from app.engine.model.loader import ShardsLost
 from app.engine.model.reasoning import ANSWER, REASONING, Reasoning
 from app.engine.model.speculation import Gate
-from app.engine.model.token_stream import Processor, Sampler, TokenStream
+from app.engine.model.token_stream import (
+    CopyIndex,
+    DraftProposals,
+    Match,
+    Processor,
+    Sampler,
+    TokenStream,
+)
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.commands import Ask
 from app.protocol.events import Token

@@ -17,9 +17,9 @@ from app.engine.cache.positions import Positions
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
-from app.engine.model.draft_proposals import DraftProposals
 from app.engine.model.loader import ModelPair, ShardsLost
 from app.engine.model.prompt import Prompt
+from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.decode import Decoder, is_unsure
