@@ -59,7 +59,7 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     from app.engine.memory.conversation_cache import ConversationCache
 
     models = [loaded(model, {}, 1) for model in random_pair(SMALL)]
-    pair = model_pair(models, np.zeros(1, np.int32))
+    pair = model_pair(models)
     cache = ConversationCache(pair)
     heads, width, every = 4, 64, positioned_layers(cache.target.cache)
     positions = np.arange(size // (2 * 4 * heads * width * len(every)), dtype=np.int32)

@@ -1,5 +1,5 @@
 """The clock of a turn: how long phases took, their progress, when the first word is expected, and
-whether the turn has to stop."""
+whether the turn has to stop. And how turns and loading can end early."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from enum import StrEnum
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, CostTerm, Timing
 from app.protocol.events import Event, Finished, PhaseProgress
+from app.protocol.reasons import EngineFailure, FailureKind
 from app.protocol.stats import FinishReason, Phase, merge_statistics
 
 _WAITING = (Phase.WAIT, Phase.RESTORE, Phase.RETRIEVE)
@@ -30,6 +31,25 @@ class Cancelled(Exception):
     def __init__(self, ended: FinishReason = FinishReason.CANCELLED) -> None:
         super().__init__(ended)
         self.ended = ended
+
+
+class LoadError(EngineFailure):
+    """A model could not be loaded."""
+
+
+class LoadStopped(LoadError):
+    """Another pair was requested."""
+
+    def __init__(self) -> None:
+        super().__init__(FailureKind.LOADING_STOPPED)
+
+
+class ShardsLost(EngineFailure):
+    """A process that holds a part of the target is gone, or has failed."""
+
+
+class TurnError(EngineFailure):
+    """The turn cannot be answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,18 +42,13 @@ class PredictedTtft:
 
 def plan(
     ask: Ask,
-    new: int,
-    skipped: int,
     eligible: int,
     dense_only: Reason | None,
     predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
 ) -> Plan:
-    """Decide for `new` tokens after a prefix of which `skipped` tokens are not cached.
-
-    `eligible` of both may be skipped, `cached` more could have been but are in the cache;
-    `dense_only` is why this pair cannot read sparsely, or None.
-    """
+    """Decide for a prompt of which `eligible` tokens may be skipped; `cached` more could have been
+    but are in the cache. `dense_only` is why this pair cannot read sparsely, or None."""
     mode = ask.mode
     if mode is Mode.FULL:
         return _plan(Reading.DENSE, ReasonCode.FULL_REQUESTED)
@@ -73,10 +68,6 @@ def plan(
     if words is not None:
         guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": words})
         return Plan(Reading.DENSE, (guard,), guard)
-    if (below := ask.tuning.dense_below) is not None:
-        if skipped + new >= below:
-            return _plan(Reading.SPARSE, ReasonCode.SPARSE_FROM, tokens=below)
-        return _plan(Reading.DENSE, ReasonCode.FULL_BELOW, tokens=below)
     return plan_auto(eligible, predicted)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from app.protocol.options import Mode
+from app.protocol.options import DEFAULT_TUNING, Mode
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import TextTable
 from benchmarks.quality import guard_stats, real_results, results
@@ -23,7 +23,7 @@ from benchmarks.quality.results import (
     SparseCell,
 )
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.settings import TUNING, Scoring, Settings
+from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.suites import ONLY_PASSAGES
 
 COLUMNS = 80
@@ -311,7 +311,7 @@ def markdown(study: Study, figure: str) -> str:
 
 def _about(study: Study) -> str:
     settings = study.settings
-    tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else TUNING)
+    tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else DEFAULT_TUNING)
     held_out = "held-out wordings" if settings.held_out else "trained wordings"
     lines = [
         f"specchat {study.version}; {_escape(study.machine)}.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.utils import load_tokenizer
 
-from app.protocol.events import Loaded
 from tests import tiny
 from tests.engine.driver import Driver
 
@@ -28,6 +29,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="session")
+def models() -> dict[str, Any]:
+    """The oracle's architectures."""
+    return {name: tiny.build(name) for name in tiny.ORACLE}
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tokenizer of bytes, with tags for thinking."""
+    folder = tiny.save(tmp_path_factory.mktemp("thinker"))
+    backend = tiny.byte_tokenizer()
+    backend.add_tokens(["<think>", "</think>"])
+    backend.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder)
+
+
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     driver = Driver()
@@ -39,6 +56,5 @@ def driver() -> Iterator[Driver]:
 @pytest.fixture
 def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
     event = driver.load(folders["target"], folders["draft"])
-    assert isinstance(event, Loaded)
     assert event.dense_only is None
     return driver

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.engine.backend.device import Backend
-from app.engine.backend.memory_probes import MemoryProbe
+from app.engine.backend.memory_probes import MemoryProbe, MemorySample, SystemPressure
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import Connect
 from app.engine.scorers.choice import ChooseScorer
@@ -19,7 +19,29 @@ from app.protocol.events import Closed, Event, Failed, Finished, Loaded
 from app.protocol.hosts import Hosts
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
-from tests.engine.scripted import ScriptedProbe
+from app.protocol.stats import Statistics
+
+GB = 1_000_000_000
+
+
+def reading(
+    share: float = 0.3, level: SystemPressure = SystemPressure.NORMAL, swapping: float = 0.0
+) -> MemorySample:
+    """`share` of a ceiling of 10 GB is used."""
+    return MemorySample(level, int(share * 10 * GB), 10 * GB, swapping)
+
+
+class ScriptedProbe:
+    """Reads `now`, which a test may change at any time."""
+
+    def __init__(self, now: MemorySample | None = None) -> None:
+        self.now = now or reading()
+        self.asked = 0
+
+    def read(self) -> MemorySample:
+        self.asked += 1
+        return self.now
+
 
 LIMIT = 120.0
 """Seconds after which a test gives up on an event."""
@@ -120,6 +142,11 @@ class Driver:
         event = self.run(command)
         assert isinstance(event, Finished), event
         return event
+
+    def figures(self, command: Ask) -> Statistics:
+        statistics = self.answer(command).statistics
+        assert statistics is not None
+        return statistics
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]

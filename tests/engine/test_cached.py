@@ -39,7 +39,6 @@ def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
     answer, finished = reply(driver, question)
     while True:
         event = driver.until(BackgroundProgress)
-        assert isinstance(event, BackgroundProgress)
         if event.done == event.total:
             return question, answer, finished
 
@@ -48,7 +47,6 @@ def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: D
     question, answer, _ = read_in_background(loaded)
     later = replace(second(question, answer, 2, "And that of gate 40?"), keep_ratio=0.1)
     statistics = loaded.answer(later).statistics
-    assert statistics is not None
     assert statistics.reading is Reading.DENSE
     assert statistics.read_fraction == 1.0
     assert statistics.fallback is None
@@ -63,7 +61,6 @@ def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Dri
     statistics = loaded.answer(
         replace(second(question, answer, 2, text), keep_ratio=0.1)
     ).statistics
-    assert statistics is not None
     assert statistics.keep_ratio == 0.1
     assert loaded.of(ImportanceMap)
     (chosen,) = loaded.of(Selected)
@@ -73,7 +70,6 @@ def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Dri
     assert scored[0].done > 0.9 * scored[0].total, "the draft has the document"
     loaded.engine.reselect(loaded.turn, 0.5)
     more = loaded.until(Selected)
-    assert isinstance(more, Selected)
     assert more.selected_tokens > chosen.selected_tokens
 
 
@@ -100,7 +96,6 @@ def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Dr
     answer, _ = reply(loaded, question)
     later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.SPARSE)
     statistics = loaded.answer(later).statistics
-    assert statistics is not None
     assert statistics.reasons[0].code is ReasonCode.SAVES_NOTHING
     assert not loaded.of(Selected)
 
@@ -116,7 +111,6 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
     monkeypatch.setattr("app.engine.scorers.attention.score_by_attention", fails)
     finished = loaded.answer(second(question, answer, 2, "And that of gate 40?"))
     assert finished.text or finished.generated_ids
-    assert finished.statistics is not None
     assert finished.statistics.reused_tokens > 1_000
     (event,) = loaded.of(FellBackToDense)
     data = {"error": "its attention cannot be observed"}

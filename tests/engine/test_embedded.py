@@ -60,7 +60,6 @@ def _answer(
     ask = replace(Conversation().start_turn(question)[1], tuning=tuning)
     events = list(session.run(ask))
     finished = events[-1]
-    assert isinstance(finished, Finished)
     assert finished.statistics is not None
     return finished, finished.statistics, events
 
@@ -70,8 +69,6 @@ def test_the_search_for_what_to_quote_is_expected_where_it_is_timed() -> None:
     quotes = load_pair(resolve_pair())
     writes = replace(quotes, only_quotes=False)
     costs, others = first_costs(quotes), first_costs(writes)
-    assert costs.draft is not None
-    assert others.draft is not None
     assert costs.draft.per_token > 1.5 * others.draft.per_token
     assert costs.sparse == others.sparse
 
@@ -139,7 +136,6 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
     """Whether everything from a phrase to its sentence's end is in the last selection."""
     start = text.index(phrase)
     match = SENTENCE_END.search(text, start + len(phrase))
-    assert match is not None
     selected = [e for e in events if isinstance(e, Selected)][-1]
     return any(place.start <= start and match.end() <= place.end for place in selected.texts)
 

@@ -24,14 +24,12 @@ from app.engine.model.token_stream import Match
 from app.engine.progress import Cancelled
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.prompt import Segment, SegmentKind
-from tests.engine.oracle import difference
+from tests.engine.oracle import KeysAndValues, difference, keys_seen
 from tests.engine.test_turns import (
     CHUNK,
     DOCUMENT,
     Chat,
-    KeysAndValues,
     chunk_positions,
-    keys_seen,
 )
 from tests.tiny import PURE, VOCABULARY, build
 

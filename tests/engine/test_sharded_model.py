@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx_lm.utils import load_model
@@ -23,18 +25,18 @@ from app.engine.cache.snapshot_folder import (
     remove_snapshot,
     snapshot_folder,
 )
-from app.engine.model.loader import LoadError
-from app.engine.progress import Cancelled
+from app.engine.progress import Cancelled, LoadError
 from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
+from app.engine.sharded.runner import Indivisible, pad_heads
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy
 from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
-from tests.engine import local_shards
 from tests.engine.driver import Driver, question
-from tests.engine.local_shards import LocalShards, spread_over
+from tests.engine.oracle import difference
+from tests.engine.spread import LocalShards, spread_over
 from tests.engine.test_prefix_sharing import Pool, few, operate
 
 mlx_patches.install()
@@ -96,7 +98,7 @@ def test_a_draft_that_cannot_be_loaded_ends_the_ranks(
     made: list[LocalShards] = []
 
     def connect(command: Load, stopped: Any) -> LocalShards:
-        made.append(local_shards.connect(command, stopped))
+        made.append(LocalShards(command))
         return made[0]
 
     spread = Driver(connect=connect)
@@ -194,3 +196,34 @@ def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None
     layer = shards.runner._caches[prefix.ranks.number].cache[0]
     assert capacity(layer.inner) == (2048 if fails is None else 128)
     assert layer.size() == (2000 if fails is None else 128)
+
+
+IDS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"])
+def test_padded_heads_change_no_logit(name: str, bits: int | None) -> None:
+    sizes = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32}
+    model = tiny.build(name, **sizes, hidden_size=192, intermediate_size=64)
+    if bits is not None:
+        nn.quantize(model, 32, bits)
+    expected = model(IDS)
+    pad_heads(model, 2)
+    attention = model.layers[0].self_attn
+    assert attention.k_proj.weight.shape[0] == 4 * 32
+    assert difference(model(IDS), expected) < 1e-5
+
+
+def test_models_that_divide_are_left_alone() -> None:
+    model = tiny.build("llama")
+    before = model.layers[0].self_attn.q_proj.weight
+    pad_heads(model, 2)
+    assert model.layers[0].self_attn.q_proj.weight is before
+
+
+def test_heads_that_cannot_be_padded_are_refused() -> None:
+    model = tiny.build("llama", num_attention_heads=3, num_key_value_heads=3)
+    model.layers[0].self_attn.q_norm = nn.RMSNorm(48)  # over all heads together
+    with pytest.raises(Indivisible):
+        pad_heads(model, 2)

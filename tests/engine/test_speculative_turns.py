@@ -69,7 +69,6 @@ def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, fo
         one = driver.answer(first)
         two = driver.answer(ask(2, keep, speculate, (first, one)))
         statistics = two.statistics
-        assert statistics is not None
         assert (statistics.proposed_tokens > 0) == speculate
         assert (statistics.accepted_tokens > 0) == speculate
         assert statistics.verified_steps <= statistics.proposed_tokens

@@ -9,7 +9,7 @@ import pytest
 from app.estimate.plan import PredictedTtft, plan
 from app.protocol.commands import Ask
 from app.protocol.cost_model import MIN_SKIPPABLE, AttentionWork
-from app.protocol.options import Mode, Tuning
+from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Reading
@@ -19,7 +19,7 @@ AUTO = Ask((Message(Role.USER, "Where is it?"),), Mode.AUTO)
 
 
 def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Reading:
-    return plan(ask, new, 0, new - 50, None, expected).reading
+    return plan(ask, new - 50, None, expected).reading
 
 
 def test_auto_takes_the_faster_way_whatever_the_length() -> None:
@@ -29,7 +29,7 @@ def test_auto_takes_the_faster_way_whatever_the_length() -> None:
 
 
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
-    small = plan(AUTO, 150, 0, 100, None, PredictedTtft(4.1, 10.0))
+    small = plan(AUTO, 100, None, PredictedTtft(4.1, 10.0))
     assert small.reading is Reading.DENSE
     assert small.reasons == (Reason(ReasonCode.FEW_TO_SKIP, {"tokens": 1_024}),)
 
@@ -45,7 +45,7 @@ def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
 def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
     expected: PredictedTtft, code: ReasonCode
 ) -> None:
-    decision = plan(AUTO, 20_000, 0, 19_000, None, expected)
+    decision = plan(AUTO, 19_000, None, expected)
     assert decision.reading is Reading.DENSE
     seconds = {"sparse": expected.sparse, "full": expected.full}
     assert decision.reasons == (Reason(code, seconds),)
@@ -53,36 +53,31 @@ def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
 
 def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
     sparse = replace(AUTO, mode=Mode.SPARSE, keep_ratio=0.1)
-    decision = plan(sparse, 40, 0, 0, None, cached=900)
+    decision = plan(sparse, 0, None, cached=900)
     assert decision.reading is Reading.DENSE
     assert decision.show_selection
     assert decision.reasons == (Reason(ReasonCode.SAVES_NOTHING, {"keep": 0.1}),)
-    automatic = plan(AUTO, 40, 0, 0, None, cached=900)
+    automatic = plan(AUTO, 0, None, cached=900)
     assert automatic.reasons == (Reason(ReasonCode.ALL_CACHED),)
     assert not automatic.show_selection
-    nothing = plan(sparse, 40, 0, 0, None)
+    nothing = plan(sparse, 0, None)
     assert nothing.reasons == (Reason(ReasonCode.NOTHING_TO_SKIP),)
-    more = plan(sparse, 200, 0, 100, None, cached=900)
+    more = plan(sparse, 100, None, cached=900)
     assert more.reading is Reading.SPARSE
     assert more.reasons[1] == Reason(ReasonCode.CACHED_STAYS, {"tokens": 900})
 
 
 def test_what_is_expected_of_both_is_the_reason() -> None:
-    decision = plan(AUTO, 20_000, 0, 19_000, None, PredictedTtft(3.14, 12.4))
+    decision = plan(AUTO, 19_000, None, PredictedTtft(3.14, 12.4))
     assert decision.reasons == (Reason(ReasonCode.FASTER, {"sparse": 3.14, "full": 12.4}),)
 
 
 def test_without_a_prediction_auto_is_sparse_as_soon_as_enough_could_be_skipped() -> None:
     for expected in (PredictedTtft(), PredictedTtft(None, 1.0), PredictedTtft(1.0, None)):
-        assert plan(AUTO, 2_000, 0, MIN_SKIPPABLE - 1, None, expected).reading is Reading.DENSE
-        assert plan(AUTO, 2_000, 0, MIN_SKIPPABLE, None, expected).reading is Reading.SPARSE
+        assert plan(AUTO, MIN_SKIPPABLE - 1, None, expected).reading is Reading.DENSE
+        assert plan(AUTO, MIN_SKIPPABLE, None, expected).reading is Reading.SPARSE
 
 
-def test_a_tuning_that_names_a_length_and_the_guard_come_before_the_clock() -> None:
-    sparse = replace(AUTO, tuning=Tuning(dense_below=0))
-    assert decided(PredictedTtft(9.0, 1.0), ask=sparse) is Reading.SPARSE
+def test_the_guard_comes_before_the_clock() -> None:
     counting = replace(AUTO, messages=(Message(Role.USER, "How many are there?"),))
     assert decided(PredictedTtft(1.0, 9.0), ask=counting) is Reading.DENSE
-
-
-# ------------------------------------------------------------------------------ the engine

@@ -11,7 +11,8 @@ import pytest
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
-from app.engine.model.loader import LoadError, load_one
+from app.engine.model.loader import load_one
+from app.engine.progress import LoadError
 from app.engine.sharded.model import ShardedModel, ShardedSnapshots
 from app.protocol.reasons import FailureKind
 from tests import tiny

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.backend import memory
-from app.engine.backend.memory_probes import PowerProbe, SystemPower
+from app.engine.backend.memory_probes import PowerProbe
 from app.engine.cache.prefill import OnStep
 from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.cache.shared_rows import FEWEST
@@ -19,9 +19,9 @@ from app.engine.cache.snapshot import SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import disk_limit
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.prefix_sharing import PrefixSharing
-from app.engine.model.loader import LoadedModel, ModelPair, ShardsLost
+from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import Cancelled, ShardsLost, TurnClock
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -117,7 +117,7 @@ class CachePool:
     ) -> None:
         self._pair, self._emit, self._policy = pair, emit, policy
         self._has_pending = has_pending
-        self._power, self._stopped = power or SystemPower(), stopped
+        self._power, self._stopped = power or PowerProbe(), stopped
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
         """By conversation; the most recently used comes last."""
         self._sharing = PrefixSharing(self._caches)

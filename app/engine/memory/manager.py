@@ -108,30 +108,13 @@ class MemoryManager:
     ) -> None:
         self._pair, self._emit = pair, emit
         self._caches, self._monitor = caches, monitor
-        self._scoring = False
+        self.scoring = False
         """Whether the draft is run: until then it holds its weights."""
 
-    def check_step_fits(self, model: LoadedModel, context: int, reserved: bool = False) -> None:
-        """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
-        been wrong or skipped, or other programs took more."""
-        need, most = (
-            next_step_bytes(model, context, reserved),
-            THRESHOLDS[PressureLevel.CRITICAL],
-        )
-        if need > model.free_memory(most):
-            _free_buffers()
-            if need > model.free_memory(most):
-                raise Cancelled(FinishReason.MEMORY)
-
-    def after_scoring(self, cache: ConversationCache) -> None:
-        """Where memory is tight, unload the draft and drop its cache."""
-        self._scoring = False
-        if (
-            self._monitor is not None
-            and self._monitor.level.severity >= PressureLevel.TIGHT.severity
-        ):
-            self.drop_draft_cache(cache)
-            self.unload_draft()
+    @property
+    def is_tight(self) -> bool:
+        level = PressureLevel.NORMAL if self._monitor is None else self._monitor.level
+        return level.severity >= PressureLevel.TIGHT.severity
 
     def ensure_free(
         self, need: MemoryNeed, cache: ConversationCache, clock: TurnClock, force: bool
@@ -148,7 +131,7 @@ class MemoryManager:
             raise NotEnoughMemory(need.task, least, free)
         if not need.model.is_loaded:
             self._reload(need.model, clock)
-        self._scoring = need.model is self._pair.draft
+        self.scoring = need.model is self._pair.draft
 
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
         """The most that could be free for a phase of this model, itself loaded and everything else
@@ -164,9 +147,9 @@ class MemoryManager:
         return available
 
     def unload_draft(self) -> None:
-        """Where it is just being run, `after_scoring` does that."""
+        """Where it is just being run, `end_scoring` does that."""
         draft = self._pair.draft
-        if draft is not None and draft.is_loaded and not self._scoring:
+        if draft is not None and draft.is_loaded and not self.scoring:
             self._unload(draft, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE))
 
     def drop_idle(self, everything: bool = False) -> None:
@@ -258,16 +241,25 @@ class TurnMemory:
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
         """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
-        memory; `reserved` says whether its cache has its memory already."""
-        self._manager.check_step_fits(model, context, reserved)
+        memory: the estimate may have been wrong or skipped, or other programs took more. `reserved`
+        says whether its cache has its memory already."""
+        need = next_step_bytes(model, context, reserved)
+        most = THRESHOLDS[PressureLevel.CRITICAL]
+        if need > model.free_memory(most):
+            _free_buffers()
+            if need > model.free_memory(most):
+                raise Cancelled(FinishReason.MEMORY)
 
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """As `ensure`, for a draft that scores a prompt of `total` tokens, and reads `new`."""
         return self.ensure(scoring_need(draft, new, total), total)
 
     def end_scoring(self) -> None:
-        """The draft is not run any more."""
-        self._manager.after_scoring(self._cache)
+        """The draft is not run any more: where memory is tight, unload it and drop its cache."""
+        self._manager.scoring = False
+        if self._manager.is_tight:
+            self._manager.drop_draft_cache(self._cache)
+            self._manager.unload_draft()
 
 
 def _free_buffers() -> None:

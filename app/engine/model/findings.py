@@ -64,27 +64,18 @@ class Findings:
     dense_only: Reason | None = None
 
 
-class FindingsRecord:
-    """Of the model with this fingerprint; without a folder nothing is remembered."""
-
-    def __init__(self, folder: Path | None, fingerprint: str, backend: Backend) -> None:
-        device = "cpu" if backend.on_cpu else "gpu"
-        self._record = MachineRecord(folder, "model", fingerprint, device)
-
-    def read(self) -> Findings | None:
-        return self._record.read(_parse)
-
-    def forget(self) -> None:
-        """Have the next load find it out again."""
-        self._record.forget()
-
-    def write(self, findings: Findings) -> None:
-        why = findings.dense_only
-        plain = {"dense_only": None if why is None else why.to_plain()}
-        self._record.write(asdict(findings) | plain)
+def findings_record(folder: Path | None, fingerprint: str, backend: Backend) -> MachineRecord:
+    """For the findings of the model with this fingerprint; without a folder nothing is
+    remembered."""
+    return MachineRecord(folder, "model", fingerprint, "cpu" if backend.on_cpu else "gpu")
 
 
-def _parse(stored: Any) -> Findings:
+def plain_findings(findings: Findings) -> dict[str, Any]:
+    why = findings.dense_only
+    return asdict(findings) | {"dense_only": None if why is None else why.to_plain()}
+
+
+def parse_findings(stored: Any) -> Findings:
     """Raises an exception if that is implausible."""
     size = CacheSize(**{name: float(value) for name, value in stored["cache_size"].items()})
     speed = Speed(**{name: float(value) for name, value in stored["speed"].items()})

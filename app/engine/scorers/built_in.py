@@ -23,8 +23,13 @@ from app.engine.model.loader import LoadedModel
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
 from app.engine.progress import Part
-from app.engine.scorers.foreign import means_between, token_borders
-from app.engine.scorers.scorer import Importance, ScoringContext, show_above_middle
+from app.engine.scorers.scorer import (
+    Importance,
+    ScoringContext,
+    means_between,
+    show_above_middle,
+    token_borders,
+)
 from app.engine.scorers.selection import chunk_bounds
 from app.protocol.stats import Phase
 from app.util.sentences import questions_in

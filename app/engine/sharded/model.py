@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +31,8 @@ from app.engine.cache.prefix_cache import PrefixCache, find_mismatch, next_read
 from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import C, Caches, SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import folder_names
-from app.engine.model.loader import LoadedModel, ShardsLost
+from app.engine.model.loader import LoadedModel
+from app.engine.progress import ShardsLost
 from app.estimate.memory import BUDGET_SHARE
 
 _numbers = itertools.count(1)
@@ -174,10 +174,6 @@ def _outline_of(stock: Cache) -> Cache:
     return list(kinds.values())
 
 
-def _make_outline(make_layers: Callable[[], Cache], ranks: RankCaches) -> OutlineCache:
-    return _as_outline(make_layers(), ranks)
-
-
 def _as_outline(layers: Cache, ranks: RankCaches) -> OutlineCache:
     cache = OutlineCache(layers)
     cache.ranks = ranks
@@ -200,7 +196,8 @@ class ShardedPrefixCache(PrefixCache):
             positioned = any(isinstance(c, PositionedCache) for c in make_layers())
             self.ranks.send("new", positioned=positioned)
         with self._repeated():  # what makes its caches must not refer to it: a reference cycle
-            super().__init__(partial(_make_outline, make_layers, self.ranks))
+            ranks = self.ranks
+            super().__init__(lambda: _as_outline(make_layers(), ranks))
 
     @contextmanager
     def _repeated(self, name: str = "", **arguments: Any) -> Iterator[None]:

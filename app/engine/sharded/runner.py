@@ -29,8 +29,8 @@ from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.shared_rows import fetch, release
 from app.engine.cache.snapshot import SnapshotError, Snapshots
 from app.engine.cache.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
-from app.engine.model.loader import LoadedModel, LoadError, load_one
-from app.engine.progress import Cancelled
+from app.engine.model.loader import LoadedModel, load_one
+from app.engine.progress import Cancelled, LoadError
 from app.engine.sharded.model import contents_digest
 from app.protocol.reasons import FailureKind
 

@@ -11,6 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.engine.backend.blas import matrix_rate
 from app.engine.backend.machine_record import MachineRecord
 from app.engine.model.loader import LoadedModel, ModelPair
@@ -80,8 +83,8 @@ class _Stored(NamedTuple):
     """Of the last answers, 0..1."""
 
 
-class CostStore:
-    """For one loaded model pair; without a folder nothing is stored."""
+class PairCosts:
+    """Of one loaded model pair; without a folder nothing is stored."""
 
     def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
@@ -99,13 +102,12 @@ class CostStore:
         known = self._stored.confidences
         return median(known) if len(known) >= FEWEST_ANSWERS else None
 
-    def add(self, timings: Sequence[Timing], confidences: Sequence[float] = ()) -> None:
-        """Add timings and answers' confidences, and fit the costs again."""
+    def add(self, timings: Sequence[Timing], confidence: float | None = None) -> None:
+        """Add timings, and the confidence of an answer, and fit the costs again."""
         # Another program may have added to the file.
         known = self._record.read(_parse) or self._stored
-        self._stored = _Stored(
-            _newest([*known.timings, *timings]), [*known.confidences, *confidences][-ANSWERS:]
-        )
+        confidences = known.confidences + ([] if confidence is None else [confidence])
+        self._stored = _Stored(_newest([*known.timings, *timings]), confidences[-ANSWERS:])
         self._record.write(_plain(self._stored))
         self.costs = self._fit()
 
@@ -145,6 +147,7 @@ def _plain(stored: _Stored) -> dict[str, Any]:
     return {"timings": rows, "confidences": [round(each, 4) for each in stored.confidences]}
 
 
+Floats = NDArray[np.float64]
 MAX_TIMINGS = 50
 """The newest timings of a term that count."""
 HALF_LIFE = 12
@@ -194,82 +197,52 @@ def _fit_line(
         believed = [each for each in believed if each.seconds > 0]
         ages = [ages[0] * 0.5 ** (_FIRST_AGE / HALF_LIFE)] * len(believed) + ages
         seen = believed + seen
-    rows = [_features(each.work, ratio is not None) for each in seen]
-    seconds = [each.seconds for each in seen]
-    found, weights = seconds, ages
+    terms = [(1.0, each.work.tokens, each.work.attention_pairs) for each in seen]
+    rows = np.array(terms, np.float64)[:, : 2 if ratio is None else 3]
+    seconds = np.array([each.seconds for each in seen])
+    priors, prior_weights = _priors(rows, seconds, ratio)
+    age = np.array(ages)
+    found, weights = seconds, age
     for _ in range(_ITERATIONS):
         # Between what it took and what it should have: too slow and too fast count the same.
-        scales = [math.sqrt(a * b) for a, b in zip(seconds, found, strict=True)]
-        equations = [
-            ([x / scale for x in row], second / scale, weight)
-            for row, second, scale, weight in zip(rows, seconds, scales, weights, strict=True)
-        ]
-        equations += _priors(rows, seconds, ratio)
-        solution = _non_negative(equations)
-        found = [
-            max(sum(a * x for a, x in zip(solution, row, strict=True)), 1e-3 * second)
-            for row, second in zip(rows, seconds, strict=True)
-        ]
-        errors = [abs(math.log(a / b)) for a, b in zip(found, seconds, strict=True)]
-        weights = [age / max(error, _NOISE_FLOOR) for age, error in zip(ages, errors, strict=True)]
-    return LinearCost(*solution)
+        scales = np.sqrt(seconds * found)
+        solution = _non_negative(
+            np.concatenate([rows / scales[:, None], priors]),
+            np.append(seconds / scales, np.zeros(len(priors))),
+            np.append(weights, prior_weights),
+        )
+        found = np.maximum(rows @ solution, 1e-3 * seconds)
+        weights = age / np.maximum(np.abs(np.log(found / seconds)), _NOISE_FLOOR)
+    return LinearCost(*solution.tolist())
 
 
-def _features(work: AttentionWork, with_pairs: bool) -> list[float]:
-    return [1.0, float(work.tokens), *([work.attention_pairs] if with_pairs else [])]
-
-
-Equation = tuple[list[float], float, float]
-"""Coefficients, what they are to give, and the weight."""
-
-
-def _priors(rows: list[list[float]], seconds: list[float], ratio: float | None) -> list[Equation]:
-    """The priors, for what the timings do not determine."""
-    start = [1 / median(seconds), *[0.0] * (len(rows[0]) - 1)]
-    believed = [(start, 0.0, _FIXED_PRIOR**2 / _NOISE_FLOOR)]
+def _priors(rows: Floats, seconds: Floats, ratio: float | None) -> tuple[Floats, Floats]:
+    """Equations (n, terms) that are to give 0, and their weights (n,): what is believed of what the
+    timings do not determine."""
+    believed = [np.eye(rows.shape[1])[0] / np.median(seconds)]
+    weights = [_FIXED_PRIOR**2 / _NOISE_FLOOR]
     if ratio:
-        size = median(row[2] / second for row, second in zip(rows, seconds, strict=True))
-        believed.append(([0.0, -ratio * size, size], 0.0, _RATIO_PRIOR**2 / _NOISE_FLOOR))
-    return believed
+        size = np.median(rows[:, 2] / seconds)
+        believed.append(np.array([0.0, -ratio * size, size]))
+        weights.append(_RATIO_PRIOR**2 / _NOISE_FLOOR)
+    return np.array(believed), np.array(weights)
 
 
-def _non_negative(equations: list[Equation]) -> list[float]:
-    """The least squares solution without a negative part, by trying which parts are zero: there are
-    three at most."""
-    width = len(equations[0][0])
-    best, least = [0.0] * width, math.inf
+def _non_negative(rows: Floats, expected: Floats, weights: Floats) -> Floats:
+    """The weighted least squares solution (terms,) of `rows` (n, terms) without a negative part, by
+    trying which parts are zero: there are three at most."""
+    root = np.sqrt(weights)
+    rows, expected = rows * root[:, None], expected * root
+    sizes = np.abs(rows).max(axis=0)
+    rows, width = rows / np.where(sizes, sizes, 1.0), rows.shape[1]
+    best, least = np.zeros(width), math.inf
     for count in range(1, width + 1):
-        for chosen in combinations(range(width), count):
-            solution = _least_squares(equations, chosen)
-            if solution is None or min(solution) < 0:
+        for chosen in map(list, combinations(range(width), count)):
+            solution, _, rank, _ = np.linalg.lstsq(rows[:, chosen], expected, rcond=1e-6)
+            if rank < count or solution.min() < 0:
                 continue
-            error = sum(
-                weight * (sum(a * x for a, x in zip(solution, row, strict=True)) - expected) ** 2
-                for row, expected, weight in equations
-            )
+            error = float(((rows[:, chosen] @ solution - expected) ** 2).sum())
             if error < least:
-                best, least = solution, error
-    return best
-
-
-def _least_squares(equations: list[Equation], chosen: tuple[int, ...]) -> list[float] | None:
-    """With all but the `chosen` coefficients zero; None if the equations are singular."""
-    sizes = [max(abs(row[i]) for row, _, _ in equations) or 1.0 for i in chosen]
-    matrix = [[0.0] * (len(chosen) + 1) for _ in chosen]
-    for row, expected, weight in equations:
-        scaled = [row[i] / size for i, size in zip(chosen, sizes, strict=True)]
-        for line, x in zip(matrix, scaled, strict=True):
-            for column, y in enumerate((*scaled, expected)):
-                line[column] += weight * x * y
-    for index, line in enumerate(matrix):  # Gauss; the normal equations need no pivoting
-        if line[index] < 1e-12:
-            return None
-        for other in matrix:
-            if other is not line:
-                factor = other[index] / line[index]
-                other[:] = [b - factor * a for a, b in zip(line, other, strict=True)]
-    width = len(equations[0][0])
-    solution = [0.0] * width
-    for place, (index, size) in enumerate(zip(chosen, sizes, strict=True)):
-        solution[index] = matrix[place][-1] / matrix[place][place] / size
-    return solution
+                best, least = np.zeros(width), error
+                best[chosen] = solution
+    return best / np.where(sizes, sizes, 1.0)
