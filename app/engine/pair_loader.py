@@ -15,6 +15,7 @@ from app.engine.backend.device import Backend
 from app.engine.cache.prefill import StepSize
 from app.engine.cache.sizes import CacheSize, Transient, attention_cost_ratio
 from app.engine.model.embeddings import NoEmbeddings
+from app.engine.model.findings import weight_arrays
 from app.engine.model.loader import (
     LoadedModel,
     ModelPair,
@@ -27,7 +28,6 @@ from app.engine.model.loader import (
     weight_bytes,
 )
 from app.engine.model.prompt import PairPrompts, PromptBuilder, Prompts
-from app.engine.model.sparse_probe import weight_arrays
 from app.engine.sharded.model import ShardedModel, ShardedTarget, Shards
 from app.protocol.commands import Load
 from app.protocol.reasons import Reason, ReasonCode, reason_from_plain

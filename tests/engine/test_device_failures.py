@@ -18,7 +18,7 @@ from app.engine.cache import prefix_cache, snapshot
 from app.engine.cache.snapshot import MANIFEST, SnapshotError, Snapshots
 from app.engine.memory.cache_pool import BackgroundPrefill, CachePool
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model import loader, sparse_probe
+from app.engine.model import findings, loader
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import LoadError
 from app.engine.scorers import attention
@@ -157,7 +157,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 ) -> None:
     """It would be read in full as long as it is loaded, which needs more."""
     folder = str(tiny.save(tmp_path / "m"))
-    monkeypatch.setattr(sparse_probe, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
+    monkeypatch.setattr(findings, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError) as raised:
         pair_loader.load_pair(Load(folder, folder))
     assert is_oom(raised.value)

@@ -17,9 +17,9 @@ from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache.caches import to_positioned
 from app.engine.cache.prefill import StepSize, forward, make_stock_cache, prefill
 from app.engine.cache.sizes import CacheSize
-from app.engine.model import findings, loader, sparse_probe
+from app.engine.model import findings, loader
+from app.engine.model.findings import probe
 from app.engine.model.loader import LoadedModel, load_one
-from app.engine.model.sparse_probe import probe
 from app.engine.pair_loader import load_pair
 from app.engine.progress import LoadError
 from app.protocol.commands import Load
@@ -97,9 +97,7 @@ def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatc
     class Other:
         pass
 
-    monkeypatch.setattr(
-        sparse_probe, "make_positioned_cache", lambda model: to_positioned([Other()])
-    )
+    monkeypatch.setattr(findings, "make_positioned_cache", lambda model: to_positioned([Other()]))
     refusal = probe(build("llama"), 4096)
     assert refusal.code is ReasonCode.UNSUPPORTED_CACHE
     assert "Other" in refusal.data["error"]

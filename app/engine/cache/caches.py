@@ -480,6 +480,13 @@ def positioned_layers(cache: Cache) -> list[PositionedCache]:
     return [c for c in flatten(cache) if isinstance(c, PositionedCache)]
 
 
+# ----------------------------------------------------------------------------------- growth
+
+
+# mlx-lm's caches grow by their `step` of 256 tokens and are copied whole each time: in a prefill in
+# steps of 256 tokens or more, every layer at every step.
+
+
 @contextmanager
 def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
     """Inside, layers that store all entries grow at most once for `count` more tokens, with the

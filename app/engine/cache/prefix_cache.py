@@ -387,7 +387,10 @@ def _can_rewind_to(cache: Any, position: int) -> bool:
 
 
 def find_mismatch(prefix: PrefixCache) -> str | None:
-    """How the layers' contents differ from the recorded tokens, as a clause; None if they agree."""
+    """How the layers' contents differ from the recorded tokens, as a clause; None if they agree.
+
+    A step that fails has changed some layers already. Such a cache would answer for other tokens
+    than those in the prompt, and nothing would show it."""
     recorded = np.flatnonzero(prefix.cached).astype(np.int32)
     # Some models make a cache for a layer that shares another one's, and never use it.
     used = [(n, cache) for n, cache in enumerate(flatten(prefix.cache)) if not _is_unused(cache)]

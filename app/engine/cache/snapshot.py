@@ -1,12 +1,12 @@
 """Saves a conversation's caches to disk, so that a later start does not read its tokens again.
 
-One folder for each conversation: files of rows, a block of tokens each, a file in
-mlx-lm's own format for each layer that stores no rows, and a manifest that lists them with their
-checksums. A block that is in another snapshot, or in the older one, is not written again: its file
-gets another name here (a hard link), so it takes its space once, until the last conversation that
-holds it is deleted. Files are written and synced first, and the manifest is renamed into place
-last; until then the older snapshot counts, and a cancelled save leaves nothing behind. A snapshot
-that does not fit, or of which any byte is damaged, is deleted, and the tokens are read again.
+One folder for each conversation: files of rows, a block of tokens each, a file in mlx-lm's own
+format for each layer that stores no rows, and a manifest that lists them with their checksums. A
+block that is in another snapshot, or in the older one, is not written again: its file gets another
+name here (a hard link), so it takes its space once, until the last conversation that holds it is
+deleted. Files are written and synced first, and the manifest is renamed into place last; until then
+the older snapshot counts, and a cancelled save leaves nothing behind. A snapshot that does not fit,
+or of which any byte is damaged, is deleted, and the tokens are read again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ hold nothing."""
 
 
 class Block(NamedTuple):
-    """The tokens from `start` up to `end`."""
+    """The tokens from `start` up to `end`. The digest says which forward read each of them: blocks
+    with the same one hold the same rows, so one file serves every conversation that goes on from
+    the same reading."""
 
     digest: str
     start: int
@@ -167,6 +169,9 @@ FILE_NAME = re.compile(
 
 KnownBlocks = dict[str, tuple[Path, dict[str, Any]]]
 """Files of rows by what they hold, and what a manifest says about each."""
+
+
+# ----------------------------------------------------------------------------- the manifest
 
 
 class SnapshotError(ValueError):
@@ -276,6 +281,9 @@ class SnapshotIndex:
                 found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
                 return _Known(*found)
         return None
+
+
+# ----------------------------------------------------------------------- files of one model
 
 
 def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
@@ -415,6 +423,9 @@ READ_BATCH = 8
 """Files that are read at once."""
 SYNC_THREADS = 4
 """Files that are checksummed and synced at once."""
+
+
+# ----------------------------------------------------------------------- saving and loading
 
 
 class Caches(Protocol):

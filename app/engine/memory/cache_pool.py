@@ -37,7 +37,12 @@ from app.protocol.stats import Phase
 
 
 class BackgroundPrefill:
-    """Of one conversation, step by step."""
+    """Reads what a sparse prefill of one conversation skipped, step by step.
+
+    It extends a fork of the conversation's cache, from the first skipped token on, and replaces the
+    cache when everything is read. Until then it only costs memory, so it is cancelled first when
+    memory is tight. Otherwise its progress stays.
+    """
 
     def __init__(self, target: LoadedModel, conversation: ConversationCache) -> None:
         """Raises NotEnoughMemory."""

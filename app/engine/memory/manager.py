@@ -3,7 +3,8 @@
 In this order, and no more than needed: MLX's buffer cache, background prefill, other conversations'
 caches (saved first if snapshots are on), the weights of the model that is not in use, and, after
 scoring, the draft's cache. So models that do not fit together take turns. The last two cost time in
-every turn, so they are not evicted for larger steps alone.
+every turn, so they are not evicted for larger steps alone. `PressureResponse` does the same when
+memory gets tight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory pressure levels from memory samples. Pure: no clock, no MLX.
+"""Memory pressure levels, from samples that a thread takes.
 
 The level rises at once, but to CRITICAL only if samples half a second apart agree; it falls once
 samples have stayed well below it for some seconds; and it changes at most every

@@ -34,12 +34,14 @@ from app.engine.model.embeddings import EmbeddingSpace
 from app.engine.model.findings import (
     Findings,
     Speed,
+    compute_dtype,
     findings_record,
     parse_findings,
     plain_findings,
+    probe,
+    weight_arrays,
 )
 from app.engine.model.prompt import PairPrompts, Prompts
-from app.engine.model.sparse_probe import compute_dtype, probe, weight_arrays
 from app.engine.model.speculation import Gate
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.protocol.events import ModelInfo

@@ -2,10 +2,9 @@
 
 Speculative decoding (arXiv 2211.17192, 2302.01318): what followed the last tokens where they
 occurred before, or what a draft would write, is fed with them, and kept as far as the model chooses
-the same. Every
-token is chosen from the model's own distribution, given all before it, so the answer is what it
-would have been. Each place of an answer has its own random numbers, so that holds for a sampled
-one, too, token by token, up to rounding.
+the same. Every token is chosen from the model's own distribution, given all before it, so the
+answer is what it would have been. Each place of an answer has its own random numbers, so that holds
+for a sampled one, too, token by token, up to rounding.
 """
 
 from __future__ import annotations
@@ -45,8 +44,9 @@ class Match:
 
 
 class CopyIndex:
-    """Of `prompt` int32 (M,), and of the answer as it is written. Building it takes milliseconds at
-    128K tokens, a search some microseconds."""
+    """Finds where the last tokens of an answer occurred before, in the `prompt` int32 (M,) or in
+    the answer itself: what followed may follow here, too (prompt lookup). What was skipped counts
+    as well. Building it takes milliseconds at 128K tokens, a search some microseconds."""
 
     def __init__(self, prompt: NDArray[np.int32]) -> None:
         wide = np.pad(prompt.astype(np.int64), (0, 2))

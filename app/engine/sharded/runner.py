@@ -1,5 +1,5 @@
 """One rank of a target that is spread over several processes: its shard of the weights and caches,
-and what rank 0's program has it do with them (`sharded_model.py`).
+and what rank 0's program has it do with them (`model.py`).
 
 All ranks do the same operations in the same order, because the layers wait for each other. A rank
 gets the tokens that are read and their positions, and no text.
@@ -48,7 +48,9 @@ class Indivisible(ValueError):
 
 
 def pad_heads(model: Any, ranks: int) -> None:
-    """Add heads of zeros to each layer that needs them. Raises Indivisible."""
+    """Add heads of zeros to each layer that needs them: mlx-lm gives each rank the same number of
+    heads, and two ranks cannot divide SmolLM2's 3 heads of keys. Nothing changes: the values of the
+    added heads are zero, and so is what they add. Raises Indivisible."""
     for layer in model.layers:
         if (attention := getattr(layer, "self_attn", None)) is not None:
             _pad_layer(attention, ranks)
