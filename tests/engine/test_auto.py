@@ -204,9 +204,9 @@ QUESTION = "What is the code of gate 7?"
 def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Driver) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, memory_budget=1)
     loaded.engine.send(policy)
-    loaded.answer(ask(1, QUESTION, name="app"))
+    loaded.answer(ask(QUESTION, name="app"))
     first = loaded.turn
-    loaded.answer(ask(2, QUESTION, name="guest", on_disk=False))
+    loaded.answer(ask(QUESTION, name="guest", on_disk=False))
     assert [*loaded.engine._loaded.caches._caches] == ["guest"], "its cache is not needed"  # type: ignore[union-attr]
     for turn in (first, loaded.turn):
         loaded.engine.reselect(turn, 0.5)
@@ -215,16 +215,16 @@ def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Dr
 
 
 def test_nothing_of_a_deleted_conversation_is_held(loaded: Driver) -> None:
-    loaded.answer(ask(1, QUESTION, name="a"))
+    loaded.answer(ask(QUESTION, name="a"))
     pair = loaded.engine._loaded
     assert list(pair._scored) == ["a"]
     loaded.engine.send(DropConversation("a"))
-    loaded.answer(ask(2, QUESTION, name=None))
+    loaded.answer(ask(QUESTION, name=None))
     assert list(pair._scored) == [None]
 
 
 def test_they_are_limited(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded_pair, "MAX_SCORED", 2)
     for name in "abca":
-        loaded.answer(ask(1, QUESTION, name=name))
+        loaded.answer(ask(QUESTION, name=name))
     assert list(loaded.engine._loaded._scored) == ["c", "a"]

@@ -41,7 +41,7 @@ from app.protocol.options import BackgroundPolicy
 from app.protocol.reasons import Failure, FailureKind, ReasonCode
 from app.protocol.stats import Phase
 from tests import tiny
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, opened
 from tests.engine.test_cache_check import first_question
 from tests.engine.test_idle import ALWAYS, Idle
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
@@ -120,7 +120,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     """It frees what it can, and says one sentence."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     loaded.answer(replace(first_question(), conversation="other"))
-    expected = loaded.answer(first_question(2)).generated_ids
+    expected = loaded.answer(first_question()).generated_ids
 
     def exhausted(*args: Any, **_: Any) -> Any:
         raise RuntimeError(METAL)
@@ -137,7 +137,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(prefix_cache, "prefill", prefill)
-    failed = loaded.run(replace(first_question(3), conversation="third"))
+    failed = loaded.run(replace(first_question(), conversation="third"))
     assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": False})
     assert not failed.predicted
     assert not loaded.of(FellBackToDense)
@@ -148,7 +148,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     assert loaded.of(MemoryReport)[-1].stats.cached == 0
     monkeypatch.undo()
     assert (
-        loaded.answer(replace(first_question(4), conversation="fourth")).generated_ids == expected
+        loaded.answer(replace(first_question(), conversation="fourth")).generated_ids == expected
     ), "the engine lives on"
 
 
@@ -195,9 +195,7 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
 def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Driver()
-    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
-    driver.load(folders["target"], folders["draft"])
+    driver = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
     error = mock.Mock(side_effect=RuntimeError(METAL))
     monkeypatch.setattr(snapshot, "save_prompt_cache", error)
     assert isinstance(driver.run(first_question()), Finished)
@@ -279,10 +277,10 @@ POINTS = {
 def test_after_a_lost_gpu_nothing_more_is_tried(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, point: str, text: str, folders: dict[str, Path]
 ) -> None:
-    loaded.answer(replace(first_question(1), conversation="other"))
+    loaded.answer(replace(first_question(), conversation="other"))
     used = mock.Mock(side_effect=RuntimeError(text))
     monkeypatch.setattr(*POINTS[point], used)
-    failed = loaded.run(replace(first_question(2), conversation="c"))
+    failed = loaded.run(replace(first_question(), conversation="c"))
     assert failed.failure.kind is FailureKind.GPU_LOST
     assert loaded.until(GpuLost)
     used.assert_called_once()
@@ -290,13 +288,13 @@ def test_after_a_lost_gpu_nothing_more_is_tried(
     touched = mock.Mock(side_effect=AssertionError("the GPU was used again"))
     for where, name in (*POINTS.values(), (loader, "load_model")):
         monkeypatch.setattr(where, name, touched)
-    again = loaded.run(first_question(3))
+    again = loaded.run(first_question())
     assert again == replace(failed, turn=again.turn)
     for command in (Load(str(folders["target"])), CalibrateCosts()):
         loaded.engine.send(command)
         assert loaded.until(Failed, Loaded) == replace(failed, turn=None)
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
-    again = loaded.run(first_question(4))
+    again = loaded.run(first_question())
     assert again == replace(failed, turn=again.turn), "a policy is no command"
     touched.assert_not_called()
 
@@ -317,7 +315,7 @@ def test_a_gpu_that_is_lost_between_two_turns_is_reported_without_a_failed_turn(
     loaded.answer(first_question())
     monkeypatch.setattr(CachePool, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
     assert isinstance(loaded.until(GpuLost, Failed, EngineWarning), GpuLost)
-    assert isinstance(loaded.run(first_question(2)), Failed)
+    assert isinstance(loaded.run(first_question()), Failed)
 
 
 def test_background_reading_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,13 +329,10 @@ def test_background_reading_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_last_good_snapshot_outlives_it(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Driver()
-    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
-    driver.load(folders["target"], folders["draft"])
+    driver = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     ask = first_question()
     driver.answer(ask)
-    while (done := driver.until(SnapshotProgress)) and done.done < done.total:  # type: ignore[union-attr]
-        pass
+    driver.finish(SnapshotProgress)
     (manifest,) = tmp_path.glob(f"*/{MANIFEST}")
     before = manifest.read_bytes()
     monkeypatch.setattr(snapshot, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED)))

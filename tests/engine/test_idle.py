@@ -295,8 +295,7 @@ def test_ac_power_starts_background_reading(
     )
     assert power.asked_again.wait(LIMIT)
     power.battery = False
-    while not (progress := driver.of(BackgroundProgress)) or progress[-1].done < progress[-1].total:
-        driver.until(BackgroundProgress)
+    driver.finish(BackgroundProgress)
     driver.close()
     assert not any(too_soon)
     assert driver.engine._recheck_delay is None

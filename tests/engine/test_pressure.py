@@ -263,8 +263,7 @@ def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: Scr
     assert again.statistics.reused_tokens >= first.statistics.read_tokens - 1
     watched.events.clear()
     probe.now = reading(0.3)
-    while not (healed := watched.of(BackgroundProgress)) or healed[-1].done < healed[-1].total:
-        watched.until(BackgroundProgress)
+    watched.finish(BackgroundProgress)
 
 
 def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:
