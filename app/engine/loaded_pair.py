@@ -18,7 +18,7 @@ from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.memory.manager import MemoryManager, PressureResponse
 from app.engine.memory.pressure import MemoryMonitor
 from app.engine.model.loader import ModelPair
-from app.engine.progress import Cancelled, ShardsLost, TurnClock, TurnError
+from app.engine.progress import ShardsLost, TurnCancelled, TurnClock, TurnError
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.calibration import calibrate
 from app.engine.turn.costs import PairCosts
@@ -113,7 +113,7 @@ class LoadedPair:
         try:
             clock.check_cancel()
             cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
-        except Cancelled as stop:
+        except TurnCancelled as stop:
             if stop.ended is FinishReason.MEMORY:
                 raise TurnError(FailureKind.MEMORY_EXHAUSTED) from None
             cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)

@@ -44,7 +44,7 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import CacheMaker, _measure
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled
+from app.engine.progress import TurnCancelled
 from app.engine.turn.turn_estimate import TurnEstimate
 from app.protocol.commands import Ask
 from app.protocol.options import Mode
@@ -366,15 +366,15 @@ def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
 
     def on_step(now: int) -> None:
         if now == done:
-            raise Cancelled
+            raise TurnCancelled
 
     def read() -> None:
         with reserve_capacity(cache, len(ids)):
             if not done:
-                raise Cancelled
+                raise TurnCancelled
             prefill(model, cache, ids, None, StepSize(STEP), on_step)
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(TurnCancelled):
         read()
     assert {capacity(c) for c in cache} == {done}
     if done:

@@ -22,7 +22,7 @@ from app.engine.cache.snapshot import MANIFEST
 from app.engine.cache.snapshot_folder import remove_snapshot
 from app.engine.memory.cache_pool import BackgroundPrefill, CachePool
 from app.engine.memory.manager import MemoryManager, MemoryNeed
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import TurnCancelled, TurnClock
 from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -322,7 +322,7 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
     idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
     manager = MemoryManager(idle.pair, idle.events.append, idle.pool)
     need = MemoryNeed("It", idle.pair.target, 1e30, 0)
-    with pytest.raises(Cancelled):
+    with pytest.raises(TurnCancelled):
         manager.ensure_free(need, idle.pool._caches["b"], idle.progress, force=False)
     assert len(idle.of(SnapshotProgress)) == files
     assert set(idle.pool._caches) == {"a", "b"}

@@ -22,7 +22,7 @@ from app.engine.cache.prefill import set_next_position
 from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import Match
-from app.engine.progress import Cancelled
+from app.engine.progress import TurnCancelled
 from app.engine.turn.decode import Decoder
 from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from app.models.embedded import target_path
@@ -94,7 +94,7 @@ class Writing:
     def _on_step(self, done: int) -> None:
         self.steps += 1
         if self.steps == self.fail_at:
-            raise Cancelled
+            raise TurnCancelled
 
     def write(self, start: int, end: int) -> list[mx.array]:
         """Logits after each of the answer's tokens from `start` up to `end`."""
@@ -228,7 +228,7 @@ def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
     writing.write(0, 7)
     writing.fail_at = fail_at
     assert writing.recall.find(Match((0,), int(chunk_positions(1)[4]), 4))
-    with pytest.raises(Cancelled):
+    with pytest.raises(TurnCancelled):
         writing.recall.read(answer.tolist())
     assert writing.steps == fail_at
     assert find_mismatch(writing.target) is None

@@ -21,7 +21,7 @@ from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import Match
-from app.engine.progress import Cancelled
+from app.engine.progress import TurnCancelled
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.prompt import Segment, SegmentKind
 from tests.engine.oracle import KeysAndValues, difference, keys_seen
@@ -170,7 +170,7 @@ class Conversation:
             nonlocal steps
             steps += 1
             if steps == fail_at:
-                raise Cancelled
+                raise TurnCancelled
 
         recall = MidAnswerRecall(
             self.chat.models.target, self.target, prompt, CHUNK, 10**6, lambda p: None, on_step
@@ -180,7 +180,7 @@ class Conversation:
         try:
             with self.watched():
                 recall.read(written.tolist())
-        except Cancelled:
+        except TurnCancelled:
             self.done.append("cancelled")
             assert find_mismatch(self.target) is None
             return False

@@ -11,7 +11,7 @@ from mlx_lm.utils import load_tokenizer
 from app.engine.model.prompt import PromptBuilder
 from app.engine.model.text_encoder import built_in_encoder
 from app.engine.scorers.file_index import MAX_WORDS, PAGE, FileIndex, pages, terms
-from app.engine.turn.retrieval import Retrieval, Retriever, index_of
+from app.engine.turn.retrieval import RetrievedPrompt, Retriever, index_of
 from app.protocol.commands import Ask
 from app.protocol.events import Planned, Retrieved
 from app.protocol.options import Mode, Sampling, min_retrieved
@@ -52,7 +52,7 @@ def fit(
     *messages: Message,
     files: FileChoice = NO_CHOICE,
     context: int = CONTEXT,
-) -> Retrieval:
+) -> RetrievedPrompt:
     retriever = Retriever(builder, context, True, lambda: None)
     return retriever.fit(messages, files, ANSWER, lambda done, total: None)
 
@@ -61,7 +61,7 @@ def asks(text: str, *documents: Document) -> Message:
     return Message(Role.USER, text, documents)
 
 
-def names(found: Retrieval) -> list[str]:
+def names(found: RetrievedPrompt) -> list[str]:
     assert found.parts is not None
     return [part.document.name for part in found.parts]
 

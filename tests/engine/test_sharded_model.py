@@ -25,7 +25,7 @@ from app.engine.cache.snapshot_folder import (
     remove_snapshot,
     snapshot_folder,
 )
-from app.engine.progress import Cancelled, LoadError
+from app.engine.progress import LoadError, TurnCancelled
 from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
 from app.engine.sharded.runner import Indivisible, pad_heads
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
@@ -189,9 +189,9 @@ def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None
         nonlocal steps
         steps += 1
         if steps == fails:
-            raise Cancelled
+            raise TurnCancelled
 
-    with suppress(Cancelled), prefix.reserved(len(ids)):
+    with suppress(TurnCancelled), prefix.reserved(len(ids)):
         prefix.prefill_at(spread, ids, np.arange(2000, dtype=np.int32), StepSize(64), on_step)
     layer = shards.runner._caches[prefix.ranks.number].cache[0]
     assert capacity(layer.inner) == (2048 if fails is None else 128)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.model.speculation import DRAFTED, Choice, Gate
+from app.engine.model.speculation import DRAFTED, Gate, Proposal
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, PhaseProgress, Token
 from app.protocol.options import Sampling
@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """The draft is the target itself, so what it writes is mostly right."""
 
-    def always(self: Gate, kind: int, available: int) -> Choice:
-        return Choice(2.0 + (kind == DRAFTED), min(available, 4))
+    def always(self: Gate, kind: int, available: int) -> Proposal:
+        return Proposal(2.0 + (kind == DRAFTED), min(available, 4))
 
     monkeypatch.setattr(Gate, "choose", always)
     found = Driver()

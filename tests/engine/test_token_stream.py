@@ -33,8 +33,8 @@ from app.engine.model.speculation import (
     NOTHING,
     SIZES,
     STALE,
-    Choice,
     Gate,
+    Proposal,
     expected,
     kind_of_copy,
 )
@@ -55,8 +55,8 @@ class Always(Gate):
 
     preferred = DRAFTED
 
-    def choose(self, kind: int, available: int) -> Choice:
-        return Choice(2.0 + (kind == self.preferred), min(available, 5))
+    def choose(self, kind: int, available: int) -> Proposal:
+        return Proposal(2.0 + (kind == self.preferred), min(available, 5))
 
 
 def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
@@ -387,8 +387,8 @@ def test_it_ends_where_it_says_so(models: dict[str, Any]) -> None:
 class Drafting(Gate):
     """Proposes what a draft wrote, whatever that costs."""
 
-    def choose(self, kind: int, available: int) -> Choice:
-        return Choice(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
+    def choose(self, kind: int, available: int) -> Proposal:
+        return Proposal(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
 
 
 def has_read(draft: Any, ids: NDArray[np.int32]) -> PrefixCache:

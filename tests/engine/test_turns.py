@@ -29,7 +29,7 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Part, TurnClock
+from app.engine.progress import ScoringPart, TurnClock
 from app.engine.scorers.scorer import Importance, ScoringContext
 from app.engine.sharded.model import Shards
 from app.engine.turn.prompt_reader import PromptReader
@@ -94,7 +94,7 @@ class Needed:
     """A scorer that finds these chunks important."""
 
     chunks: tuple[int, ...]
-    parts: ClassVar[tuple[Part, ...]] = ()
+    parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         importance = np.zeros(len(prompt.ids), np.float32)

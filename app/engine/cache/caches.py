@@ -26,7 +26,7 @@ from mlx_lm.models.cache import (
 )
 
 from app.engine.cache.positions import Entries, PositionRuns, Positions
-from app.engine.progress import Cancelled
+from app.engine.progress import TurnCancelled
 
 
 class UnsupportedCache(ValueError):
@@ -501,7 +501,7 @@ def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
             store.step = max(store.step, whole)
     try:
         yield
-    except Cancelled:
+    except TurnCancelled:
         for store in stores:
             _release_unused(store)
         raise

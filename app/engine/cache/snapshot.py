@@ -52,7 +52,7 @@ from app.engine.cache.snapshot_folder import (
     remove_snapshot,
     snapshot_folder,
 )
-from app.engine.progress import Cancelled
+from app.engine.progress import TurnCancelled
 from app.protocol.reasons import Reason, ReasonCode
 from app.util.daemon_pool import DaemonPool
 from app.util.durable import sync_path
@@ -312,7 +312,7 @@ def _layer_metadata(cache: Any) -> dict[str, Any]:
     return metadata
 
 
-class Part(NamedTuple):
+class SnapshotPart(NamedTuple):
     """A file of a snapshot: its name, without number and extension, and what writes it to a path
     and returns what is in it."""
 
@@ -320,12 +320,12 @@ class Part(NamedTuple):
     write: Callable[[Path], Any]
 
 
-def parts_of(model: str, prefix: PrefixCache) -> Iterator[Part]:
+def parts_of(model: str, prefix: PrefixCache) -> Iterator[SnapshotPart]:
     """The tokens, the layers that store no rows, the checkpoints' layers, and the rows."""
     for index, layer in enumerate(_layers_without_rows(prefix)):
-        yield Part(f"{model}-{index}", partial(_write_layer, layer))
+        yield SnapshotPart(f"{model}-{index}", partial(_write_layer, layer))
     for block in blocks_of(prefix):
-        yield Part(f"{model}-rows-{block.digest}", partial(_write_rows, prefix, block))
+        yield SnapshotPart(f"{model}-rows-{block.digest}", partial(_write_rows, prefix, block))
 
 
 def _layers_without_rows(prefix: PrefixCache) -> Iterator[Any]:
@@ -516,7 +516,7 @@ class Snapshots:
         """Loads a snapshot into a `fresh()` cache; None without one. Where fewer tokens are
         `wanted`, a `rewind` to them comes before any other row is loaded. `report` is called with
         the number of tokens, and what it returns with the tokens loaded so far; it may raise
-        Cancelled. Raises SnapshotError for an unusable snapshot, after deleting it."""
+        TurnCancelled. Raises SnapshotError for an unusable snapshot, after deleting it."""
         folder = snapshot_folder(self._folder, conversation)
         try:
             _delete_unlisted(folder)
@@ -525,7 +525,7 @@ class Snapshots:
                     folder.rmdir()
                 return None
             loaded = self._load(folder, fresh(), report, wanted)
-        except Cancelled:
+        except TurnCancelled:
             raise
         except Exception as error:
             memory.reraise_device_failure(error)  # then nothing is wrong with the snapshot

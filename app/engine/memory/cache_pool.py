@@ -21,7 +21,7 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.prefix_sharing import PrefixSharing
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled, ShardsLost, TurnClock
+from app.engine.progress import ShardsLost, TurnCancelled, TurnClock
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -148,7 +148,7 @@ class CachePool:
         self, conversation: str | None, progress: TurnClock, on_disk: bool = True
     ) -> ConversationCache:
         """A conversation's cache, from memory or disk, or an empty one; without a conversation
-        always an empty one. Unless `on_disk`, it is not saved. Raises Cancelled."""
+        always an empty one. Unless `on_disk`, it is not saved. Raises TurnCancelled."""
         if conversation is None:
             return ConversationCache(self._pair)
         if not self._is_background(conversation):
@@ -168,7 +168,7 @@ class CachePool:
 
     def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> Reason | None:
         """Let the conversation in use go on from what another one has read of its prompt, in memory
-        or on disk. Returns what cannot be shared, if there is something. Raises Cancelled."""
+        or on disk. Returns what cannot be shared, if there is something. Raises TurnCancelled."""
         if ask.conversation is None or not self._policy.share_prefixes:
             return None
         cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
@@ -365,7 +365,7 @@ class CachePool:
             finished = prefill.step(self._check_pending)
         except memory.NotEnoughMemory:
             return False
-        except Cancelled:
+        except TurnCancelled:
             return True
         except Exception as error:  # no one requested it: only its progress is lost
             memory.reraise_gpu_lost(error)
@@ -384,7 +384,7 @@ class CachePool:
 
     def _check_pending(self) -> None:
         if self._has_pending():
-            raise Cancelled
+            raise TurnCancelled
 
     def _fits_budget(self, needed: float) -> bool:
         """Whether this much more fits into the memory budget, once saved caches are dropped."""

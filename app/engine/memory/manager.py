@@ -23,7 +23,7 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import TurnCancelled, TurnClock
 from app.estimate.memory import SMALLEST_STEP
 from app.protocol.events import (
     Event,
@@ -230,7 +230,7 @@ class TurnMemory:
         """Free memory for a phase that ends with `total` tokens in the cache, load its model, and
         choose its step size: the cache grows, and one step comes on top. Returns False when the
         phase does not fit but is tried: it then takes memory only as it goes. Raises
-        NotEnoughMemory, LoadError or Cancelled."""
+        NotEnoughMemory, LoadError or TurnCancelled."""
         self._manager.ensure_free(need, self._cache, self._clock, self._force)
         model = need.model
         rest = need.minimum - model.transient.bytes(SMALLEST_STEP, total, forced=True)
@@ -241,15 +241,15 @@ class TurnMemory:
         return need.minimum <= free
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
-        """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
-        memory: the estimate may have been wrong or skipped, or other programs took more. `reserved`
+        """Raise TurnCancelled if the model's next step, after `context` tokens, would use up nearly
+        all memory: the estimate may have been wrong or skipped, or other programs took more. `reserved`
         says whether its cache has its memory already."""
         need = next_step_bytes(model, context, reserved)
         most = THRESHOLDS[PressureLevel.CRITICAL]
         if need > model.free_memory(most):
             _free_buffers()
             if need > model.free_memory(most):
-                raise Cancelled(FinishReason.MEMORY)
+                raise TurnCancelled(FinishReason.MEMORY)
 
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """As `ensure`, for a draft that scores a prompt of `total` tokens, and reads `new`."""

@@ -18,7 +18,7 @@ from app.engine.model.embeddings import NoEmbeddings
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import ENCODER_BYTES
-from app.engine.progress import Part
+from app.engine.progress import ScoringPart
 from app.engine.scorers.attention import AttentionScorer
 from app.engine.scorers.built_in import BuiltInScorer, join
 from app.engine.scorers.scorer import (
@@ -65,7 +65,7 @@ class JoinedScorer:
     only_here: bool = False
     """Whether the pair's other prompts are scored by the draft alone: then the time that scoring
     took says little about the draft."""
-    parts: ClassVar[tuple[Part, ...]] = (Part.BUILT_IN, Part.DRAFT)
+    parts: ClassVar[tuple[ScoringPart, ...]] = (ScoringPart.BUILT_IN, ScoringPart.DRAFT)
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         # The built-in one comes first: the draft may need the target's memory, and without the
@@ -73,7 +73,7 @@ class JoinedScorer:
         built_in = None
         if memory.free() >= ENCODER_BYTES:
             total = len(prompt.draft_prompt.ids)
-            report = context.clock.report(Phase.SCORE, total, Part.BUILT_IN)
+            report = context.clock.report(Phase.SCORE, total, ScoringPart.BUILT_IN)
             with suppress(NoEmbeddings):
                 built_in = BuiltInScorer().find(
                     prompt, context, lambda done, pieces: report(total * done // pieces)
@@ -96,7 +96,7 @@ class ForeignScorer:
     draft: Scorer
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScoringPart, ...]:
         return self.draft.parts
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Part, TurnClock
+from app.engine.progress import ScoringPart, TurnClock
 from app.protocol.cost_model import AttentionWork, LinearCost
 from app.protocol.events import ImportanceMap
 
@@ -34,12 +34,12 @@ class ScoringMemory(Protocol):
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """Free memory for the draft to score a prompt of `total` tokens, `new` of which it reads,
         and load it. Returns False when that does not fit but is tried. Raises NotEnoughMemory,
-        LoadError or Cancelled."""
+        LoadError or TurnCancelled."""
         ...
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
-        """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
-        memory; `reserved` says whether its cache has its memory already."""
+        """Raise TurnCancelled if the model's next step, after `context` tokens, would use up nearly
+        all memory; `reserved` says whether its cache has its memory already."""
         ...
 
     def end_scoring(self) -> None:
@@ -71,7 +71,7 @@ class Scorer(Protocol):
     """Equal scorers give equal importance."""
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScoringPart, ...]:
         """What is run, one after another: the draft, the built-in draft, both or nothing."""
         ...
 

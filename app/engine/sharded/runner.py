@@ -30,7 +30,7 @@ from app.engine.cache.shared_rows import fetch, release
 from app.engine.cache.snapshot import SnapshotError, Snapshots
 from app.engine.cache.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
 from app.engine.model.loader import LoadedModel, load_one
-from app.engine.progress import Cancelled, LoadError
+from app.engine.progress import LoadError, TurnCancelled
 from app.engine.sharded.model import contents_digest
 from app.protocol.reasons import FailureKind
 
@@ -227,8 +227,8 @@ class ShardRunner:
     def end_reserve(self, cache: int, cancelled: bool) -> None:
         if (reserved := self._reserved.pop(cache, None)) is None:
             return
-        with suppress(Cancelled):
-            error = Cancelled() if cancelled else None
+        with suppress(TurnCancelled):
+            error = TurnCancelled() if cancelled else None
             reserved.__exit__(type(error) if error else None, error, None)
 
     # ------------------------------------------------------------------ snapshots

@@ -18,7 +18,7 @@ from app.engine.backend.blas import matrix_rate
 from app.engine.backend.machine_record import MachineRecord
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
-from app.engine.progress import Part
+from app.engine.progress import ScoringPart
 from app.engine.scorers.attention import LOOKAHEAD
 from app.engine.scorers.choice import choose_scorer
 from app.protocol.cost_model import (
@@ -57,7 +57,7 @@ def first_costs(pair: ModelPair) -> Costs:
     draft_step, by_draft = _speed(draft)
     scoring = by_draft
     # The search for what to quote is timed as a part of scoring, too.
-    if pair.only_quotes or Part.BUILT_IN in choose_scorer(pair, 0).parts:
+    if pair.only_quotes or ScoringPart.BUILT_IN in choose_scorer(pair, 0).parts:
         scoring += encoding
     sparse = LinearCost(step + LOOKAHEAD * draft_step, TOKENISE_SECONDS)
     score = LinearCost(0.0, scoring, by_draft * attention_ratio(draft))

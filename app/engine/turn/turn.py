@@ -21,11 +21,11 @@ from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import DraftProposals
 from app.engine.progress import (
-    Cancelled,
     Forecast,
     Interrupted,
-    Part,
+    ScoringPart,
     ShardsLost,
+    TurnCancelled,
     TurnClock,
     TurnError,
 )
@@ -107,7 +107,7 @@ class Turn:
         mx.reset_peak_memory()
         try:
             ended = self._answer()
-        except Cancelled as stop:
+        except TurnCancelled as stop:
             ended = stop.ended
         except ShardsLost:
             self._decoder.flush()
@@ -265,7 +265,7 @@ class Turn:
         if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
         total = len(prompt.ids)
-        report = self._clock.report(Phase.SCORE, total, Part.QUOTATION)
+        report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
         with self._clock.timed(Phase.SCORE):
             return quote(
                 prompt, question, lambda done, sentences: report(total * done // sentences)
@@ -371,7 +371,7 @@ class Turn:
         if plan.reading is Reading.SPARSE:
             try:
                 return self._reader.read_sparse(prompt, self._estimate(prompt).scorer)
-            except (Cancelled, memory.NotEnoughMemory, ShardsLost):
+            except (TurnCancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
                 memory.reraise_device_failure(error)
@@ -384,7 +384,7 @@ class Turn:
         """The answer does not depend on it, so a failure loses nothing."""
         try:
             self._reader.preview_selection(prompt, self._estimate(prompt).scorer)
-        except (Cancelled, ShardsLost):
+        except (TurnCancelled, ShardsLost):
             raise
         except Exception as error:
             memory.reraise_gpu_lost(error)

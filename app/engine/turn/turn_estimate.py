@@ -15,7 +15,7 @@ from app.engine.memory.manager import MemoryManager, MemoryNeed, prefill_need, s
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
-from app.engine.progress import Part, Step
+from app.engine.progress import ScoringPart, Step
 from app.engine.scorers.attention import draft_work
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.scorers.scorer import Scorer
@@ -108,18 +108,18 @@ class TurnEstimate:
         steps.append(Step(Phase.PREFILL, costs.target.seconds(work)))
         return [*steps, Step(Phase.DECODE, first)]
 
-    def _scorers(self, sparse: bool) -> dict[Part, float]:
+    def _scorers(self, sparse: bool) -> dict[ScoringPart, float]:
         """What scores, one after another, and the operations that each takes a token."""
-        scorers: dict[Part, float] = {}
+        scorers: dict[ScoringPart, float] = {}
         if self.pair.only_quotes:
-            scorers[Part.QUOTATION] = ENCODER_OPERATIONS
+            scorers[ScoringPart.QUOTATION] = ENCODER_OPERATIONS
         if not sparse:
             return scorers
         parts = self.scorer.parts
-        if Part.BUILT_IN in parts:
-            scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
-        if Part.DRAFT in parts and self.pair.draft is not None:
-            scorers[Part.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
+        if ScoringPart.BUILT_IN in parts:
+            scorers[ScoringPart.BUILT_IN] = ENCODER_OPERATIONS
+        if ScoringPart.DRAFT in parts and self.pair.draft is not None:
+            scorers[ScoringPart.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
 
     def most_keep(self, costs: Costs, waited: float) -> float:
@@ -176,7 +176,7 @@ class TurnEstimate:
         if draft is None or usual.parts == self.scorer.parts:
             return costs
         scorers = self._scorers(True)
-        ratio = sum(scorers.values()) / scorers[Part.DRAFT]
+        ratio = sum(scorers.values()) / scorers[ScoringPart.DRAFT]
         return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))
 
     def _draft_work(self) -> AttentionWork:
@@ -194,7 +194,7 @@ class TurnEstimate:
 
     @property
     def _uses_draft(self) -> bool:
-        return Part.DRAFT in self.scorer.parts
+        return ScoringPart.DRAFT in self.scorer.parts
 
     def _dense_work(self) -> AttentionWork:
         target, ids = self.cache.target, self.prompt.ids
