@@ -41,28 +41,25 @@ def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
     return question, answer, finished
 
 
-def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: Driver) -> None:
+def test_a_low_keep_after_background_reading_saves_nothing_but_shows_its_choice(
+    loaded: Driver,
+) -> None:
     question, answer, _ = read_in_background(loaded)
     later = replace(second(question, answer, "And that of gate 40?"), keep_ratio=0.1)
     statistics = loaded.answer(later).statistics
     assert statistics.reading is Reading.DENSE
     assert statistics.read_fraction == 1.0
+    assert statistics.keep_ratio == 0.1
     assert statistics.fallback is None
     assert statistics.reasons == (Reason(ReasonCode.SAVES_NOTHING, {"keep": 0.1}),)
-    prefilled = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL]
+    progress = loaded.of(PhaseProgress)
+    prefilled = [e for e in progress if e.phase is Phase.PREFILL]
     assert prefilled[-1].total < 60, "the question, and nothing of the document"
-
-
-def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Driver) -> None:
-    question, answer, _ = read_in_background(loaded)
-    text = "And that of gate 40?"
-    statistics = loaded.answer(replace(second(question, answer, text), keep_ratio=0.1)).statistics
-    assert statistics.keep_ratio == 0.1
     assert loaded.of(ImportanceMap)
     (chosen,) = loaded.of(Selected)
     assert chosen.keep_ratio == 0.1
     assert 0 < chosen.selected_tokens < 0.3 * chosen.prompt_tokens
-    scored = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
+    scored = [e for e in progress if e.phase is Phase.SCORE and e.done]
     assert scored[0].done > 0.9 * scored[0].total, "the draft has the document"
     loaded.engine.reselect(loaded.turn, 0.5)
     more = loaded.until(Selected)
