@@ -74,6 +74,7 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
 
 def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
     """GB a second."""
+    from app.engine.cache.prefix_cache import next_read
     from app.engine.cache.snapshot import Snapshots
     from app.engine.memory.conversation_cache import ConversationCache
 
@@ -85,7 +86,7 @@ def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
             raise RuntimeError("the snapshot was not found")
 
     disk_write = _rate(size, partial(_write, plain, os.urandom(BLOCK), size))
-    cache.target.reads = cache.target.new_reads()  # or what is on the disk would only be linked
+    cache.target.reads[:] = next_read()  # or what is on the disk would only be linked
     save = _rate(size, lambda: list(snapshots.save("bench", cache)))
     _drop_page_cache([plain, *(folder / "snapshots").rglob("*.safetensors")])
     load_rate = _rate(size, load)

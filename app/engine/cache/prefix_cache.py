@@ -337,11 +337,6 @@ class PrefixCache:
         self.record_states()
         return position
 
-    def new_reads(self) -> NDArray[np.int64]:
-        """For tokens of which nothing is known: as if read in one forward, alike in no other
-        cache."""
-        return np.full(len(self.ids), next_read())
-
     def _announce_drop(self, tokens: NDArray[np.bool_]) -> None:
         if self.before_drop is not None and tokens.any():
             self.before_drop(self, tokens)

@@ -242,8 +242,8 @@ class TurnMemory:
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
         """Raise TurnCancelled if the model's next step, after `context` tokens, would use up nearly
-        all memory: the estimate may have been wrong or skipped, or other programs took more. `reserved`
-        says whether its cache has its memory already."""
+        all memory: the estimate may have been wrong or skipped, or other programs took more.
+        `reserved` says whether its cache has its memory already."""
         need = next_step_bytes(model, context, reserved)
         most = THRESHOLDS[PressureLevel.CRITICAL]
         if need > model.free_memory(most):
