@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.utils import load_tokenizer
 
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from tests import tiny
 from tests.engine.driver import Driver
 
@@ -58,3 +61,11 @@ def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
     event = driver.load(folders["target"], folders["draft"])
     assert event.dense_only is None
     return driver
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[EngineSession]:
+    """The embedded pair, whose target writes its answers itself."""
+    with EngineSession() as session:
+        session.load(replace(resolve_pair(), only_quotes=False))
+        yield session

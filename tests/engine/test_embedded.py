@@ -42,14 +42,6 @@ def session() -> Iterator[EngineSession]:
 
 
 @pytest.fixture(scope="module")
-def writer() -> Iterator[EngineSession]:
-    """The same pair, whose target writes its answers itself."""
-    with EngineSession() as session:
-        session.load(replace(resolve_pair(), only_quotes=False))
-        yield session
-
-
-@pytest.fixture(scope="module")
 def licence() -> Document:
     return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
 

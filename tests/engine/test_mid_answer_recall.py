@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache
 from random import Random
 from typing import Any
@@ -15,7 +14,6 @@ from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.chat.engine_session import EngineSession
-from app.chat.model_pairs import resolve_pair
 from app.engine.backend import mlx_patches
 from app.engine.cache.kv_quantisation import Quantisation, find_quantisation
 from app.engine.cache.prefill import set_next_position
@@ -239,13 +237,6 @@ def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
     assert np.isfinite(np.array(logits)).all()
 
 
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EngineSession]:
-    with EngineSession() as session:
-        session.load(replace(resolve_pair(), only_quotes=False))
-        yield session
-
-
 def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, str, list[Event]]:
     """The answer about a variable's number, behind two others, and the number."""
     tokenizer = load_tokenizer(target_path())
@@ -262,11 +253,11 @@ def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, s
     return finished.text, item.expected[0], events
 
 
-def test_a_chain_is_followed_to_its_end(embedded: EngineSession) -> None:
-    answer, number, events = chain(embedded, read_on=0.0)
+def test_a_chain_is_followed_to_its_end(writer: EngineSession) -> None:
+    answer, number, events = chain(writer, read_on=0.0)
     assert number not in answer
     assert not [e for e in events if isinstance(e, Selected) and e.read_on]
-    answer, number, events = chain(embedded)
+    answer, number, events = chain(writer)
     assert answer.endswith(number)
     first, *later = [e for e in events if isinstance(e, Selected)]
     assert not first.read_on
@@ -277,7 +268,7 @@ def test_a_chain_is_followed_to_its_end(embedded: EngineSession) -> None:
     finished = events[-1]
     assert finished.statistics.read_tokens == first.selected_tokens + read
     assert any(number in t for t in texts_of(later[-1], events)), "what it read on has the number"
-    again, _, events = chain(embedded)
+    again, _, events = chain(writer)
     assert again == answer
     selections = [e for e in events if isinstance(e, Selected)]
     assert len(selections) == 1, "asked again, it has read that from the start"

@@ -92,16 +92,19 @@ def test_random_operations_are_done_to_the_ranks_caches(
     assert not shards.runner._caches, "and no cache is left"
 
 
-def test_a_draft_that_cannot_be_loaded_ends_the_ranks(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def spread_driver() -> tuple[Driver, list[LocalShards]]:
+    """A driver whose target is spread over ranks, and those it has made."""
     made: list[LocalShards] = []
 
     def connect(command: Load, stopped: Any) -> LocalShards:
         made.append(LocalShards(command))
         return made[0]
 
-    spread = Driver(connect=connect)
+    return Driver(connect=connect), made
+
+
+def test_a_draft_that_cannot_be_loaded_ends_the_ranks(tmp_path: Path) -> None:
+    spread, made = spread_driver()
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "config.json").write_text("{}")
     target = tiny.save(tmp_path / "target", "llama", 0)
@@ -158,13 +161,7 @@ def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path
 
 def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model", "llama", 0)
-    made: list[LocalShards] = []
-
-    def connect(command: Load, stopped: Any) -> LocalShards:
-        made.append(LocalShards(command))
-        return made[0]
-
-    spread = Driver(connect=connect)
+    spread, made = spread_driver()
     spread.load(folder, hosts=Hosts((Host("other"),)))
     expected = spread.answer(replace(question(), conversation="c"))
     prefix = next(p for p in made[0].runner._caches.values() if len(p))
