@@ -154,11 +154,7 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask("What is the code of gate 7?")
 
-    def opened() -> Driver:
-        driver = opened(folders, policy)
-        return driver
-
-    driver = opened()
+    driver = opened(folders, policy)
     answer, first = reply(driver, question)
     driver.events.clear()
     while (
@@ -171,7 +167,7 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     driver.close()
 
     third = second(question, answer, "And that of gate 40?")
-    driver = opened()
+    driver = opened(folders, policy)
     driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE)
     assert driver.answer(third).finish_reason is FinishReason.CANCELLED
     driver.on_event = lambda event: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,7 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
 
     def left(free: float) -> None:
         loaded.until(MemoryReport)
+        time.sleep(0.2)  # the engine's thread lets go of the turn's cache after that report
         gc.collect()  # arrays of earlier tests must not be freed during this one
         at = mx.get_active_memory() + free
         monkeypatch.setattr(memory, "free", lambda: at - mx.get_active_memory())
