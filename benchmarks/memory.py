@@ -80,19 +80,15 @@ def peak(measure: Callable[[], object]) -> int:
 
 
 def _prefill(target: LoadedModel, tokens: int, sparse: bool) -> float:
-    from app.engine.memory import estimates as memory_estimates
+    from app.engine.memory.manager import transient_bytes
 
-    return target.cache_size.bytes(tokens, sparse) + memory_estimates.transient_bytes(
-        target, STEP, tokens
-    )
+    return target.cache_size.bytes(tokens, sparse) + transient_bytes(target, STEP, tokens)
 
 
 def _scoring(draft: LoadedModel, tokens: int) -> float:
-    from app.engine.memory import estimates as memory_estimates
+    from app.engine.memory.manager import transient_bytes
 
-    step = max(
-        memory_estimates.transient_bytes(draft, STEP, tokens), draft.transient.scoring(tokens)
-    )
+    step = max(transient_bytes(draft, STEP, tokens), draft.transient.scoring(tokens))
     return draft.cache_size.bytes(tokens) + step
 
 

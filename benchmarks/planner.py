@@ -35,7 +35,7 @@ from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Reading, Statistics
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes, weights
-from benchmarks.token_turn import finished, run_turn, tokenizer
+from benchmarks.token_turn import finished, model_pair, run_turn, tokenizer
 
 SHAPES = ("quick", "close")
 SHORTEST, LONGEST = 500, 16_000
@@ -119,8 +119,8 @@ class _Conversations:
     def __init__(self, shape: str, runs: int) -> None:
         from app.engine.cache.prefill import StepSize
         from app.engine.cache.sizes import CacheSize, attention_cost_ratio
-        from app.engine.model.loader import LoadedModel, ModelPair
-        from app.engine.turn.cost_store import CostStore
+        from app.engine.model.loader import LoadedModel
+        from app.engine.turn.costs import PairCosts
 
         configs = shapes()[shape]
         models = []
@@ -130,9 +130,9 @@ class _Conversations:
             parameters = sum(array.size for array in weights(model))
             loaded.attention_cost_ratio = attention_cost_ratio(config, parameters)
             models.append(loaded)
-        self._prompts = _TokenChat()
-        self._pair = ModelPair(models[0], models[1], None, self._prompts)
-        self._costs = CostStore(self._pair, None)
+        self._chat = _TokenChat()
+        self._pair = model_pair(models)
+        self._costs = PairCosts(self._pair, None)
         self._runs = max(runs, 1)
         self._vocabulary = configs["target"]["vocab_size"]
         self._rng = np.random.default_rng(1)
@@ -152,18 +152,17 @@ class _Conversations:
 
     def _calibrate(self) -> None:
         """As the engine does on request."""
-        from app.engine.turn.calibration import Calibration
+        from app.engine.turn.calibration import calibrate
 
-        calibration = Calibration(self._pair, lambda: False)
-        while not calibration.finished:
-            self._costs.add(calibration.step())
+        for timings in calibrate(self._pair, lambda: False):
+            self._costs.add(timings)
 
     def _conversation(self, turns: int) -> Iterator[Run | None]:
         """None for a turn that has only one mode."""
         from app.engine.memory.conversation_cache import ConversationCache
 
         cache = ConversationCache(self._pair)
-        self._prompts.clear()
+        self._chat.clear()
         for turn in range(turns):
             document = 0
             if not turn:
@@ -171,7 +170,7 @@ class _Conversations:
             elif self._rng.random() < 0.4:
                 document = self._random_length(SHORTEST, LONGEST_LATER)
             question = int(self._rng.integers(8, 64))
-            self._prompts.add(self._random_ids(document), self._random_ids(question))
+            self._chat.add(self._random_ids(document), self._random_ids(question))
             yield self._turn(cache)
 
     def _turn(self, cache: Any) -> Run | None:
@@ -189,7 +188,7 @@ class _Conversations:
             for mode in (Mode.SPARSE, Mode.FULL):
                 _, _, again, _ = self._run(_fork(self._pair, before), mode, keep)
                 seconds[again.reading].append(again.ttft)
-        self._prompts.add_answer(written)
+        self._chat.add_answer(written)
         if not seconds[Reading.SPARSE]:
             return None
         medians = (statistics.median(seconds[each]) for each in (Reading.SPARSE, Reading.DENSE))
@@ -203,7 +202,9 @@ class _Conversations:
         events: list[Event] = []
         messages = (Message(Role.USER, QUESTION),)
         ask = Ask(messages, mode, keep, Sampling(max_tokens=1), conversation="bench")
-        turn = run_turn(self._pair, ask, cache, events, costs=self.costs)
+        turn = run_turn(
+            self._pair, ask, cache, events, costs=self.costs, prompt=self._chat.prompt()
+        )
         planned = next(event for event in events if isinstance(event, Planned))
         (written,) = (event.generated_ids for event in events if isinstance(event, Finished))
         return turn, planned, finished(events), np.array(written, np.int32)
@@ -216,7 +217,7 @@ class _Conversations:
 
 
 class _TokenChat:
-    """A prompt builder for a conversation of token ids."""
+    """A conversation of token ids."""
 
     def clear(self) -> None:
         self._parts: list[tuple[SegmentKind, NDArray[np.int32]]] = []
@@ -233,16 +234,7 @@ class _TokenChat:
     def add_answer(self, ids: NDArray[np.int32]) -> None:
         self._parts.append((SegmentKind.HISTORY, ids))
 
-    def count(self, documents: object, check: object = None) -> list[int]:
-        raise NotImplementedError
-
-    def build(
-        self,
-        messages: tuple[Message, ...],
-        check: object = None,
-        thinking: bool = True,
-        values: object = None,
-    ) -> Any:
+    def prompt(self) -> Any:
         from app.engine.model.prompt import Prompt
 
         segments, offsets, start = [], {}, 0

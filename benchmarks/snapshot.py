@@ -59,7 +59,7 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     from app.engine.memory.conversation_cache import ConversationCache
 
     models = [loaded(model, {}, 1) for model in random_pair(SMALL)]
-    pair = model_pair(models, np.zeros(1, np.int32))
+    pair = model_pair(models)
     cache = ConversationCache(pair)
     heads, width, every = 4, 64, positioned_layers(cache.target.cache)
     positions = np.arange(size // (2 * 4 * heads * width * len(every)), dtype=np.int32)
@@ -74,6 +74,7 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
 
 def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
     """GB a second."""
+    from app.engine.cache.prefix_cache import next_read
     from app.engine.cache.snapshot import Snapshots
     from app.engine.memory.conversation_cache import ConversationCache
 
@@ -85,7 +86,7 @@ def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
             raise RuntimeError("the snapshot was not found")
 
     disk_write = _rate(size, partial(_write, plain, os.urandom(BLOCK), size))
-    cache.target.reads = cache.target.new_reads()  # or what is on the disk would only be linked
+    cache.target.reads[:] = next_read()  # or what is on the disk would only be linked
     save = _rate(size, lambda: list(snapshots.save("bench", cache)))
     _drop_page_cache([plain, *(folder / "snapshots").rglob("*.safetensors")])
     load_rate = _rate(size, load)

@@ -70,10 +70,10 @@ def turn(
     conversation. Raises RuntimeError when it fell back to another mode."""
     from app.engine.memory.conversation_cache import ConversationCache
 
-    pair = model_pair(models, ids)
+    pair = model_pair(models)
     ask = Ask((Message(Role.USER, ""),), mode, keep, Sampling(max_tokens=1))
     events: list[Event] = []
-    run_turn(pair, ask, ConversationCache(pair), events)
+    run_turn(pair, ask, ConversationCache(pair), events, prompt=document_prompt(ids))
     return finished(events)
 
 
@@ -98,12 +98,13 @@ def finished(events: Sequence[Event]) -> Statistics:
     return last.statistics
 
 
-def model_pair(models: Sequence[LoadedModel], ids: NDArray[np.int32]) -> ModelPair:
-    """Target and draft, for which every prompt is `ids`."""
+def model_pair(models: Sequence[LoadedModel]) -> ModelPair:
+    """Target and draft, which build no prompts: their turns are given one."""
     from app.engine.model.loader import ModelPair
 
     target, draft = models
-    return ModelPair(target, draft, None, _FixedPrompt(ids))
+    no_prompts: Any = None
+    return ModelPair(target, draft, None, no_prompts)
 
 
 def tokenizer() -> Any:
@@ -113,25 +114,6 @@ def tokenizer() -> Any:
     from app.models.embedded import target_path
 
     return load_tokenizer(target_path())
-
-
-class _FixedPrompt:
-    """A prompt builder whose every prompt is `ids`: a document and a question."""
-
-    def __init__(self, ids: NDArray[np.int32]) -> None:
-        self._ids = ids
-
-    def count(self, documents: object, check: object = None) -> list[int]:
-        raise NotImplementedError
-
-    def build(
-        self,
-        messages: tuple[Message, ...],
-        check: object = None,
-        thinking: bool = True,
-        values: object = None,
-    ) -> Any:
-        return document_prompt(self._ids)
 
 
 def document_prompt(ids: NDArray[np.int32]) -> Any:
@@ -153,15 +135,13 @@ def check_fits(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
     """Raise UserError, with the longest prompt that fits, when mlx-lm's prefill of one of the
     lengths would not fit: its attention writes down all scores of a step, ours does not."""
     from app.engine.backend import memory
-    from app.engine.memory import estimates as memory_estimates
+    from app.engine.memory.manager import transient_bytes
     from app.protocol.memory import format_bytes
 
     mlx_lm = replace(target, transient=replace(target.transient, rows=step))
 
     def needed(tokens: int) -> float:
-        return mlx_lm.cache_size.bytes(tokens) + memory_estimates.transient_bytes(
-            mlx_lm, step, tokens
-        )
+        return mlx_lm.cache_size.bytes(tokens) + transient_bytes(mlx_lm, step, tokens)
 
     length, free = max(lengths), memory.free()
     if target.info.context_length and length > target.info.context_length:

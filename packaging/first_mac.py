@@ -75,9 +75,9 @@ def system(models: Models) -> Iterator[str]:
 
 
 def _on_battery() -> str:
-    from app.engine.backend.power import SystemPower
+    from app.engine.backend.memory_probes import PowerProbe
 
-    return "on battery" if SystemPower().on_battery() else "on mains"
+    return "on battery" if PowerProbe().on_battery() else "on mains"
 
 
 def doctor(models: Models) -> Iterator[str]:

@@ -525,8 +525,6 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.NEEDS_EVERY_TOKEN: (
         "The question’s words (“{words}”) ask for every token, so everything is read."
     ),
-    ReasonCode.SPARSE_FROM: "Sparse from {tokens:,} tokens on, as requested.",
-    ReasonCode.FULL_BELOW: "Full below {tokens:,} tokens, as requested.",
     ReasonCode.FEW_TO_SKIP: (
         "Fewer than {tokens:,} tokens could be skipped, so everything is read."
     ),

@@ -166,7 +166,7 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
     from app.engine.backend import gpu_check
 
     gpu_check.exact_float32()
-    rows, faults = _gpu(gpu or gpu_check.system_gpu())
+    rows, faults = _gpu(gpu or gpu_check.GpuProbe())
     from app.engine.backend.memory import memory_stats
 
     rate = f"{blas.matrix_rate() / 1e9:,.0f} GFLOP/s in float32"
@@ -312,13 +312,14 @@ def _model(name: str, folder: Path) -> Finding:
     from app.engine.backend import mlx_patches
     from app.engine.backend.memory import NotEnoughMemory
     from app.engine.cache.prefill import device_backend
-    from app.engine.model.findings import FindingsRecord
-    from app.engine.model.loader import LoadError, fingerprint, load_one
+    from app.engine.model.findings import findings_record
+    from app.engine.model.loader import fingerprint, load_one
+    from app.engine.progress import LoadError
     from app.sandbox.process import TextError, TextProcess
 
     mlx_patches.install()
     records, texts = paths.costs_path(), TextProcess()
-    FindingsRecord(records, fingerprint(folder), device_backend()).forget()
+    findings_record(records, fingerprint(folder), device_backend()).forget()
     start = time.perf_counter()
     try:
         model = load_one(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from app.engine.backend import blas
 from app.engine.cache.snapshot_folder import remove_other_snapshots, remove_snapshot
-from app.engine.turn.scored_turns import ScoredTurns
+from app.engine.progress import LoadStopped, ShardsLost, TurnClock, TurnError
 from app.protocol.commands import (
     Ask,
     CachePolicy,
@@ -52,11 +52,10 @@ from app.util.formatting import one_line
 
 if TYPE_CHECKING:
     from app.engine.backend.device import Backend
-    from app.engine.backend.memory_probes import MemoryProbe
-    from app.engine.backend.power import PowerProbe
+    from app.engine.backend.memory_probes import MemoryProbe, PowerProbe
     from app.engine.loaded_pair import LoadedPair
-    from app.engine.memory.monitor import MemoryMonitor
-    from app.engine.model.loader import ModelPair, ShardsLost
+    from app.engine.memory.pressure import MemoryMonitor
+    from app.engine.model.loader import ModelPair
     from app.engine.pair_loader import Connect
     from app.engine.scorers.choice import ChooseScorer
 
@@ -123,7 +122,6 @@ class MlxEngine:
         self._loaded_by: Load | None = None
         self._lost: ShardsLost | None = None
         """If the target is still to be loaded on this machine alone."""
-        self._scored = ScoredTurns()
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
         self._refusal: Failure | None = None
@@ -203,7 +201,7 @@ class MlxEngine:
         try:
             return self._loaded is not None and self._loaded.idle_step()
         except Exception as error:  # only when the GPU is lost
-            from app.engine.turn.failures import to_failed
+            from app.engine.backend.memory import to_failed
 
             _log.error("the GPU is lost", exc_info=error)
             failure = to_failed(None, error).failure
@@ -220,7 +218,7 @@ class MlxEngine:
             return
         from app.engine.backend import memory
         from app.engine.backend.memory_probes import system_probe
-        from app.engine.memory.monitor import MemoryMonitor
+        from app.engine.memory.pressure import MemoryMonitor
 
         mlx_patches.install()
         memory.set_limits()
@@ -253,7 +251,7 @@ class MlxEngine:
                 _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
-        from app.engine.turn.failures import to_failed
+        from app.engine.backend.memory import to_failed
 
         turn = self._turn = command if isinstance(command, AskedTurn) else None
         try:
@@ -268,7 +266,7 @@ class MlxEngine:
                 if self._loaded is not None:
                     self._loaded.caches.close()
                     self._loaded.apply(command)
-                    self._loaded.costs.report()
+                    self._loaded.report_costs()
             elif isinstance(command, CalibrateCosts):
                 self._require_pair().calibrate_now()
             elif isinstance(command, DropConversation | PruneSnapshots):
@@ -307,7 +305,6 @@ class MlxEngine:
         self._emit(GpuLost(failure))
 
     def _load(self, command: Load) -> None:
-        from app.engine.model.loader import LoadStopped
         from app.engine.pair_loader import load_pair
 
         def stopped() -> bool:
@@ -351,16 +348,11 @@ class MlxEngine:
 
     def _require_pair(self) -> LoadedPair:
         """Raises TurnError if there is none."""
-        from app.engine.turn.turn import TurnError
-
         if self._loaded is None:
             raise TurnError(FailureKind.NO_MODEL)
         return self._loaded
 
     def _run(self, turn: AskedTurn) -> None:
-        from app.engine.model.loader import LoadStopped, ShardsLost
-        from app.engine.progress import TurnClock
-
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
         if self._stopped():
             self._emit(cancelled)
@@ -375,7 +367,7 @@ class MlxEngine:
         )
         if (lost := self._lost) is None:
             try:
-                self._require_pair().run_turn(command, clock, self._scored)
+                self._require_pair().run_turn(command, clock)
                 return
             except ShardsLost as error:
                 lost = error
@@ -390,13 +382,10 @@ class MlxEngine:
             self._emit(cancelled)
             self._put(_CheckHosts())
             return
-        loaded.run_turn(rest, clock, self._scored)
+        loaded.run_turn(rest, clock)
 
     def _check_hosts(self) -> None:
         """Another machine is gone while nothing is asked."""
-        from app.engine.model.loader import LoadStopped
-        from app.engine.turn.turn import TurnError
-
         lost = self._lost or (None if self._loaded is None else self._loaded.pair.target.lost)
         if lost is not None:
             with suppress(TurnError, LoadStopped):  # PairLost says it, or another pair follows
@@ -407,9 +396,7 @@ class MlxEngine:
         there is no pair any more then. Raises LoadStopped if the turn is cancelled or, without one,
         another pair requested."""
         from app.engine.backend import memory
-        from app.engine.model.loader import LoadStopped
         from app.engine.pair_loader import load_pair
-        from app.engine.turn.turn import TurnError
 
         def stopped() -> bool:
             another = turn is None and self._loads_started < self._loads_requested
@@ -442,7 +429,7 @@ class MlxEngine:
             self.pair = command, loaded_before[1]
         number = None if turn is None else turn.number
         self._emit(HostsLost(number, lost.failure, name))
-        loaded.costs.report()
+        loaded.report_costs()
         return loaded
 
     def _stopped(self) -> bool:
@@ -459,17 +446,16 @@ class MlxEngine:
         if isinstance(command, PruneSnapshots):
             remove_other_snapshots(Path(command.snapshot_folder), command.conversations)
             return
-        self._scored.drop(command.conversation)
         if self._loaded is not None:
-            self._loaded.caches.drop(command.conversation, on_disk=True)
+            self._loaded.drop(command.conversation)
         for folder in {command.snapshot_folder, self._cache_policy.snapshot_folder}:
             if folder is not None:
                 remove_snapshot(Path(folder), command.conversation)
 
     def _reselect(self, command: _Reselect) -> None:
         self._turn = command.turn
-        if (scored := self._scored.find(command.turn.number)) is not None:
-            self._emit(scored.select(command.keep_ratio)[1])
+        if self._loaded is not None:
+            self._loaded.reselect(command.turn.number, command.keep_ratio)
 
     def _unload_pair(self) -> None:
         if self._loaded is not None:
@@ -484,5 +470,4 @@ class MlxEngine:
 
     def _forget_pair(self) -> None:
         self._loaded = self.pair = None
-        self._scored.clear()
         gc.collect()

@@ -12,21 +12,18 @@ import mlx.core as mx
 
 from app.engine.backend import blas, memory
 from app.engine.backend.memory import NotEnoughMemory
-from app.engine.backend.power import PowerProbe
+from app.engine.backend.memory_probes import PowerProbe
 from app.engine.memory.cache_pool import CachePool
-from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import MemoryManager
-from app.engine.memory.monitor import MemoryMonitor
-from app.engine.memory.pressure_response import PressureResponse
-from app.engine.model.loader import ModelPair, ShardsLost
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
+from app.engine.memory.manager import MemoryManager, PressureResponse
+from app.engine.memory.pressure import MemoryMonitor
+from app.engine.model.loader import ModelPair
+from app.engine.progress import ShardsLost, TurnCancelled, TurnClock, TurnError
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
-from app.engine.turn.calibration import Calibration
-from app.engine.turn.cost_store import CostStore
-from app.engine.turn.scored_turns import ScoredTurns
-from app.engine.turn.turn import Turn, TurnError
+from app.engine.turn.calibration import calibrate
+from app.engine.turn.costs import PairCosts
+from app.engine.turn.turn import Turn
 from app.protocol.commands import Ask, CachePolicy
-from app.protocol.cost_model import Costs, Timing
 from app.protocol.events import (
     CostsUpdated,
     EngineWarning,
@@ -39,46 +36,10 @@ from app.protocol.events import (
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason
 
+MAX_SCORED = 64
+"""Conversations: each takes a few bytes a token, and its documents' text."""
+
 _log = logging.getLogger(__name__)
-
-
-class PairCosts:
-    """For one loaded model pair; runs on the engine thread. `interrupted` tells whether a command
-    is waiting. Timings are stored in `folder`; without one they are not."""
-
-    def __init__(
-        self,
-        pair: ModelPair,
-        folder: Path | None,
-        emit: Callable[[Event], None],
-        interrupted: Callable[[], bool],
-    ) -> None:
-        self._pair, self._emit, self._interrupted = pair, emit, interrupted
-        self._store = CostStore(pair, folder)
-
-    @property
-    def costs(self) -> Costs:
-        return self._store.costs
-
-    @property
-    def usual_confidence(self) -> float | None:
-        """The median confidence of the pair's last answers, 0..1; None after too few of them."""
-        return self._store.usual_confidence
-
-    def learn(self, timings: list[Timing], confidence: float | None = None) -> None:
-        """Fit the costs to new timings, and report them; `confidence` is that of an answer."""
-        if timings or confidence is not None:
-            self._store.add(timings, () if confidence is None else (confidence,))
-            self.report()
-
-    def report(self, requested: bool = False) -> None:
-        self._emit(CostsUpdated(self.costs, requested))
-
-    def calibrate_now(self) -> None:
-        """Calibrate from the start, until interrupted."""
-        calibration = Calibration(self._pair, self._interrupted)
-        while not calibration.finished and not self._interrupted():
-            self._store.add(calibration.step())
 
 
 class LoadedPair:
@@ -99,14 +60,15 @@ class LoadedPair:
         self.pair, self._monitor, self._emit = pair, monitor, emit
         self._choose_scorer = choose or choose_scorer
         self._power, self._stopped, self._has_pending = power, stopped, has_pending
+        self._scored: dict[str | None, ScoredPrompt] = {}
+        """What each conversation's last turn has scored, so that another keep can be tried on it;
+        also of those whose caches were evicted. Turns without a conversation replace each other."""
         self.apply(policy)
 
     def apply(self, policy: CachePolicy) -> None:
         """Hold to a policy from now on, with nothing cached in memory."""
         folder = policy.costs_folder
-        self.costs = PairCosts(
-            self.pair, Path(folder) if folder is not None else None, self._emit, self._has_pending
-        )
+        self.costs = PairCosts(self.pair, None if folder is None else Path(folder))
         self.caches = CachePool(
             self.pair, policy, self._emit, self._power, self._stopped, self._has_pending
         )
@@ -128,7 +90,7 @@ class LoadedPair:
             name = target.info.name
             reason = Reason(ReasonCode.LOADED_ALTERNATELY, {"other": draft.name})
             self._emit(Unloaded(name, target.info.weight_bytes, reason))
-        self.costs.report()
+        self.report_costs()
         self.report_memory()
 
     def close(self) -> None:
@@ -145,13 +107,13 @@ class LoadedPair:
 
     # ------------------------------------------------------------------ a turn
 
-    def run_turn(self, command: Ask, clock: TurnClock, scored: ScoredTurns) -> None:
-        """Emit everything up to `Finished`. What it scores goes into `scored`. Raises what `Turn`
-        does, and ShardsLost: where it was then is in the clock."""
+    def run_turn(self, command: Ask, clock: TurnClock) -> None:
+        """Emit everything up to `Finished`. Raises what `Turn` does, and ShardsLost: where it was
+        then is in the clock."""
         try:
             clock.check_cancel()
             cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
-        except Cancelled as stop:
+        except TurnCancelled as stop:
             if stop.ended is FinishReason.MEMORY:
                 raise TurnError(FailureKind.MEMORY_EXHAUSTED) from None
             cancelled = Finished(clock.turn, FinishReason.CANCELLED, "", (), None)
@@ -173,12 +135,28 @@ class LoadedPair:
                 self.caches.drop(command.conversation)
             raise
         finally:
-            scored.set(command.conversation, cache.scored)
+            self._scored.pop(command.conversation, None)
+            if cache.scored is not None:
+                self._scored[command.conversation] = cache.scored
+            while len(self._scored) > MAX_SCORED:
+                del self._scored[next(iter(self._scored))]
             self.caches.enforce_budget()
             self.pressure.after_turn()
             self.report_memory()
-        if clock.interrupted is None:
-            self.costs.learn(turn.timings, turn.confidence)
+        if clock.interrupted is None and (turn.timings or turn.confidence is not None):
+            self.costs.add(turn.timings, turn.confidence)
+            self.report_costs()
+
+    def reselect(self, turn: int, keep_ratio: float) -> None:
+        """Select again from the scores of this turn, if it is the last one of its conversation."""
+        for scored in self._scored.values():
+            if scored.turn == turn:
+                self._emit(scored.select(keep_ratio)[1])
+
+    def drop(self, conversation: str) -> None:
+        """The conversation is deleted."""
+        self._scored.pop(conversation, None)
+        self.caches.drop(conversation, on_disk=True)
 
     # ------------------------------------------------------------------ between turns
 
@@ -195,9 +173,14 @@ class LoadedPair:
             return False
 
     def calibrate_now(self) -> None:
-        self.costs.calibrate_now()
+        """Time the pair until a command waits."""
+        for timings in calibrate(self.pair, self._has_pending):
+            self.costs.add(timings)
         self.report_memory()
-        self.costs.report(requested=True)
+        self.report_costs(requested=True)
+
+    def report_costs(self, requested: bool = False) -> None:
+        self._emit(CostsUpdated(self.costs.costs, requested))
 
     def check_memory(self) -> None:
         """When the monitor has noticed something."""

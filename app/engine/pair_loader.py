@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from app.engine.backend.device import Backend
 from app.engine.cache.prefill import StepSize
 from app.engine.cache.sizes import CacheSize, Transient, attention_cost_ratio
 from app.engine.model.embeddings import NoEmbeddings
+from app.engine.model.findings import weight_arrays
 from app.engine.model.loader import (
     LoadedModel,
     ModelPair,
@@ -25,10 +27,8 @@ from app.engine.model.loader import (
     model_info,
     weight_bytes,
 )
-from app.engine.model.prompt import PairPrompts, PromptBuilder
-from app.engine.model.sparse_probe import weight_arrays
-from app.engine.sharded.model import ShardedModel, Shards
-from app.engine.sharded.target import ShardedTarget
+from app.engine.model.prompt import PairPrompts, PromptBuilder, Prompts
+from app.engine.sharded.model import ShardedModel, ShardedTarget, Shards
 from app.protocol.commands import Load
 from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.sandbox.process import TextProcess
@@ -51,66 +51,66 @@ def load_pair(
     fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
     is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
     PromptError or NotEnoughMemory."""
-    shards = None
-    if command.hosts is not None and connect is not None:
-        shards = connect(command, stopped)
-    try:
-        return _load_pair(command, step, stopped, backend, shards, remembered)
-    except BaseException:
-        if shards is not None:
-            shards.close()
-        raise
-
-
-def _load_pair(
-    command: Load,
-    step: int | None,
-    stopped: Stopped,
-    backend: Backend | None,
-    shards: Shards | None,
-    remembered: Path | None,
-) -> ModelPair:
     target_name, draft_name = command.names
-    texts = TextProcess()
-    if shards is not None:
-        loaded, refusal = _load_sharded(command, shards, step, stopped, texts, backend)
-    else:
-        kv_bits = command.kv_bits
-        loaded = load_one(
-            command.target,
-            target_name,
-            step,
-            kv_bits,
-            stopped,
-            texts,
-            backend,
-            probes=True,
-            remembered=remembered,
-        )
-        refusal = loaded.dense_only
-    prompts = PromptBuilder(loaded.tokenizer, texts)
-    prompts.set_vocab_limit(loaded.vocab_size)
-    ends = loaded.tokenizer.eos_token_ids | prompts.turn_ends()
+    with ExitStack() as on_failure:
+        texts = TextProcess()
+        if command.hosts is not None and connect is not None:
+            shards = connect(command, stopped)
+            on_failure.callback(shards.close)
+            loaded, refusal = _load_sharded(command, shards, step, stopped, texts, backend)
+        else:
+            loaded = load_one(
+                command.target,
+                target_name,
+                step,
+                command.kv_bits,
+                stopped,
+                texts,
+                backend,
+                probes=True,
+                remembered=remembered,
+            )
+            refusal = loaded.dense_only
+        builder = _prompts_for(loaded, texts)
+        prompts: Prompts = builder
+        draft = None
+        if command.draft is None or draft_name is None:
+            refusal = refusal or _why_unscorable(loaded)
+        else:
+            if weight_bytes(Path(command.draft)) > memory.free():
+                loaded.unload()  # they take turns; the draft comes first
+                gc.collect()
+                mx.clear_cache()
+            own = TextProcess() if command.foreign_draft else None
+            draft = load_one(
+                command.draft,
+                draft_name,
+                step,
+                None,
+                stopped,
+                own,
+                backend,
+                remembered=remembered,
+            )
+            if own is None:
+                builder.set_vocab_limit(draft.vocab_size)
+            else:
+                by_draft = PromptBuilder(draft.tokenizer, own, wrote_answers=False)
+                by_draft.set_vocab_limit(draft.vocab_size)
+                prompts = PairPrompts(builder, by_draft)
+        on_failure.pop_all()
+        return ModelPair(loaded, draft, refusal, prompts, command.only_quotes)
+
+
+def _prompts_for(target: LoadedModel, texts: TextProcess) -> PromptBuilder:
+    """Makes its prompts; also has its answers end where its chat template ends them."""
+    prompts = PromptBuilder(target.tokenizer, texts)
+    prompts.set_vocab_limit(target.vocab_size)
+    ends = target.tokenizer.eos_token_ids | prompts.turn_ends()
     # What the model does not know would be written beyond the logits where ends are ignored.
-    known = range(loaded.vocab_size or 1 << 31)
-    loaded.tokenizer.eos_token_ids = {token for token in ends if token in known}
-    quotes = command.only_quotes
-    if command.draft is None or draft_name is None:
-        return ModelPair(loaded, None, refusal or _why_unscorable(loaded), prompts, quotes)
-    if weight_bytes(Path(command.draft)) > memory.free():
-        loaded.unload()  # they take turns; the draft comes first
-        gc.collect()
-        mx.clear_cache()
-    own_texts = TextProcess() if command.foreign_draft else None
-    reader = load_one(
-        command.draft, draft_name, step, None, stopped, own_texts, backend, remembered=remembered
-    )
-    if own_texts is None:
-        prompts.set_vocab_limit(reader.vocab_size)
-        return ModelPair(loaded, reader, refusal, prompts, quotes)
-    by_draft = PromptBuilder(reader.tokenizer, own_texts, wrote_answers=False)
-    by_draft.set_vocab_limit(reader.vocab_size)
-    return ModelPair(loaded, reader, refusal, PairPrompts(prompts, by_draft), quotes)
+    known = range(target.vocab_size or 1 << 31)
+    target.tokenizer.eos_token_ids = {token for token in ends if token in known}
+    return prompts
 
 
 def _why_unscorable(target: LoadedModel) -> Reason | None:

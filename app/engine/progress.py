@@ -1,5 +1,5 @@
 """The clock of a turn: how long phases took, their progress, when the first word is expected, and
-whether the turn has to stop."""
+whether the turn has to stop. And how turns and loading can end early."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from enum import StrEnum
 from app.protocol.commands import Ask
 from app.protocol.cost_model import AttentionWork, CostTerm, Timing
 from app.protocol.events import Event, Finished, PhaseProgress
+from app.protocol.reasons import EngineFailure, FailureKind
 from app.protocol.stats import FinishReason, Phase, merge_statistics
 
 _WAITING = (Phase.WAIT, Phase.RESTORE, Phase.RETRIEVE)
@@ -24,12 +25,31 @@ _DOUBT = 0.2
 _ORDER = list(Phase)
 
 
-class Cancelled(Exception):
+class TurnCancelled(Exception):
     """The user stopped the turn, or memory is nearly used up."""
 
     def __init__(self, ended: FinishReason = FinishReason.CANCELLED) -> None:
         super().__init__(ended)
         self.ended = ended
+
+
+class LoadError(EngineFailure):
+    """A model could not be loaded."""
+
+
+class LoadStopped(LoadError):
+    """Another pair was requested."""
+
+    def __init__(self) -> None:
+        super().__init__(FailureKind.LOADING_STOPPED)
+
+
+class ShardsLost(EngineFailure):
+    """A process that holds a part of the target is gone, or has failed."""
+
+
+class TurnError(EngineFailure):
+    """The turn cannot be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +61,7 @@ class Interrupted:
     cancelled: Finished
 
 
-class Part(StrEnum):
+class ScoringPart(StrEnum):
     """What scores one after another in Phase.SCORE."""
 
     QUOTATION = "quotation"
@@ -56,7 +76,7 @@ class Step:
 
     phase: Phase
     seconds: float
-    part: Part | None = None
+    part: ScoringPart | None = None
 
 
 class Forecast:
@@ -86,7 +106,7 @@ class Forecast:
         place = sum(_ORDER.index(step.phase) < _ORDER.index(phase) for step in self._steps)
         self._steps.insert(place, Step(phase, seconds))
 
-    def start(self, phase: Phase, part: Part | None) -> None:
+    def start(self, phase: Phase, part: ScoringPart | None) -> None:
         """This step begins, or begins again."""
         self._phase = phase
         places = [i for i, step in enumerate(self._steps) if step.phase is phase]
@@ -213,23 +233,23 @@ class TurnClock:
         return FinishReason.MEMORY if self._under_pressure() else None
 
     def check_cancel(self, within_step: bool = False) -> None:
-        """Raise Cancelled if the turn has to stop; `within_step` only if the user stopped it:
+        """Raise TurnCancelled if the turn has to stop; `within_step` only if the user stopped it:
         memory is freed between steps."""
         if within_step and not self._cancelled():
             return
         if (ended := self.stop_reason()) is not None:
-            raise Cancelled(ended)
+            raise TurnCancelled(ended)
 
     def report(
         self,
         phase: Phase,
         total: int,
-        part: Part | None = None,
+        part: ScoringPart | None = None,
         seconds: Callable[[int], float] | None = None,
     ) -> Callable[..., None]:
         """A callback that reports tokens done of a phase, or of one `part` of it, and raises
-        Cancelled as `check_cancel` does. `seconds` predicts what a number of tokens takes, up to a
-        factor; by default, each takes the same."""
+        TurnCancelled as `check_cancel` does. `seconds` predicts what a number of tokens takes, up
+        to a factor; by default, each takes the same."""
         started_at = time.perf_counter()
         forecast, whole = self.forecast, total if seconds is None else seconds(total)
         forecast.start(phase, part)

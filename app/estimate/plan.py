@@ -1,20 +1,29 @@
 """Decides how a turn is read: as requested; in auto mode by the counting guard, then by predicted
-times."""
+times. And predicts how soon a message that is being written would be answered."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from app.estimate.guard import asks_for_every_token
 from app.protocol.commands import Ask
 from app.protocol.cost_model import (
     DENSE_WITHIN_SECONDS,
+    MIN_SAVING_LOSING,
     MIN_SKIPPABLE,
+    AttentionWork,
+    Costs,
+    ReadPlan,
+    format_seconds,
+    recalled_tokens,
+    scoring_work,
     sparse_pays,
+    sparse_work,
 )
-from app.protocol.options import AUTO_KEEP, Mode
+from app.protocol.options import AUTO_KEEP, DEFAULT_TUNING, Mode, expected_keep
 from app.protocol.reasons import Reason, ReasonCode
-from app.protocol.stats import Reading
+from app.protocol.stats import Reading, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +51,13 @@ class PredictedTtft:
 
 def plan(
     ask: Ask,
-    new: int,
-    skipped: int,
     eligible: int,
     dense_only: Reason | None,
     predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
 ) -> Plan:
-    """Decide for `new` tokens after a prefix of which `skipped` tokens are not cached.
-
-    `eligible` of both may be skipped, `cached` more could have been but are in the cache;
-    `dense_only` is why this pair cannot read sparsely, or None.
-    """
+    """Decide for a prompt of which `eligible` tokens may be skipped; `cached` more could have been
+    but are in the cache. `dense_only` is why this pair cannot read sparsely, or None."""
     mode = ask.mode
     if mode is Mode.FULL:
         return _plan(Reading.DENSE, ReasonCode.FULL_REQUESTED)
@@ -73,10 +77,6 @@ def plan(
     if words is not None:
         guard = Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": words})
         return Plan(Reading.DENSE, (guard,), guard)
-    if (below := ask.tuning.dense_below) is not None:
-        if skipped + new >= below:
-            return _plan(Reading.SPARSE, ReasonCode.SPARSE_FROM, tokens=below)
-        return _plan(Reading.DENSE, ReasonCode.FULL_BELOW, tokens=below)
     return plan_auto(eligible, predicted)
 
 
@@ -116,3 +116,87 @@ def _faster(sparse: float, full: float) -> Plan:
         return _plan(Reading.DENSE, ReasonCode.QUICK_IN_FULL, **seconds)
     code = ReasonCode.LITTLE_SAVED if sparse < full else ReasonCode.FASTER
     return _plan(Reading.DENSE, code, **seconds)
+
+
+REFERENCE_TOKENS = 32_768
+"""Length of the prompt that describes a pair's speed."""
+
+
+def describe(costs: Costs, keep_ratio: float) -> str:
+    """A sentence on how soon the first word comes; at the default keep instead of AUTO_KEEP."""
+    keep_ratio = expected_keep(keep_ratio)
+    selected = AttentionWork(math.ceil(keep_ratio * REFERENCE_TOKENS))
+    full = costs.seconds(ReadPlan(REFERENCE_TOKENS, AttentionWork(REFERENCE_TOKENS)))
+    sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
+    if full is None:
+        return "The model pair could not be timed: it was interrupted, or memory is short."
+    text = f"{REFERENCE_TOKENS:,} tokens: first word in {format_seconds(full)} when read in full"
+    if sparse is None:
+        return f"{text}."
+    return f"{text}, {format_seconds(sparse)} at keep {keep_ratio:.0%}."
+
+
+@dataclass(frozen=True, slots=True)
+class NextMessage:
+    """The message that is being written, in tokens: `typed` is always read, of `attached` a part
+    may be skipped. `last` are the statistics of the answer before it, which the engine still has
+    cached. Where `recall_is_expensive`, the target can only recall by prefilling everything behind
+    again."""
+
+    mode: Mode
+    keep: float
+    """Or AUTO_KEEP: then that of `last` or the default one is assumed, whichever is less."""
+    typed: int
+    attached: int
+    last: Statistics | None = None
+    recall_is_expensive: bool = False
+
+    def seconds(self, costs: Costs) -> float | None:
+        """Until the first word; None while no pair is loaded."""
+        sparse, full = costs.seconds(self._sparse_plan(costs)), costs.seconds(self._dense_plan)
+        return sparse if self._choose(sparse, full) is Reading.SPARSE else full
+
+    def _choose(self, sparse: float | None, full: float | None) -> Reading:
+        """As the engine will, unless the question's wording asks for every token."""
+        if self.mode is Mode.FULL or not (self.attached or self._skipped):
+            return Reading.DENSE
+        if self.mode is Mode.SPARSE:
+            return Reading.SPARSE
+        return plan_auto(self.attached + self._skipped, PredictedTtft(sparse, full)).reading
+
+    @property
+    def _new(self) -> int:
+        return self.typed + self.attached
+
+    @property
+    def _earlier(self) -> int:
+        return 0 if self.last is None else self.last.prompt_tokens + self.last.generated_tokens
+
+    @property
+    def _skipped(self) -> int:
+        return 0 if self.last is None else self.last.prompt_tokens - self.last.read_tokens
+
+    @property
+    def _dense_plan(self) -> ReadPlan:
+        """Skipped tokens are read now, and everything behind them again."""
+        total = self._earlier + self._new
+        work = AttentionWork(total) if self._skipped else AttentionWork(self._new, self._earlier)
+        return ReadPlan(total, work)
+
+    def _sparse_plan(self, costs: Costs) -> ReadPlan:
+        total, last, skipped = self._earlier + self._new, self.last, self._skipped
+        before = last.keep_ratio if last is not None and last.reading is Reading.SPARSE else 0.0
+        keep = expected_keep(self.keep, before)
+        new = self.typed + math.ceil(keep * self.attached)
+        if last is None:
+            return ReadPlan(total, AttentionWork(new), scoring_work(total, 0))
+        eligible, share = max(last.eligible_tokens, skipped), DEFAULT_TUNING.recall_share
+        recalled = recalled_tokens(keep, share, eligible, skipped)
+        cached = self._earlier - skipped
+        lost = cached if self.recall_is_expensive else None
+        target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)
+        afresh = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
+        if costs.target is not None and costs.target.saves(MIN_SAVING_LOSING, afresh, target):
+            target = afresh
+        scored = last.prompt_tokens if last.reading is Reading.SPARSE else 0
+        return ReadPlan(total, target, scoring_work(total - scored, scored))

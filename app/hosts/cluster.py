@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app.engine.model.loader import LoadError, LoadStopped, ShardsLost
+from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.engine.sharded.model import Operation
 from app.hosts.control import Check, HostControl, start_check
 from app.hosts.machine import content_fingerprint

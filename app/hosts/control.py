@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from app.chat import wording
-from app.engine.model.loader import LoadError, LoadStopped
+from app.engine.progress import LoadError, LoadStopped
 from app.hosts.machine import FREE_SHARE, machine_name, versions
 from app.hosts.wire import CHECK_SECONDS, Connection, Message, Seal, WireError, connect
 from app.protocol.hosts import Host, HostMachine, Hosts

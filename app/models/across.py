@@ -51,7 +51,7 @@ def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
         ("moe_intermediate_size", groups),
         ("linear_num_key_heads", 1),
         ("linear_num_value_heads", 1),
-        # Other heads are divided after padding (`app/engine/sharded/head_padding.py`).
+        # Other heads are divided after padding (`app/engine/sharded/runner.py`).
         ("num_attention_heads", 1 if "kv_lora_rank" in values else None),
     ):
         number = values.get(name)

@@ -79,9 +79,6 @@ class Tuning:
     recall_share: float = 0.5
     read_on: float = 0.5
     keep_above: float = 0.3
-    dense_below: int | None = None
-    """In auto mode, prompts with fewer new tokens are read densely. None: the predicted times
-    decide."""
 
 
 TemplateValues = tuple[tuple[str, str | int | float | bool], ...]

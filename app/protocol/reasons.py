@@ -117,8 +117,6 @@ class ReasonCode(StrEnum):
     SAVES_NOTHING = auto()
     """Everything is cached, so sparse reading, which was requested, saves nothing."""
     NEEDS_EVERY_TOKEN = auto()
-    SPARSE_FROM = auto()
-    FULL_BELOW = auto()
     FEW_TO_SKIP = auto()
     FASTER = auto()
     """One way of reading is predicted to be faster than the other."""

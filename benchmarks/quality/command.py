@@ -26,7 +26,7 @@ from app.engine.engine import MlxEngine
 from app.errors import UserError
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.protocol.commands import CachePolicy, Load
-from app.protocol.options import BackgroundPolicy, Tuning
+from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Tuning
 from app.settings.definitions import KvBits
 from app.util import formatting
 from app.util.atomic_files import write_durably
@@ -36,7 +36,7 @@ from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.report import Study, as_json, markdown, table
 from benchmarks.quality.results_log import ResultsLog
 from benchmarks.quality.runner import Outcome, Runner, Status, results_name
-from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
+from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
     GROUPS,
@@ -206,7 +206,7 @@ def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...
     values in `alone`."""
     values = _tuning_values(combined)
     chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
-    tunings = [replace(TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
+    tunings = [replace(DEFAULT_TUNING, **choice) for choice in chosen]  # type: ignore[arg-type]
     for name, others in _tuning_values(alone).items():
         tunings += [replace(tunings[0], **{name: value}) for value in others]  # type: ignore[arg-type]
     return tuple(dict.fromkeys(tunings))
@@ -214,7 +214,7 @@ def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...
 
 def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
     """The values of each NAME=VALUE,VALUE; a repeated name replaces the earlier values."""
-    known = {field.name: getattr(TUNING, field.name) for field in fields(Tuning)}
+    known = {field.name: getattr(DEFAULT_TUNING, field.name) for field in fields(Tuning)}
     values: dict[str, tuple[object, ...]] = {}
     for text in pairs:
         name, separator, value = text.partition("=")

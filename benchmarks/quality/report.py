@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from app.protocol.options import Mode
+from app.protocol.options import DEFAULT_TUNING, Mode
 from app.protocol.stats import FinishReason, Reading
 from app.util.tables import TextTable
 from benchmarks.quality import results
@@ -28,7 +28,7 @@ from benchmarks.quality.results import (
     keep_table,
 )
 from benchmarks.quality.results_log import Record
-from benchmarks.quality.settings import TUNING, Scoring, Settings
+from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.suites import ONLY_PASSAGES
 
 COLUMNS = 80
@@ -314,7 +314,7 @@ def markdown(study: Study) -> str:
 
 def _about(study: Study) -> str:
     settings = study.settings
-    tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else TUNING)
+    tuning = asdict(settings.tunings[0] if len(settings.tunings) == 1 else DEFAULT_TUNING)
     held_out = "held-out wordings" if settings.held_out else "trained wordings"
     lines = [
         f"specchat {study.version}; {_escape(study.machine)}.",

@@ -17,13 +17,13 @@ from app.chat import wording
 from app.chat.engine_session import EngineError, EngineSession
 from app.protocol.commands import Ask, Load
 from app.protocol.events import Event, Failed, Finished, ImportanceMap, Planned, Selected
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import DEFAULT_TUNING, Mode, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason, Reading
 from benchmarks.quality.real_documents import Corpus
 from benchmarks.quality.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
-from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
+from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings, guard_alone
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
     HOPS_IN_FILES,
@@ -132,7 +132,8 @@ class Runner:
             elif (item := self._make(key)) is None:
                 clock.skip(key, self._settings.configs(key.suite))
             else:
-                self._run_item(key, item, clock, on_progress)
+                with guard_alone():
+                    self._run_item(key, item, clock, on_progress)
         return Outcome(
             tuple(self._records.values()),
             tuple(self._skip_notes()),
@@ -298,7 +299,7 @@ class Runner:
 
     def _ask(self, item: Item, config: ReadConfig, messages: tuple[Message, ...]) -> Ask:
         sampling = Sampling(max_tokens=self._max_tokens(item), seed=zlib.crc32(item.id.encode()))
-        scoring, tuning = self._ways.get(config.scoring, (Scoring.BOTH, TUNING))
+        scoring, tuning = self._ways.get(config.scoring, (Scoring.BOTH, DEFAULT_TUNING))
         self._switch.scoring = scoring
         conversation = None if item.chat is None else f"{item.chat}/{config}"
         return Ask(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Part
+from app.engine.progress import ScoringPart
 from app.engine.scorers.built_in import BuiltInScorer, embedding_scores
 from app.engine.scorers.choice import JoinedScorer, scorer_by_draft
 from app.engine.scorers.scorer import (
@@ -45,7 +45,7 @@ def scorer_of(scoring: Scoring, pair: ModelPair) -> Scorer:
 class RandomScorer:
     """Random chunks: a floor."""
 
-    parts: ClassVar[tuple[Part, ...]] = ()
+    parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         return random_scores(prompt.ids, context.chunk)
@@ -55,7 +55,7 @@ class RandomScorer:
 class LexicalScorer:
     """Chunks that share tokens with the question, by BM25: a floor."""
 
-    parts: ClassVar[tuple[Part, ...]] = ()
+    parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         return bm25_scores(prompt.ids, prompt.question_start, context.chunk)
@@ -66,7 +66,7 @@ class EmbeddingScorer:
     """The built-in draft's first half: chunks with words like the question's, by the target's input
     embeddings."""
 
-    parts: ClassVar[tuple[Part, ...]] = ()
+    parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         target = context.pair.target

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+from unittest import mock
 
-from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Tuning
+from app.estimate.plan import Plan
+from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, DEFAULT_TUNING, Mode, Tuning
 from app.protocol.prompt import Document
+from app.protocol.reasons import Reason, ReasonCode
+from app.protocol.stats import Reading
 from benchmarks.quality.results_log import DENSE, ReadConfig
 from benchmarks.quality.suites import ONLY_PASSAGES
 
@@ -15,8 +20,12 @@ if TYPE_CHECKING:
     from app.engine.model.loader import ModelPair
     from app.engine.scorers.scorer import Scorer
 
-TUNING = Tuning(dense_below=0)
-"""The defaults, but that auto mode may read short prompts sparsely: its guard is judged on them."""
+
+def guard_alone() -> AbstractContextManager[object]:
+    """Inside, auto mode reads sparsely unless its guard objects: it is judged on short prompts,
+    too."""
+    sparse = Plan(Reading.SPARSE, (Reason(ReasonCode.RELEVANT_ONLY),))
+    return mock.patch("app.estimate.plan.plan_auto", return_value=sparse)
 
 
 class Scoring(StrEnum):
@@ -65,7 +74,7 @@ class Settings:
     seed: int = 0
     held_out: bool = False
     auto: bool = False
-    tunings: tuple[Tuning, ...] = (TUNING,)
+    tunings: tuple[Tuning, ...] = (DEFAULT_TUNING,)
     files: tuple[Document, ...] = ()
     sparse_only: bool = False
 
@@ -76,12 +85,12 @@ class Settings:
             ReadConfig(Mode.SPARSE, keep, way_name(scoring, tuning if keep == AUTO_KEEP else fixed))
             for scoring in self.scorings
             for tuning in self.tunings
-            for fixed in [replace(tuning, keep_above=TUNING.keep_above)]
+            for fixed in [replace(tuning, keep_above=DEFAULT_TUNING.keep_above)]
             for keep in self.keeps
         ]
         sparse = list(dict.fromkeys(sparse))
         if self.auto and suite not in ONLY_PASSAGES:
-            name = way_name(Scoring.BOTH, TUNING)
+            name = way_name(Scoring.BOTH, DEFAULT_TUNING)
             sparse.append(ReadConfig(Mode.AUTO, DEFAULT_KEEP_RATIO, name))
         alone = self.sparse_only or suite in ONLY_PASSAGES
         return tuple(sparse) if alone else (DENSE, *sparse)
@@ -89,7 +98,7 @@ class Settings:
     @property
     def ways(self) -> dict[str, tuple[Scoring, Tuning]]:
         """Scorings and tunings by the names of `configs`."""
-        fixed = [replace(tuning, keep_above=TUNING.keep_above) for tuning in self.tunings]
+        fixed = [replace(tuning, keep_above=DEFAULT_TUNING.keep_above) for tuning in self.tunings]
         tunings = [*self.tunings, *fixed]
         return {way_name(s, t): (s, t) for s in self.scorings for t in tunings}
 
@@ -97,5 +106,5 @@ class Settings:
 def way_name(scoring: Scoring, tuning: Tuning) -> str:
     """The scoring, and what differs from the defaults: `both`, `both chunk=16`."""
     names = [field.name for field in fields(Tuning)]
-    differing = [n for n in names if getattr(tuning, n) != getattr(TUNING, n)]
+    differing = [n for n in names if getattr(tuning, n) != getattr(DEFAULT_TUNING, n)]
     return " ".join([scoring, *(f"{n}={getattr(tuning, n)}" for n in differing)])

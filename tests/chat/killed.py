@@ -84,7 +84,7 @@ class Watched(MlxEngine):
 def watch_upkeep(saved: threading.Event) -> None:
     load_openblas()  # before MLX is imported
     from app.engine.cache.snapshot import Snapshots
-    from app.engine.memory.background_prefill import BackgroundPrefill
+    from app.engine.memory.cache_pool import BackgroundPrefill
 
     announce(BackgroundPrefill, "step", "healing")
     save = Snapshots.save

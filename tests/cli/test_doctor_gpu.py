@@ -15,7 +15,7 @@ from app.engine.backend import gpu_check
 from app.engine.backend.gpu_check import (
     Build,
     Device,
-    LinuxGpu,
+    GpuProbe,
     Origin,
     Product,
     installed_build,
@@ -138,7 +138,7 @@ def test_a_wrong_product_is_a_failed_check() -> None:
 
 def test_where_mlx_computes_on_the_cpu_nothing_is_claimed() -> None:
     """As here, where tests run on a CPU."""
-    rows, faults = _gpu(LinuxGpu())
+    rows, faults = _gpu(GpuProbe())
     assert dict(rows)["bfloat16 product"] == "not compared, since MLX computes on the CPU here"
     assert "neural accelerators" not in dict(rows)
     assert not faults

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.utils import load_tokenizer
 
-from app.protocol.events import Loaded
+from app.chat.engine_session import EngineSession
+from app.chat.model_pairs import resolve_pair
 from tests import tiny
 from tests.engine.driver import Driver
 
@@ -28,6 +32,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="session")
+def models() -> dict[str, Any]:
+    """The oracle's architectures."""
+    return {name: tiny.build(name) for name in tiny.ORACLE}
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A tokenizer of bytes, with tags for thinking."""
+    folder = tiny.save(tmp_path_factory.mktemp("thinker"))
+    backend = tiny.byte_tokenizer()
+    backend.add_tokens(["<think>", "</think>"])
+    backend.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder)
+
+
 @pytest.fixture
 def driver() -> Iterator[Driver]:
     driver = Driver()
@@ -39,6 +59,13 @@ def driver() -> Iterator[Driver]:
 @pytest.fixture
 def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
     event = driver.load(folders["target"], folders["draft"])
-    assert isinstance(event, Loaded)
     assert event.dense_only is None
     return driver
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[EngineSession]:
+    """The embedded pair, whose target writes its answers itself."""
+    with EngineSession() as session:
+        session.load(replace(resolve_pair(), only_quotes=False))
+        yield session

@@ -6,20 +6,50 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.engine.backend.device import Backend
-from app.engine.backend.memory_probes import MemoryProbe
+from app.engine.backend.memory_probes import MemoryProbe, MemorySample, SystemPressure
 from app.engine.engine import MlxEngine
 from app.engine.pair_loader import Connect
 from app.engine.scorers.choice import ChooseScorer
-from app.protocol.commands import Ask, Close, Command, Load
+from app.protocol.commands import Ask, CachePolicy, Close, Command, Load
 from app.protocol.engine import AskedTurn
-from app.protocol.events import Closed, Event, Failed, Finished, Loaded
+from app.protocol.events import (
+    BackgroundProgress,
+    Closed,
+    Event,
+    Failed,
+    Finished,
+    Loaded,
+    SnapshotProgress,
+)
 from app.protocol.hosts import Hosts
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
-from tests.engine.scripted import ScriptedProbe
+from app.protocol.stats import Statistics
+
+GB = 1_000_000_000
+
+
+def reading(
+    share: float = 0.3, level: SystemPressure = SystemPressure.NORMAL, swapping: float = 0.0
+) -> MemorySample:
+    """`share` of a ceiling of 10 GB is used."""
+    return MemorySample(level, int(share * 10 * GB), 10 * GB, swapping)
+
+
+class ScriptedProbe:
+    """Reads `now`, which a test may change at any time."""
+
+    def __init__(self, now: MemorySample | None = None) -> None:
+        self.now = now or reading()
+        self.asked = 0
+
+    def read(self) -> MemorySample:
+        self.asked += 1
+        return self.now
+
 
 LIMIT = 120.0
 """Seconds after which a test gives up on an event."""
@@ -80,12 +110,18 @@ class Driver:
         self.on_event(event)
         self._queue.put(event)
 
-    def until(self, *kinds: type[Event]) -> Event:
+    def until(self, *kinds: type[Event]) -> Any:
         while True:
             event = self._queue.get(timeout=LIMIT)
             self.events.append(event)
             if isinstance(event, kinds):
                 return event
+
+    def finish(self, kind: type[BackgroundProgress | SnapshotProgress]) -> Any:
+        """The event that says that all is done."""
+        while (event := self.until(kind)).done < event.total:
+            pass
+        return event
 
     def load(
         self,
@@ -121,6 +157,11 @@ class Driver:
         assert isinstance(event, Finished), event
         return event
 
+    def figures(self, command: Ask) -> Statistics:
+        statistics = self.answer(command).statistics
+        assert statistics is not None
+        return statistics
+
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
@@ -135,3 +176,11 @@ class Driver:
         self.engine.send(Close())
         self.until(Closed)
         self.engine.join(LIMIT)
+
+
+def opened(folders: dict[str, Path], policy: CachePolicy) -> Driver:
+    """One that has loaded a pair under this policy."""
+    driver = Driver()
+    driver.engine.send(policy)
+    driver.load(folders["target"], folders["draft"])
+    return driver

@@ -21,9 +21,10 @@ from app.chat import wording
 def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     from app.engine.backend.memory_probes import LinuxProbe, SystemPressure
+    from app.estimate import plan
     from app.protocol.commands import Ask
     from app.protocol.events import Loaded
-    from app.protocol.options import Mode, Sampling, Tuning
+    from app.protocol.options import Mode, Sampling
     from app.protocol.prompt import Document, Message, Role
     from tests.engine.driver import Driver
 
@@ -33,20 +34,19 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
         def _level(self) -> SystemPressure:
             return SystemPressure.NORMAL
 
+    plan.MIN_SKIPPABLE = 1 << 20  # auto would read in full
     driver = Driver(step=None, probe=Probe())
     loaded = driver.load(target, draft)
     assert isinstance(loaded, Loaded), loaded
     text = " ".join(f"The code of gate {n} is {n * 37 % 1009}." for n in range(gates))
     message = Message(Role.USER, "What is the code of gate 7?", (Document("g", text),))
     for mode in modes:
-        tuning = Tuning(dense_below=1 << 20)  # auto would read densely
         sampling, dare = Sampling(max_tokens=4), mode.endswith("!")
-        ask = Ask((message,), Mode(mode.rstrip("!")), 0.1, sampling, tuning)
+        ask = Ask((message,), Mode(mode.rstrip("!")), 0.1, sampling)
         ask = replace(ask, skip_memory_check=dare)
         event = driver.run(ask)
         said = [wording.in_words(e).get("message", "") for e in driver.events]
         used = re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())
-        assert used is not None
         kinds = [type(e).__name__ for e in driver.events]
         line = {"event": kinds[-1], "kinds": kinds, "said": [s for s in said if s]}
         statistics = getattr(event, "statistics", None)

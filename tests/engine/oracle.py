@@ -7,8 +7,8 @@ fed one by one, each at its own position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -31,22 +31,43 @@ BACKENDS = {"cpu": replace(CPU, query_block=5), "gpu": GPU}
 """What runs on either device; a step takes several blocks."""
 
 
+KeysAndValues = list[tuple[mx.array, mx.array]]
+"""Of each layer, in order."""
+
+
 @contextmanager
-def keys_masked_out(dropped: NDArray[np.bool_]) -> Iterator[None]:
-    """Inside, no attention sees key j where `dropped[j]`."""
+def keys_seen(
+    seen: NDArray[np.bool_],
+    stay: NDArray[np.bool_] | None = None,
+    of: KeysAndValues | None = None,
+    stored: Callable[[mx.array], mx.array] = lambda each: each,
+) -> Iterator[KeysAndValues]:
+    """Inside, query i sees key j only where `seen[i, j]`, or `seen[j]`. Where `stay`, keys and
+    values are those
+    `of` another pass. Gives its own. `stored` is what a cache makes of them."""
+    own: KeysAndValues = []
     attention = mx.fast.scaled_dot_product_attention
-    seen = mx.array(~dropped)
 
     def masked(q: mx.array, k: mx.array, v: mx.array, *, mask: Any = None, **kw: Any) -> mx.array:
         if mask is None or isinstance(mask, str):
             mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
-        return attention(q, k, v, mask=mask & seen, **kw)
+        k, v = stored(k), stored(v)
+        if stay is not None and of is not None:
+            visible = mx.array(stay)[:, None]
+            k, v = (mx.where(visible, *both) for both in zip(of[len(own)], (k, v), strict=True))
+        own.append((k, v))
+        return attention(q, k, v, mask=mask & mx.array(seen), **kw)
 
     mx.fast.scaled_dot_product_attention = masked
     try:
-        yield
+        yield own
     finally:
         mx.fast.scaled_dot_product_attention = attention
+
+
+def keys_masked_out(dropped: NDArray[np.bool_]) -> AbstractContextManager[KeysAndValues]:
+    """Inside, no attention sees key j where `dropped[j]`."""
+    return keys_seen(~dropped)
 
 
 def prompt(seed: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -1,5 +1,5 @@
 """How far rounding alone takes the sparse probe's errors: `python -m tests.engine.rounding` prints
-the table in `app/engine/model/sparse_probe.py`.
+the table in `app/engine/model/findings.py`.
 
 No GPU is needed: products of matrices with several rows differ from those of a single row as they
 may on one. In TF32, in which an M5 and NVIDIA's GPUs multiply float32 unless `MLX_ENABLE_TF32=0`,
@@ -21,7 +21,7 @@ import numpy as np
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
-from app.engine.model import sparse_probe
+from app.engine.model import findings
 from tests.tiny import ORACLE, build
 
 DTYPES = {"float32": mx.float32, "TF32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -88,10 +88,10 @@ def as_on_a_gpu(dtype: mx.Dtype) -> Iterator[None]:
 
 def errors(model: Any, precision: str, context: int = 4096) -> tuple[float, float]:
     """The probe's error with gaps, and without."""
-    gapped = sparse_probe.sparse_positions(model, context)
+    gapped = findings.sparse_positions(model, context)
     plain = np.arange(len(gapped), dtype=np.int32)
     with as_on_a_gpu(DTYPES[precision]) if precision != "float32" else nullcontext():
-        found = [sparse_probe.probe_error(model, each, model) for each in (gapped, plain)]
+        found = [findings.probe_error(model, each, model) for each in (gapped, plain)]
     return found[0], found[1]
 
 
@@ -128,7 +128,7 @@ def main(folders: list[str]) -> None:
             model.set_dtype(dtype)
             right.append(errors(model, precision))
         gapped, plain = np.array(right).max(axis=0)
-        tolerance = sparse_probe.TOLERANCES[precision]
+        tolerance = findings.TOLERANCES[precision]
         print(f"{precision:10}{gapped:12.1e}{plain:12.1e}{min(wrong):12.1e}{tolerance:12}")
 
 

@@ -16,7 +16,7 @@ from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.scorers import attention
 from app.engine.scorers.attention import AttentionObserver, score_by_attention
 from app.engine.scorers.scorer import Importance, ScoringError
-from tests.tiny import SLIDING, VOCABULARY, build
+from tests.tiny import VOCABULARY, build
 
 mlx_patches.install()
 BACKENDS = pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
@@ -259,16 +259,6 @@ def test_a_long_question_is_observed_at_its_end() -> None:
     limited = _score(model, ids, 0, lookahead=0)
     expected = _score(model, ids, 300 - attention.MAX_QUERY_ROWS, lookahead=0)
     np.testing.assert_array_equal(limited, expected)
-
-
-def test_only_layers_that_span_the_prompt_count() -> None:
-    for name in SLIDING:
-        assert np.isfinite(_score(build(name), _ids(100), 90)).all()
-
-
-def test_a_model_whose_attention_is_hidden_is_no_draft() -> None:
-    with pytest.raises(ScoringError, match="cannot be observed"):
-        _score(build("gemma2"), _ids(60), 50)
 
 
 @pytest.mark.parametrize("tail", [16, 64])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from app.engine.cache import prefix_cache
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.memory.conversation_cache import ScoredPrompt
 from app.engine.model.loader import CacheMaker
 from app.engine.scorers import attention
@@ -177,13 +177,13 @@ TEXT = " ".join(f"The code of gate {n} is {n * 37 % 101}." for n in range(12))
 MORE = " ".join(f"Gate {n} was opened on day {n * 53 % 97}." for n in range(12))
 
 
-def first_question(turn: int = 1) -> Ask:
+def first_question() -> Ask:
     message = Message(Role.USER, "What is the code of gate 7?", (Document("gates.txt", TEXT),))
     sampling = Sampling(max_tokens=3)
     return Ask((message,), Mode.SPARSE, 0.2, sampling, conversation="c")
 
 
-def follow_up(first: Ask, answer: Finished, turn: int, name: str | None) -> Ask:
+def follow_up(first: Ask, answer: Finished, name: str | None) -> Ask:
     """About one more document: what was read in full has nothing to skip."""
     said = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
     asked = Message(Role.USER, "And of gate 41?", (Document("more.txt", MORE),))
@@ -203,19 +203,16 @@ def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
 ) -> None:
     ask = first_question()
     if before:
-        ask = follow_up(ask, loaded.answer(ask), 2, "c")
+        ask = follow_up(ask, loaded.answer(ask), "c")
     with monkeypatch.context() as patched:
         broken(patched, step)
         first = loaded.answer(ask)
         assert len(loaded.of(FellBackToDense)) == 1
-    assert first.statistics
     assert first.statistics.reading is Reading.DENSE
-    later = loaded.answer(follow_up(ask, first, 3, "c"))
+    later = loaded.answer(follow_up(ask, first, "c"))
     assert not loaded.of(EngineWarning), "it was put right where it broke"
-    fresh = loaded.answer(follow_up(ask, first, 4, "fresh"))
+    fresh = loaded.answer(follow_up(ask, first, "fresh"))
     np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
-    assert later.statistics
-    assert fresh.statistics
     assert later.statistics.reading is fresh.statistics.reading is Reading.SPARSE
 
 
@@ -227,17 +224,15 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
     ask = first_question()
     first = loaded.answer(ask)
     pool = loaded.engine._loaded.caches
-    assert pool is not None
     conversation_cache = pool._caches["c"]
     cache = conversation_cache.target if which == "target" else conversation_cache.draft
-    assert cache is not None
     cache.ids, cache.cached = cache.ids[:-9], cache.cached[:-9]
-    later = loaded.answer(follow_up(ask, first, 2, "c"))
+    later = loaded.answer(follow_up(ask, first, "c"))
     (warning,) = loaded.of(EngineWarning)
     assert warning.conversation == "c"
     assert warning.reason.code is ReasonCode.CACHE_DAMAGED
     assert warning.reason.data[which].startswith("layer 0 holds ")
-    fresh = loaded.answer(follow_up(ask, first, 3, "fresh"))
+    fresh = loaded.answer(follow_up(ask, first, "fresh"))
     np.testing.assert_allclose(scored[-2], scored[-1], rtol=1e-4, atol=1e-7)
     if which == "target":
         assert later.generated_ids == fresh.generated_ids
@@ -253,8 +248,6 @@ def test_a_draft_of_windows_does_not_get_out_of_step(
         broken(patched, "the draft observes the question")
         first = driver.answer(ask)
     pool = driver.engine._loaded.caches
-    assert pool is not None
     assert pool._caches["c"].drop_damaged() is None
-    later = driver.answer(follow_up(ask, first, 2, "c"))
-    assert later.statistics
+    later = driver.answer(follow_up(ask, first, "c"))
     assert later.statistics.reading is Reading.SPARSE

@@ -17,9 +17,9 @@ import pytest
 
 from app.engine.cache.prefill import StepSize, forward
 from app.engine.cache.sizes import CacheSize
+from app.engine.cache.snapshot import MANIFEST
 from app.engine.cache.snapshot_folder import snapshot_folder
-from app.engine.cache.snapshot_manifest import MANIFEST
-from app.engine.memory.background_prefill import BackgroundPrefill
+from app.engine.memory.cache_pool import BackgroundPrefill
 from app.engine.model.loader import LoadedModel
 from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.events import (
@@ -37,7 +37,7 @@ from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import ReasonCode
 from app.protocol.stats import FinishReason, Phase
-from tests.engine.driver import TEXT, Driver
+from tests.engine.driver import TEXT, Driver, opened
 from tests.engine.oracle import difference
 from tests.engine.test_turns import ANSWER, FIRST, Chat, conversation, dense_logits
 from tests.limits import files_end_early
@@ -72,7 +72,7 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
     assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
 
 
-def ask(turn: int, *texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c", **kw: Any) -> Ask:
+def ask(*texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c", **kw: Any) -> Ask:
     """The last of `texts` after the earlier questions and answers, about the document."""
     roles = (Role.USER, Role.ASSISTANT)
     documents = (Document("gates.txt", TEXT),)
@@ -88,17 +88,15 @@ def reply(driver: Driver, question: Ask) -> tuple[Message, Finished]:
     return Message(Role.ASSISTANT, finished.text, token_ids=finished.generated_ids), finished
 
 
-def second(question: Ask, answer: Message, turn: int, text: str) -> Ask:
+def second(question: Ask, answer: Message, text: str) -> Ask:
     messages = (*question.messages, answer, Message(Role.USER, text))
     return replace(question, messages=messages)
 
 
 def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
-    question = ask(1, "What is the code of gate 7?")
+    question = ask("What is the code of gate 7?")
     answer, first = reply(loaded, question)
-    _, later = reply(loaded, second(question, answer, 2, "And that of gate 40?"))
-    assert first.statistics
-    assert later.statistics
+    _, later = reply(loaded, second(question, answer, "And that of gate 40?"))
     assert first.statistics.reused_tokens == 0
     assert later.statistics.reused_tokens > 0.85 * first.statistics.read_tokens
     new = later.statistics.read_tokens - later.statistics.reused_tokens
@@ -107,25 +105,19 @@ def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
 
 
 def test_a_turn_without_a_conversation_caches_nothing(loaded: Driver) -> None:
-    question = ask(1, "What is the code of gate 7?", name=None)
+    question = ask("What is the code of gate 7?", name=None)
     answer, _ = reply(loaded, question)
-    _, later = reply(loaded, second(question, answer, 2, "And that of gate 40?"))
-    assert later.statistics
+    _, later = reply(loaded, second(question, answer, "And that of gate 40?"))
     assert later.statistics.reused_tokens == 0
 
 
 def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
-    question = ask(1, "What is the code of gate 7?")
+    question = ask("What is the code of gate 7?")
     answer, _ = reply(loaded, question)
-    while True:
-        event = loaded.until(BackgroundProgress)
-        assert isinstance(event, BackgroundProgress)
-        if event.done == event.total:
-            break
-    full = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.FULL)
+    event = loaded.finish(BackgroundProgress)
+    full = replace(second(question, answer, "And that of gate 40?"), mode=Mode.FULL)
     _, later = reply(loaded, full)
-    assert later.statistics
     assert later.statistics.reused_tokens >= event.total
     fresh = replace(full, conversation=None)
     assert loaded.answer(fresh).generated_ids == later.generated_ids
@@ -134,20 +126,19 @@ def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
 def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
     driver = Driver()
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
-    question = ask(1, "What is the code of gate 7?")
+    question = ask("What is the code of gate 7?")
     driver.engine.send(policy)
     driver.load(folders["target"], folders["draft"])
     answer, _ = reply(driver, question)
-    expected = driver.answer(second(question, answer, 2, "And that of gate 40?"))
+    expected = driver.answer(second(question, answer, "And that of gate 40?"))
     driver.close()
     again = Driver()
     try:
         again.engine.send(policy)
         again.load(folders["target"], folders["draft"])
-        third = second(question, answer, 2, "And that of gate 40?")
+        third = second(question, answer, "And that of gate 40?")
         finished = again.answer(third)
         assert [e.tokens > 0 for e in again.of(SnapshotRestored)] == [True]
-        assert finished.statistics
         assert expected.statistics
         assert finished.statistics.reused_tokens > 0
         assert finished.generated_ids == expected.generated_ids
@@ -161,15 +152,9 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
-    question = ask(1, "What is the code of gate 7?")
+    question = ask("What is the code of gate 7?")
 
-    def opened() -> Driver:
-        driver = Driver()
-        driver.engine.send(policy)
-        driver.load(folders["target"], folders["draft"])
-        return driver
-
-    driver = opened()
+    driver = opened(folders, policy)
     answer, first = reply(driver, question)
     driver.events.clear()
     while (
@@ -181,8 +166,8 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     assert {e.conversation for e in saved} == {"c"}
     driver.close()
 
-    third = second(question, answer, 2, "And that of gate 40?")
-    driver = opened()
+    third = second(question, answer, "And that of gate 40?")
+    driver = opened(folders, policy)
     driver.cancel_when(lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.RESTORE)
     assert driver.answer(third).finish_reason is FinishReason.CANCELLED
     driver.on_event = lambda event: None
@@ -194,9 +179,7 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     assert (loading[0].done, loading[-1].done) == (0, restored.tokens)
     assert {e.total for e in loading} == {restored.tokens}
     read = [e for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
-    assert first.statistics
     assert read[0].done > first.statistics.prompt_tokens, "the draft's cache was restored, too"
-    assert later.statistics
     phases = {part.phase: part.seconds for part in later.statistics.phases}
     assert phases[Phase.RESTORE] >= loading[-1].elapsed
     assert sum(phases.values()) == pytest.approx(later.statistics.ttft, abs=0.02)
@@ -205,14 +188,10 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
 
 def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
     """Here the second question waits for the first one's answer."""
-    questions = [ask(turn, "What is the code of gate 7?", name=None) for turn in (1, 2)]
+    questions = [ask("What is the code of gate 7?", name=None)] * 2
     for question in questions:
         loaded.ask(question)
     one, other = (loaded.until(Finished) for _ in questions)
-    assert isinstance(one, Finished)
-    assert isinstance(other, Finished)
-    assert one.statistics
-    assert other.statistics
     waited = {part.phase: part.seconds for part in other.statistics.phases}[Phase.WAIT]
     assert other.statistics.ttft > waited > one.statistics.decode_seconds
 
@@ -220,12 +199,10 @@ def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
 def test_the_least_recently_used_is_evicted_first(loaded: Driver) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, memory_budget=1, share_prefixes=False)
     loaded.engine.send(policy)
-    for turn, name in enumerate("aba", 1):
-        finished = loaded.answer(ask(turn, "What is the code of gate 7?", name=name))
-        assert finished.statistics
+    for name in "aba":
+        finished = loaded.answer(ask("What is the code of gate 7?", name=name))
         assert finished.statistics.reused_tokens == 0
-    again = loaded.answer(ask(4, "What is the code of gate 7?", name="a"))
-    assert again.statistics
+    again = loaded.answer(ask("What is the code of gate 7?", name="a"))
     assert again.statistics.reused_tokens > 0
 
 
@@ -261,7 +238,7 @@ def failing(name: str, code: int) -> Trouble:
 @contextmanager
 def mlx_cannot_write(snapshots: Path) -> Iterator[None]:
     error = RuntimeError("[write] Unable to write 4096 bytes to file.")
-    with mock.patch("app.engine.cache.snapshot_parts.save_prompt_cache", side_effect=error):
+    with mock.patch("app.engine.cache.snapshot.save_prompt_cache", side_effect=error):
         yield
 
 
@@ -303,14 +280,14 @@ def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
     with trouble(snapshots):
         driver.engine.send(CachePolicy(BackgroundPolicy.OFF, budget, str(snapshots)))
         driver.load(folders["target"], folders["draft"])
-        first = driver.answer(ask(1, "What is the code of gate 7?", mode=Mode.FULL))
+        first = driver.answer(ask("What is the code of gate 7?", mode=Mode.FULL))
         unsaved: list[Event] = []
         if when == "at once":
             unsaved.append(driver.until(SnapshotFailed))
         elif when == "to make room":
-            driver.run(ask(2, "What?", name="other"))
+            driver.run(ask("What?", name="other"))
             unsaved += driver.of(SnapshotFailed)
-        again = driver.answer(ask(3, "What is the code of gate 7?", mode=Mode.FULL))
+        again = driver.answer(ask("What is the code of gate 7?", mode=Mode.FULL))
         assert again.generated_ids == first.generated_ids
         driver.events.clear()
         driver.close()
@@ -329,10 +306,8 @@ def test_a_read_only_snapshot_is_used(
 ) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     for _ in range(2):
-        driver = Driver()
-        driver.engine.send(policy)
-        driver.load(folders["target"], folders["draft"])
-        driver.answer(ask(1, "What is the code of gate 7?"))
+        driver = opened(folders, policy)
+        driver.answer(ask("What is the code of gate 7?"))
         restored = driver.of(SnapshotRestored)
         driver.close()
         error = OSError(errno.EROFS, os.strerror(errno.EROFS))

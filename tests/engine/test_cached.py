@@ -35,51 +35,40 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
     """A sparse question, its answer, and background reading that is complete."""
     driver.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
-    question = ask(1, "What is the code of gate 7?")
+    question = ask("What is the code of gate 7?")
     answer, finished = reply(driver, question)
-    while True:
-        event = driver.until(BackgroundProgress)
-        assert isinstance(event, BackgroundProgress)
-        if event.done == event.total:
-            return question, answer, finished
+    driver.finish(BackgroundProgress)
+    return question, answer, finished
 
 
-def test_a_low_keep_after_background_reading_saves_nothing_and_says_so(loaded: Driver) -> None:
+def test_a_low_keep_after_background_reading_saves_nothing_but_shows_its_choice(
+    loaded: Driver,
+) -> None:
     question, answer, _ = read_in_background(loaded)
-    later = replace(second(question, answer, 2, "And that of gate 40?"), keep_ratio=0.1)
+    later = replace(second(question, answer, "And that of gate 40?"), keep_ratio=0.1)
     statistics = loaded.answer(later).statistics
-    assert statistics is not None
     assert statistics.reading is Reading.DENSE
     assert statistics.read_fraction == 1.0
+    assert statistics.keep_ratio == 0.1
     assert statistics.fallback is None
     assert statistics.reasons == (Reason(ReasonCode.SAVES_NOTHING, {"keep": 0.1}),)
-    prefilled = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.PREFILL]
+    progress = loaded.of(PhaseProgress)
+    prefilled = [e for e in progress if e.phase is Phase.PREFILL]
     assert prefilled[-1].total < 60, "the question, and nothing of the document"
-
-
-def test_what_keep_would_choose_is_shown_though_everything_is_cached(loaded: Driver) -> None:
-    question, answer, _ = read_in_background(loaded)
-    text = "And that of gate 40?"
-    statistics = loaded.answer(
-        replace(second(question, answer, 2, text), keep_ratio=0.1)
-    ).statistics
-    assert statistics is not None
-    assert statistics.keep_ratio == 0.1
     assert loaded.of(ImportanceMap)
     (chosen,) = loaded.of(Selected)
     assert chosen.keep_ratio == 0.1
     assert 0 < chosen.selected_tokens < 0.3 * chosen.prompt_tokens
-    scored = [e for e in loaded.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
+    scored = [e for e in progress if e.phase is Phase.SCORE and e.done]
     assert scored[0].done > 0.9 * scored[0].total, "the draft has the document"
     loaded.engine.reselect(loaded.turn, 0.5)
     more = loaded.until(Selected)
-    assert isinstance(more, Selected)
     assert more.selected_tokens > chosen.selected_tokens
 
 
 def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> None:
     question, answer, _ = read_in_background(loaded)
-    later = second(question, answer, 2, "And that of gate 40?")
+    later = second(question, answer, "And that of gate 40?")
     shown = loaded.answer(later)
     full = replace(later, mode=Mode.FULL, conversation=None)
     assert loaded.answer(full).generated_ids == shown.generated_ids
@@ -87,7 +76,7 @@ def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> Non
 
 def test_auto_uses_what_is_cached(loaded: Driver) -> None:
     question, answer, _ = read_in_background(loaded)
-    later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.AUTO)
+    later = replace(second(question, answer, "And that of gate 40?"), mode=Mode.AUTO)
     loaded.answer(later)
     (planned,) = loaded.of(Planned)
     assert planned.reasons == (Reason(ReasonCode.ALL_CACHED),)
@@ -96,11 +85,10 @@ def test_auto_uses_what_is_cached(loaded: Driver) -> None:
 
 def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(background=BackgroundPolicy.OFF))
-    question = ask(1, "What is the code of gate 7?", mode=Mode.FULL)
+    question = ask("What is the code of gate 7?", mode=Mode.FULL)
     answer, _ = reply(loaded, question)
-    later = replace(second(question, answer, 2, "And that of gate 40?"), mode=Mode.SPARSE)
+    later = replace(second(question, answer, "And that of gate 40?"), mode=Mode.SPARSE)
     statistics = loaded.answer(later).statistics
-    assert statistics is not None
     assert statistics.reasons[0].code is ReasonCode.SAVES_NOTHING
     assert not loaded.of(Selected)
 
@@ -114,9 +102,8 @@ def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
         raise ScoringError("its attention cannot be observed")
 
     monkeypatch.setattr("app.engine.scorers.attention.score_by_attention", fails)
-    finished = loaded.answer(second(question, answer, 2, "And that of gate 40?"))
+    finished = loaded.answer(second(question, answer, "And that of gate 40?"))
     assert finished.text or finished.generated_ids
-    assert finished.statistics is not None
     assert finished.statistics.reused_tokens > 1_000
     (event,) = loaded.of(FellBackToDense)
     data = {"error": "its attention cannot be observed"}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -12,22 +15,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
+from app.engine.backend.device import GPU
+from app.engine.backend.memory import NotEnoughMemory
 from app.engine.cache import positions as positions_module
 from app.engine.cache.caches import (
+    Cache,
     PositionedCache,
     UnsupportedCache,
     WindowedCache,
+    flatten,
     positioned_layers,
+    reserve_capacity,
     to_positioned,
 )
+from app.engine.cache.kv_quantisation import Quantisation, quantise_cache
 from app.engine.cache.positions import PositionRuns
 from app.engine.cache.prefill import (
     StepSize,
     forward,
     make_positioned_cache,
+    make_stock_cache,
     prefill,
     set_next_position,
 )
+from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.snapshot import Snapshots
+from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import MemoryManager
+from app.engine.model.loader import CacheMaker, _measure
+from app.engine.model.prompt import Prompt
+from app.engine.progress import TurnCancelled
+from app.engine.turn.turn_estimate import TurnEstimate
+from app.protocol.commands import Ask
+from app.protocol.options import Mode
+from app.protocol.prompt import Message, Role
+from app.protocol.stats import Reading
+from tests import tiny
+from tests.engine.oracle import difference
+from tests.engine.test_turns import FIRST, LATER, Chat, conversation, dense_logits, pair
 from tests.tiny import PURE, SLIDING, VOCABULARY, WINDOW, build
 
 ascending = st.lists(st.integers(0, 400), unique=True, min_size=1).map(sorted)
@@ -229,3 +254,287 @@ def test_positions_and_tokens_must_match() -> None:
     cache.set_next_positions(_array([5, 9]))
     with pytest.raises(ValueError, match="2 positions for 3 tokens"):
         cache.update_and_fetch(mx.zeros((1, 1, 3, 4)), mx.zeros((1, 1, 3, 4)))
+
+
+TOKENS, STEP, BLOCK = 2000, 256, 256
+
+
+def few_bits(model: Any) -> Cache:
+    return quantise_cache(make_stock_cache(model), Quantisation(8, 32))
+
+
+def capacity(cache: Any) -> int:
+    """Tokens that one layer's buffer has room for."""
+    keys = cache.inner.keys if isinstance(cache, PositionedCache) else cache.keys
+    keys = keys[0] if isinstance(keys, tuple | list) else keys
+    return 0 if keys is None else int(keys.shape[-2])
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setitem(tiny.CONFIGS, "llama", {**tiny.CONFIGS["llama"], "head_dim": 32})
+    return tiny.build("llama")
+
+
+@pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
+def test_a_prefill_copied_every_layer_at_every_step(
+    make: Callable[[Any], Cache], model: Any
+) -> None:
+    cache = make(model)
+    copied = 0
+
+    def read(ids: Any) -> None:
+        sizes = [[capacity(c) for c in cache]]
+
+        def on_step(done: int) -> None:
+            nonlocal copied
+            now = [capacity(c) for c in cache]
+            copied += sum(
+                before for before, size in zip(sizes[-1], now, strict=True) if size > before
+            )
+            sizes.append(now)
+
+        with reserve_capacity(cache, len(ids)):
+            prefill(model, cache, ids, None, StepSize(STEP), on_step)
+
+    ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, TOKENS).astype(np.int32)
+    read(ids)
+    assert copied == 0
+    assert {capacity(c) for c in cache} == {2048}, "no more than it has to, in whole blocks"
+    mx.eval(forward(model, cache, ids[:49]))
+    assert {capacity(c) for c in cache} == {2000 + BLOCK}, "an answer's tokens grow it as in mlx-lm"
+    read(ids)
+    assert copied == 3 * (2000 + BLOCK), "each layer once"
+    assert {capacity(c) for c in cache} == {2049 + 2048}
+    for c in cache:
+        c.trim(c.offset)
+    read(ids[:600])
+    assert copied == 3 * (2000 + BLOCK), "there was room"
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is read in parts, from checkpoint to checkpoint."""
+    chat = Chat(tiny.build(name), GPU)  # on a CPU, blocks of attention are put together, too
+    first, _, second = conversation((4, 804))
+    growths: list[int] = []
+    concatenate = mx.concatenate
+
+    def counted(arrays: list[mx.array], axis: int = 0) -> mx.array:
+        if arrays[0].ndim == 4 and axis == 2 and arrays[0].shape[2] > 64:
+            growths.append(arrays[0].shape[2])
+        return concatenate(arrays, axis=axis)
+
+    turns: list[tuple[Any, tuple[int, ...] | None]] = [(first, FIRST), (second, LATER)]
+    turns.append((second, None))
+    monkeypatch.setattr("app.engine.backend.memory.free", lambda: 1e12)
+    monkeypatch.setattr(mx, "concatenate", counted)
+    layers = len(flatten(chat.conversation.target.cache))
+    for prompt, needed in turns:
+        growths.clear()
+        chat.read(prompt, needed)
+        assert len(growths) <= 2 * layers, "keys and values"
+
+
+def test_a_turn_that_skips_the_memory_check_takes_memory_only_as_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it could not stop at a step boundary before memory is used up."""
+    chat = Chat(tiny.build("llama"))
+    first, _, _ = conversation((4, 804))
+    manager = "app.engine.memory.manager.MemoryManager."
+    monkeypatch.setattr(manager + "ensure_free", lambda *_: None)
+    monkeypatch.setattr("app.engine.backend.memory.free", lambda: -1.0)
+    sizes: list[int] = []
+
+    def check_step(*_: object) -> None:
+        sizes.append(capacity(chat.conversation.target.cache[0]))
+
+    monkeypatch.setattr("app.engine.memory.manager.TurnMemory.check_step", check_step)
+    chat.read(first, None)
+    assert sizes[0] == BLOCK
+    assert sizes[-1] == 4 * BLOCK
+
+
+@pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
+@pytest.mark.parametrize("done", [0, 512])
+def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
+    make: Callable[[Any], Cache], done: int, model: Any
+) -> None:
+    cache, twin = make(model), make(model)
+    ids = np.random.default_rng(0).integers(0, tiny.VOCABULARY, TOKENS // 3).astype(np.int32)
+
+    def on_step(now: int) -> None:
+        if now == done:
+            raise TurnCancelled
+
+    def read() -> None:
+        with reserve_capacity(cache, len(ids)):
+            if not done:
+                raise TurnCancelled
+            prefill(model, cache, ids, None, StepSize(STEP), on_step)
+
+    with pytest.raises(TurnCancelled):
+        read()
+    assert {capacity(c) for c in cache} == {done}
+    if done:
+        prefill(model, twin, ids[:done], None, StepSize(STEP), lambda _: None)
+    found, expected = forward(model, cache, ids[done:]), forward(model, twin, ids[done:])
+    np.testing.assert_allclose(np.array(found), np.array(expected), atol=1e-5)
+
+
+TOLERANCE = 1e-4
+MIDDLE = (4, 244)
+LONG = (4, 804)
+"""A document far longer than a window and its slack."""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What left a window goes at once, so that shorter documents show it."""
+    monkeypatch.setattr(WindowedCache, "slack", 8)
+
+
+def windows(prefix: PrefixCache) -> list[WindowedCache]:
+    return [c for c in positioned_layers(prefix.cache) if isinstance(c, WindowedCache)]
+
+
+def predicted(model: Any, tokens: int, retained: bool) -> float:
+    size = _measure(Path(), model, CacheMaker(model), None).cache_size
+    return size.bytes(tokens, retained)
+
+
+@pytest.mark.parametrize("name", SLIDING)
+def test_a_full_reading_after_a_sparse_one_drops_what_left_the_windows(
+    name: str, models: dict[str, Any]
+) -> None:
+    model = models[name]
+    first, answer, second = conversation(LONG)
+    chat = Chat(model)
+    chat.read(first, tuple(range(90)))
+    chat.write(first, answer)
+    prefix = chat.conversation.target
+    read = int(prefix.cached.sum())
+    assert [c.size() for c in windows(prefix)] == [read] * 2, "a later recall may need it"
+    assert predicted(model, read, True) <= prefix.nbytes <= predicted(model, read + BLOCK, True)
+    logits = chat.read(second, None)
+    assert difference(logits, dense_logits(model, second.ids)) < TOLERANCE
+    assert all(c.size() <= WINDOW + c.slack for c in windows(prefix))
+    saved = sum(c.nbytes for point in prefix.checkpoints for c in point.states.values())
+    at_most = predicted(model, len(second.ids) + BLOCK, False)
+    assert predicted(model, len(second.ids) - BLOCK, False) <= prefix.nbytes - saved <= at_most
+    prefix.eval()
+    before, nbytes = mx.get_active_memory(), prefix.nbytes
+    prefix.clear()
+    assert before - mx.get_active_memory() == pytest.approx(nbytes, rel=0.1), "nothing else lives"
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SLIDING)
+@pytest.mark.parametrize("needed", [None, LATER], ids=["dense", "sparse"])
+def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
+    name: str,
+    needed: tuple[int, ...] | None,
+    models: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A document that is changed in its middle, after a sparse and a full reading of it."""
+    model = models[name]
+    first, answer, second = conversation(MIDDLE)
+    chat, fresh = Chat(model), Chat(model)
+    chat.read(first, FIRST)
+    chat.write(first, answer)
+    chat.read(second, None)
+    prefix = chat.conversation.target
+    edited = Prompt(second.ids.copy(), second.segments, {})
+    edited.ids[120:] = edited.ids[120:][::-1].copy()
+    assert not prefix.can_insert_at(120)
+    assert prefix.rewind_target(120) == MIDDLE[0]
+    models_of = pair(model)
+    full = Ask((Message(Role.USER, ""),), Mode.FULL)
+    room = MemoryManager(models_of, lambda event: None)
+    monkeypatch.setattr(room, "max_available", lambda *_: -1.0)
+    with pytest.raises(NotEnoughMemory) as raised:
+        TurnEstimate(models_of, full, edited, chat.conversation, room).check(Reading.DENSE)
+    assert raised.value.failure.data["reading"] == len(edited.ids) - 1 - MIDDLE[0]
+    logits = chat.read(edited, needed)
+    assert chat.reader.reused_tokens == MIDDLE[0], "back to the checkpoint before the document"
+    assert difference(logits, fresh.read(edited, needed)) < TOLERANCE
+    if needed is None:
+        assert difference(logits, dense_logits(model, edited.ids)) < TOLERANCE
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SLIDING)
+def test_checkpoints_copy_no_more_than_windows(
+    name: str, models: dict[str, Any], tmp_path: Path
+) -> None:
+    first, answer, second = conversation(MIDDLE)
+    chat = Chat(models[name])
+    for prompt in (first, second):
+        chat.read(prompt, tuple(range(25)))
+        chat.write(prompt, answer)
+        prefix = chat.conversation.target
+        alone = sum(c.nbytes for c in flatten(prefix.cache))
+        assert prefix.checkpoints
+        assert prefix.nbytes == alone, "a layer that retains everything needs no copy"
+    snapshots = Snapshots(tmp_path, 1 << 30, {"target": name})
+    list(snapshots.save("c", chat.conversation))
+    on_disk = sum(f.stat().st_size for f in tmp_path.rglob("*.safetensors"))
+    assert on_disk < 1.1 * alone
+    again = snapshots.load("c", lambda: ConversationCache(pair(models[name])))
+    position = prefix.checkpoints[-1].position
+    assert again.target.rewind(position) == prefix.rewind(position) == position
+
+    chat.read(second, None)
+    each = sum(c.nbytes // c.size() for c in windows(prefix))
+    for checkpoint in prefix.checkpoints:
+        states = checkpoint.states.values()
+        assert len(states) == 2
+        assert sum(c.nbytes for c in states) <= WINDOW * each
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", SLIDING)
+def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
+    name: str, models: dict[str, Any]
+) -> None:
+    """After a full reading: the window before a checkpoint is all that is left of it."""
+    first, answer, second = conversation(MIDDLE)
+    chat, fresh = Chat(models[name]), Chat(models[name])
+    chat.read(first, None)
+    chat.write(first, np.concatenate([answer] * 3))
+    prefix = chat.conversation.target
+    checkpoint = prefix.checkpoints[-1].position
+    assert MIDDLE[1] < checkpoint <= len(first.ids)
+    assert prefix.rewind_target(len(first.ids) + 1) == checkpoint
+    logits = chat.read(second, None)
+    assert chat.reader.reused_tokens > MIDDLE[1]
+    assert difference(logits, fresh.read(second, None)) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", SLIDING)
+def test_windowed_layers_attended_to_everything_stored(
+    name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a sparse turn they keep it, but a step is given no more than its first token's window."""
+    first, answer, second = conversation(LONG)
+    chat = Chat(models[name])
+    given: list[tuple[int, int, int]] = []
+    fetch = WindowedCache.update_and_fetch
+
+    def counted(self: WindowedCache, keys: mx.array, values: mx.array) -> Any:
+        recalls = self.offset < self.positions.end
+        found = fetch(self, keys, values)
+        given.append((recalls, found[0].shape[2], self.size()))
+        return found
+
+    monkeypatch.setattr(WindowedCache, "update_and_fetch", counted)
+    chat.read(first, tuple(range(0, 90, 2)))
+    chat.write(first, answer)
+    chat.read(second, tuple(range(1, 90, 9)))
+    assert max(keys for recalls, keys, _ in given if not recalls) <= WINDOW - 1 + 16
+    assert max(stored for *_, stored in given) > 400
+    recalled = [(keys, stored) for recalls, keys, stored in given if recalls]
+    assert len(recalled) > 4
+    assert all(keys < stored / 4 for keys, stored in recalled)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mlx_lm.utils import load_tokenizer
 
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import PromptBuilder
@@ -17,7 +16,6 @@ from app.engine.model.token_stream import TokenStream
 from app.engine.turn.decode import Decoder
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
-    Failed,
     Finished,
     PhaseProgress,
     Planned,
@@ -31,16 +29,15 @@ from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, Reading
 from app.sandbox.process import Check, TextPiece, TextProcess
-from tests import tiny
 from tests.engine import test_cache_pool
-from tests.engine.driver import TEXT, Driver
+from tests.engine.driver import TEXT, Driver, opened
 
 FIRST, MORE = 9, 14
 
 
-def ask(turn: int, text: str, mode: Mode = Mode.SPARSE) -> Ask:
+def ask(text: str, mode: Mode = Mode.SPARSE) -> Ask:
     """About a document that is quickly read."""
-    question = test_cache_pool.ask(turn, text, mode=mode)
+    question = test_cache_pool.ask(text, mode=mode)
     document = Document("gates.txt", TEXT[:600])
     return replace(question, messages=(Message(Role.USER, text, (document,)),))
 
@@ -49,7 +46,7 @@ def cut(question: Ask, tokens: int = FIRST) -> Ask:
     return replace(question, sampling=Sampling(max_tokens=tokens))
 
 
-def continued(question: Ask, finished: Finished, turn: int = 2, known: bool = True) -> Ask:
+def continued(question: Ask, finished: Finished, known: bool = True) -> Ask:
     ids = finished.generated_ids if known else None
     answer = Message(Role.ASSISTANT, finished.text, token_ids=ids)
     messages = (*question.messages, answer)
@@ -67,7 +64,7 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     driver: Driver, folders: dict[str, Path], name: str, mode: Mode
 ) -> None:
     driver.load(folders[name], folders["draft"])
-    question = cut(ask(1, "What is the code of gate 7?", mode=mode))
+    question = cut(ask("What is the code of gate 7?", mode=mode))
     first = driver.answer(question)
     assert first.finish_reason is FinishReason.LENGTH
     rest = driver.answer(continued(question, first))
@@ -78,7 +75,6 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
     at_once = driver.answer(whole)
     assert rest.generated_ids == at_once.generated_ids
     assert rest.text == at_once.text == first.text + text
-    assert rest.statistics is not None
     assert 0 < rest.statistics.generated_tokens == len(rest.generated_ids) - FIRST
     assert rest.statistics.reasons == (Reason(ReasonCode.CONTINUED),)
     assert (rest.statistics.reading is Reading.SPARSE) == (mode is Mode.SPARSE)
@@ -90,7 +86,7 @@ def test_what_the_penalty_for_repetition_saw_counts_in_the_second_part(
     penalty: float, written: int, loaded: Driver
 ) -> None:
     whole = replace(
-        ask(1, "What is the code of gate 7?", mode=Mode.FULL),
+        ask("What is the code of gate 7?", mode=Mode.FULL),
         sampling=Sampling(repetition_penalty=penalty, max_tokens=MORE),
     )
     expected = loaded.answer(whole).generated_ids
@@ -101,7 +97,7 @@ def test_what_the_penalty_for_repetition_saw_counts_in_the_second_part(
 
 
 def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
-    question = cut(ask(1, "What is the code of gate 7?"), 400)
+    question = cut(ask("What is the code of gate 7?"), 400)
     loaded.cancel_when(lambda event: isinstance(event, Token))
     first = loaded.answer(question)
     loaded.on_event = lambda event: None
@@ -115,7 +111,7 @@ def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
 
 def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
-    question = cut(ask(1, "What is the code of gate 7?"))
+    question = cut(ask("What is the code of gate 7?"))
     first = loaded.answer(question)
     expected = loaded.answer(continued(question, first)).generated_ids
     elsewhere = replace(continued(question, first), conversation="new", mode=Mode.FULL)
@@ -129,7 +125,7 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
 def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: Driver) -> None:
     """Not what the end of a long answer looks at."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
-    question = cut(ask(1, "What is the code of gate 7?"), 150)
+    question = cut(ask("What is the code of gate 7?"), 150)
     first = loaded.answer(question)
     (asked,) = {e.texts for e in loaded.of(Selected)}
     loaded.answer(replace(continued(question, first), conversation="elsewhere"))
@@ -138,16 +134,12 @@ def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: 
 
 
 def test_it_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
-    question = cut(ask(1, "What is the code of gate 7?"))
-    before = Driver()
-    before.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
-    before.load(folders["target"], folders["draft"])
+    question = cut(ask("What is the code of gate 7?"))
+    before = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     first = before.answer(question)
     before.until(SnapshotProgress)
     before.close()
-    after = Driver()
-    after.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
-    after.load(folders["target"], folders["draft"])
+    after = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     rest = after.answer(continued(question, first))
     assert after.of(SnapshotRestored)
     assert prefilled(after) < 40
@@ -158,7 +150,7 @@ def test_it_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) 
 
 
 def test_of_an_answer_whose_ids_are_not_known_the_text_is_continued(loaded: Driver) -> None:
-    question = ask(1, "What is the code of gate 7?")
+    question = ask("What is the code of gate 7?")
     first = Finished(1, FinishReason.LENGTH, "The code of gate", (), None)
     rest = loaded.answer(continued(question, first, known=False))
     assert rest.text.startswith("The code of gate")
@@ -173,13 +165,12 @@ def test_an_answer_that_fills_the_context_is_not_continued(
     driver: Driver, folders: dict[str, Path]
 ) -> None:
     driver.load(folders["short"], folders["draft"])
-    question = ask(1, "What is it?", mode=Mode.FULL)
+    question = ask("What is it?", mode=Mode.FULL)
     messages = (replace(question.messages[0], documents=()),)
     question = replace(question, messages=messages, sampling=Sampling(max_tokens=2_000))
     first = driver.answer(question)
     assert first.finish_reason is FinishReason.LENGTH
     event = driver.run(continued(question, first))
-    assert isinstance(event, Failed)
     assert event.failure.kind is FailureKind.PROMPT_TOO_LONG
     assert event.failure.data["context"] == 500
 
@@ -198,28 +189,17 @@ def test_what_is_far_too_long_is_not_tokenised_to_its_end(
         return encode(process, pieces, check)
 
     monkeypatch.setattr(TextProcess, "encode", counting)
-    question = ask(1, text, mode=Mode.FULL)
+    question = ask(text, mode=Mode.FULL)
     message = replace(question.messages[0], documents=())
     if plain:  # as the server sends it: its end as the question
         message = Message(Role.USER, text[-100:], (Document("", text[:-100]),), plain=True)
     event = driver.run(replace(question, messages=(message,)))
-    assert isinstance(event, Failed)
     assert event.failure.kind is FailureKind.PROMPT_TOO_LONG
     assert event.failure.data["estimated"]
     assert sum(encoded) < len(text) / 2
 
 
 # ------------------------------------------------------------------------------------ thinking
-
-
-@pytest.fixture
-def thinker(tmp_path: Path) -> Any:
-    """A tokenizer of a model that thinks."""
-    tiny.save(tmp_path)
-    backend = tiny.byte_tokenizer()
-    backend.add_tokens(["<think>", "</think>"])
-    backend.save(str(tmp_path / "tokenizer.json"))
-    return load_tokenizer(tmp_path)
 
 
 def test_an_answer_continues_in_the_middle_of_its_thinking(

@@ -17,7 +17,7 @@ from app.chat.sample import FILE, QUESTION
 from app.cli.demo import KEEP
 from app.engine.pair_loader import load_pair
 from app.engine.scorers import attention
-from app.engine.turn.cost_store import first_costs
+from app.engine.turn.costs import first_costs
 from app.engine.turn.quotation import NOTHING_FOUND
 from app.protocol.events import Finished, Selected
 from app.protocol.options import DEFAULT_TUNING, Mode, Tuning
@@ -42,14 +42,6 @@ def session() -> Iterator[EngineSession]:
 
 
 @pytest.fixture(scope="module")
-def writer() -> Iterator[EngineSession]:
-    """The same pair, whose target writes its answers itself."""
-    with EngineSession() as session:
-        session.load(replace(resolve_pair(), only_quotes=False))
-        yield session
-
-
-@pytest.fixture(scope="module")
 def licence() -> Document:
     return Document(FILE, (assets_path() / "demo" / FILE).read_text(encoding="utf-8"))
 
@@ -60,7 +52,6 @@ def _answer(
     ask = replace(Conversation().start_turn(question)[1], tuning=tuning)
     events = list(session.run(ask))
     finished = events[-1]
-    assert isinstance(finished, Finished)
     assert finished.statistics is not None
     return finished, finished.statistics, events
 
@@ -70,8 +61,6 @@ def test_the_search_for_what_to_quote_is_expected_where_it_is_timed() -> None:
     quotes = load_pair(resolve_pair())
     writes = replace(quotes, only_quotes=False)
     costs, others = first_costs(quotes), first_costs(writes)
-    assert costs.draft is not None
-    assert others.draft is not None
     assert costs.draft.per_token > 1.5 * others.draft.per_token
     assert costs.sparse == others.sparse
 
@@ -139,7 +128,6 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
     """Whether everything from a phrase to its sentence's end is in the last selection."""
     start = text.index(phrase)
     match = SENTENCE_END.search(text, start + len(phrase))
-    assert match is not None
     selected = [e for e in events if isinstance(e, Selected)][-1]
     return any(place.start <= start and match.end() <= place.end for place in selected.texts)
 

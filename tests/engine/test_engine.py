@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import KVCache
 
+from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache import prefill, prefix_cache
 from app.engine.engine import MlxEngine
 from app.engine.model import loader
@@ -99,7 +100,6 @@ def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
     assert maps[-1].observed == maps[-1].to_observe
     assert max(maps[-1].buckets) == pytest.approx(1.0)
     statistics = finished.statistics
-    assert statistics is not None
     assert statistics.read_tokens == selected.selected_tokens
     assert statistics.read_fraction == selected.selected_tokens / planned.prompt_tokens
     assert sum(p.seconds for p in statistics.phases) == pytest.approx(statistics.ttft, abs=0.02)
@@ -136,15 +136,7 @@ def test_keeping_everything_equals_full_reading(loaded: Driver) -> None:
     everything = loaded.answer(question(keep=1.0))
     full = loaded.answer(question(Mode.FULL))
     assert everything.generated_ids == full.generated_ids
-    assert everything.statistics
     assert everything.statistics.read_fraction == 1.0
-
-
-def test_auto_reads_short_prompts_in_full(loaded: Driver) -> None:
-    finished = loaded.answer(question(mode=Mode.AUTO, text="The code of gate 7 is 57."))
-    assert finished.statistics
-    assert finished.statistics.reading is Reading.DENSE
-    assert finished.statistics.reasons[0].code is ReasonCode.FEW_TO_SKIP
 
 
 def test_auto_reads_the_first_long_prompt_sparsely(
@@ -155,7 +147,6 @@ def test_auto_reads_the_first_long_prompt_sparsely(
     loaded.engine._loaded.pair.target.speed = Speed(0.01, 0.01)  # type: ignore[union-attr]
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     finished = loaded.answer(question(mode=Mode.AUTO, text=LONG_TEXT))
-    assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
     assert finished.statistics.reasons[0].code is ReasonCode.FASTER
 
@@ -170,16 +161,7 @@ def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) ->
     sampled(7)
     first, second = sampled(None), sampled(None)
     assert first.generated_ids != second.generated_ids
-    assert first.statistics
     assert sampled(first.statistics.seed).generated_ids == first.generated_ids
-
-
-def test_a_seed_repeats_a_sampled_answer(loaded: Driver) -> None:
-    answers = []
-    for seed in (7, 7, 8):
-        ask = question(Mode.FULL, tokens=30)
-        answers.append(loaded.answer(replace(ask, sampling=Sampling(30, 1.0, seed=seed))).text)
-    assert answers[0] == answers[1] != answers[2]
 
 
 def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
@@ -188,7 +170,6 @@ def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
     for keep in (0.01, 0.5, 0.2):
         loaded.engine.reselect(loaded.turn, keep)
         selected = loaded.until(Selected)
-        assert isinstance(selected, Selected)
         assert selected.keep_ratio == keep
         if keep == 0.2:
             assert selected.spans == first.spans
@@ -206,8 +187,6 @@ def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded:
     assert Phase.SCORE not in _phases(loaded)
     assert loaded.of(ImportanceMap)[-1].buckets == pytest.approx(first_map.buckets, abs=1e-3)
     assert finished.generated_ids == fresh.generated_ids
-    assert finished.statistics is not None
-    assert fresh.statistics is not None
     assert finished.statistics.reused_tokens == 0
     assert finished.statistics.read_tokens == fresh.statistics.read_tokens
     other = replace(again.messages[-1], text="What is the code of gate 8?")
@@ -233,15 +212,21 @@ def test_a_passage_that_is_no_longer_pinned_is_as_important_as_one_that_never_wa
     assert replace(unpinned, turn=3) == never
 
 
-def test_a_later_turn_sees_the_earlier_ones(loaded: Driver) -> None:
-    ask = question(tokens=4)
-    first = loaded.answer(ask)
-    answer = Message(Role.ASSISTANT, first.text, token_ids=first.generated_ids)
-    messages = (*ask.messages, answer, Message(Role.USER, "And gate 8?"))
-    loaded.answer(replace(ask, messages=messages))
-    (planned,) = loaded.of(Planned)
-    history = [s for s in planned.segments if s.kind == "history"]
-    assert planned.prompt_ids[history[-1].start : history[-1].end] == first.generated_ids
+def on_backend(backend: Backend, folders: dict[str, Path]) -> tuple[Finished, Selected]:
+    driver = Driver(None, backend=backend)
+    try:
+        driver.load(folders["target"], folders["draft"])
+        finished = driver.answer(question())
+        return finished, driver.of(Selected)[-1]
+    finally:
+        driver.close()
+
+
+def test_a_turn_answers_the_same_on_either_backend(folders: dict[str, Path]) -> None:
+    (on_cpu, chosen), (on_gpu, same) = (on_backend(backend, folders) for backend in (CPU, GPU))
+    assert on_gpu.statistics.reading is Reading.SPARSE
+    assert on_gpu.generated_ids == on_cpu.generated_ids
+    assert [(s.start, s.end) for s in same.spans] == [(s.start, s.end) for s in chosen.spans]
 
 
 # ------------------------------------------------------------------------------------ cancel
@@ -277,7 +262,6 @@ def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
         assert stopped.finish_reason is FinishReason.CANCELLED, border
         if border != "decoding":
             assert stopped.generated_ids == ()
-        assert driver.engine._loaded.caches is not None
         assert driver.engine._loaded.caches._caches[border].drop_damaged() is None, border
         assert driver.answer(question()).generated_ids == fresh.generated_ids, border
 
@@ -333,7 +317,6 @@ def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
     loaded.ask(question())
     second.set()
     first, last = loaded.until(Finished), loaded.until(Finished)
-    assert isinstance(first, Finished)
     assert (first.turn, first.finish_reason) == (1, FinishReason.LENGTH)
     assert last == Finished(2, FinishReason.CANCELLED, "", (), None)
 
@@ -343,7 +326,6 @@ def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) ->
         lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done >= 128
     )
     stopped = loaded.answer(question(Mode.FULL))
-    assert stopped.statistics
     assert stopped.statistics.read_tokens == 128
     assert stopped.statistics.ttft == 0.0
 
@@ -360,7 +342,6 @@ def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None
     loaded.on_event = ask_again
     assert loaded.answer(question()).finish_reason is FinishReason.LENGTH
     second = loaded.until(Finished)
-    assert isinstance(second, Finished)
     assert second.finish_reason is FinishReason.CANCELLED
 
 
@@ -429,7 +410,6 @@ def test_the_model_is_never_altered(
     finished, cancelled, fallen back and failed ones."""
     driver.load(tiny.save(tmp_path / name, name, 5), folders["draft"])
     pair = driver.engine._loaded.pair
-    assert pair is not None
     model = pair.target.model
     ids = mx.array([[3, 1, 4, 1, 5, 9, 2, 6] * 5])
     logits: list[Any] = []
@@ -442,7 +422,6 @@ def test_the_model_is_never_altered(
 
     driver.on_event = note
     finished = driver.answer(question())
-    assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
     assert driver.answer(question()).finish_reason is FinishReason.CANCELLED
     original = prefix_cache.prefill
@@ -485,7 +464,6 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
 
     driver.on_event = note
     finished = driver.answer(question(tokens=20))
-    assert finished.statistics
     assert finished.statistics.reading is Reading.SPARSE
     assert len(caches) == 1
     assert dtypes
@@ -509,34 +487,14 @@ def test_a_failing_draft_falls_back_and_says_so(
     assert fell_back.reason.code is ReasonCode.SPARSE_FAILED
     assert fell_back.reason.data == {"error": "its attention cannot be observed"}
     assert finished.generated_ids == full.generated_ids
-    assert finished.statistics
     assert finished.statistics.fallback == fell_back.reason
     assert finished.statistics.reading is Reading.DENSE
     assert finished.statistics.read_fraction == 1.0
 
 
-def test_a_failure_in_sparse_prefill_falls_back(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = loaded.answer(question(Mode.FULL))
-    original = prefix_cache.prefill
-
-    def broken(model: Any, cache: Any, ids: Any, positions: Any, *rest: Any) -> None:
-        if positions is not None:
-            raise ValueError("shapes do not match")
-        original(model, cache, ids, positions, *rest)
-
-    monkeypatch.setattr(prefix_cache, "prefill", broken)
-    finished = loaded.answer(question())
-    assert len(loaded.of(FellBackToDense)) == 1
-    assert finished.generated_ids == full.generated_ids
-
-
 def test_a_draft_with_hidden_attention_falls_back(driver: Driver, folders: dict[str, Path]) -> None:
     driver.load(folders["target"], folders["gemma2"])
     finished = driver.answer(question())
-    assert finished.statistics
-    assert finished.statistics.fallback is not None
     assert "cannot be observed" in finished.statistics.fallback.data["error"]
 
 
@@ -547,7 +505,6 @@ def test_it_is_told_whether_a_target_must_read_again_what_stands_behind(
     driver: Driver, folders: dict[str, Path], target: str, rereads: bool
 ) -> None:
     event = driver.load(folders[target], folders["draft"])
-    assert isinstance(event, Loaded)
     assert event.recall_is_expensive is rereads
 
 
@@ -555,11 +512,9 @@ def test_a_model_with_learned_positions_reads_densely(
     driver: Driver, folders: dict[str, Path]
 ) -> None:
     event = driver.load(folders["gpt2"], folders["draft"])
-    assert isinstance(event, Loaded)
     assert event.dense_only is not None
     ask = question(tokens=3)
     finished = driver.answer(replace(ask, messages=(Message(Role.USER, "hello " * 20),)))
-    assert finished.statistics
     assert finished.statistics.reading is Reading.DENSE
     assert finished.statistics.reasons == (event.dense_only,)
 
@@ -569,51 +524,22 @@ def test_a_prompt_longer_than_the_context_is_refused(
 ) -> None:
     driver.load(folders["short"], folders["draft"])
     failed = driver.run(replace(question(), messages=(Message(Role.USER, "Why? " * 120),)))
-    assert isinstance(failed, Failed)
     length, context = failed.failure.data["tokens"], failed.failure.data["context"]
     assert context == 500
     assert failed.excess_tokens == length - 500 + 1, "what has to go"
     assert not failed.predicted, "to insist would not help"
 
 
-def test_too_little_memory_is_refused_before_reading(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from app.engine.backend import memory
-
-    monkeypatch.setattr(memory, "ceiling", lambda: 1)
-    failed = loaded.run(question())
-    assert isinstance(failed, Failed)
-    assert failed.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
-    monkeypatch.undo()
-    loaded.answer(question())
-
-
-def test_running_out_of_memory_is_a_sentence(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def exhausted(*_: Any, **__: Any) -> None:
-        raise RuntimeError("[malloc] Unable to allocate 99 bytes.")
-
-    monkeypatch.setattr(prefix_cache, "prefill", exhausted)
-    failed = loaded.run(question())
-    assert isinstance(failed, Failed)
-    assert failed.failure.kind is FailureKind.OUT_OF_MEMORY
-    assert not loaded.of(FellBackToDense), "reading more would not help"
-
-
 def test_asking_without_a_model_and_loading_nonsense_are_sentences(
     driver: Driver, tmp_path: Path, folders: dict[str, Path]
 ) -> None:
     failed = driver.run(question())
-    assert isinstance(failed, Failed)
     assert failed.failure.kind is FailureKind.NO_MODEL
     event = driver.load(tmp_path)
     assert isinstance(event, Failed)
     assert event.turn is None
     assert isinstance(driver.load(folders["target"]), Loaded), "the thread lives on"
     finished = driver.answer(question())
-    assert finished.statistics
     assert finished.statistics.fallback is None
     assert finished.statistics.reading is Reading.SPARSE, "the built-in draft chooses"
 
@@ -631,7 +557,6 @@ def test_an_unforeseen_error_does_not_end_the_thread(
 
     monkeypatch.setattr(turn.Turn, "_make_plan", fail)
     failed = loaded.run(question())
-    assert isinstance(failed, Failed)
     assert failed.failure.data == {"error": f"{type(error).__name__} in fail, {error}"}
     monkeypatch.undo()
     loaded.answer(question())
@@ -656,7 +581,6 @@ def test_a_model_whose_module_ends_the_program_does_not_load(
 
     monkeypatch.setattr("app.engine.model.loader.load_model", fail)
     failed = driver.load(folders["target"])
-    assert isinstance(failed, Failed)
     assert failed.failure.kind is kind
     assert failed.failure.data["folder"] == str(folders["target"])
     monkeypatch.undo()
@@ -668,7 +592,6 @@ def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delattr("app.engine.backend.mlx_patches")
     driver = Driver()
     loading = driver.load(Path("anything"))
-    assert isinstance(loading, Failed)
     assert loading.failure.kind is FailureKind.MLX_MISSING
     asking = driver.run(question())
     assert isinstance(asking, Failed)
@@ -685,7 +608,6 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
 
     monkeypatch.setattr(attention, "score_by_attention", slow)
     finished = loaded.answer(question())
-    assert finished.statistics
     phases = {part.phase: part.seconds for part in finished.statistics.phases}
     assert phases[Phase.SCORE] >= 0.5
     assert phases[Phase.DECODE] < 0.5
@@ -707,9 +629,7 @@ def test_a_pair_asked_for_later_stops_the_one_before(tmp_path: Path) -> None:
     driver.engine.send(second)
     both.set()
     failed, loaded = driver.until(Failed), driver.until(Loaded)
-    assert isinstance(failed, Failed)
     assert failed.failure.kind is FailureKind.LOADING_STOPPED
-    assert isinstance(loaded, Loaded)
     assert loaded.target.name == "second"
     driver.engine.send(Close())
     driver.engine.join(LIMIT)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.engine.progress import Forecast, Part, Step, TurnClock
+from app.engine.progress import Forecast, ScoringPart, Step, TurnClock
 from app.protocol.events import Event, PhaseProgress
 from app.protocol.stats import Phase
 
@@ -20,20 +20,20 @@ Slowness = Callable[[float], float]
 PATHS: dict[str, list[Step]] = {
     "full": [Step(Phase.PREFILL, 60.0), Step(Phase.DECODE, 0.2)],
     "built-in draft": [
-        Step(Phase.SCORE, 3.0, Part.BUILT_IN),
+        Step(Phase.SCORE, 3.0, ScoringPart.BUILT_IN),
         Step(Phase.PREFILL, 40.0),
         Step(Phase.DECODE, 0.2),
     ],
     "joined": [
-        Step(Phase.SCORE, 4.0, Part.BUILT_IN),
-        Step(Phase.SCORE, 12.0, Part.DRAFT),
+        Step(Phase.SCORE, 4.0, ScoringPart.BUILT_IN),
+        Step(Phase.SCORE, 12.0, ScoringPart.DRAFT),
         Step(Phase.LOOKAHEAD, 1.0),
         Step(Phase.PREFILL, 30.0),
         Step(Phase.DECODE, 0.2),
     ],
     "quotation": [
-        Step(Phase.SCORE, 4.0, Part.QUOTATION),
-        Step(Phase.SCORE, 6.0, Part.DRAFT),
+        Step(Phase.SCORE, 4.0, ScoringPart.QUOTATION),
+        Step(Phase.SCORE, 6.0, ScoringPart.DRAFT),
         Step(Phase.LOOKAHEAD, 0.5),
         Step(Phase.PREFILL, 10.0),
         Step(Phase.DECODE, 0.1),
@@ -126,7 +126,7 @@ def test_a_step_that_never_comes_or_was_not_predicted_leaves_those_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     joined = PATHS["joined"]
-    without_encoder = [step for step in joined if step.part is not Part.BUILT_IN]
+    without_encoder = [step for step in joined if step.part is not ScoringPart.BUILT_IN]
     played = play(without_encoder, lambda at: 1.0, monkeypatch, joined)
     assert share_within(played, 1.2) == pytest.approx(1.0)
     unpredicted = [step for step in joined if step.phase is not Phase.SCORE]
@@ -147,7 +147,7 @@ def test_reading_again_and_a_better_prediction_start_over(monkeypatch: pytest.Mo
         assert last.eta is not None
         return last.eta
 
-    clock.report(Phase.SCORE, 100, Part.BUILT_IN)
+    clock.report(Phase.SCORE, 100, ScoringPart.BUILT_IN)
     assert eta() == pytest.approx(47.2)
     clock.forecast.expect(Phase.PREFILL, 10.0)
     clock.report(Phase.PREFILL, 100)
@@ -168,7 +168,7 @@ def test_a_short_step_that_takes_long_says_little_about_a_long_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = PATHS["built-in draft"]
-    slow_scorer = [Step(Phase.SCORE, 15.0, Part.BUILT_IN), *path[1:]]
+    slow_scorer = [Step(Phase.SCORE, 15.0, ScoringPart.BUILT_IN), *path[1:]]
     for shown, _ in play(slow_scorer, lambda at: 1.0, monkeypatch, path).etas[TICKS + 2 :]:
         assert shown < 2.2 * 40, "not five times as much"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from functools import cache
+from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -13,33 +14,36 @@ from mlx_lm.utils import load_tokenizer
 from numpy.typing import NDArray
 
 from app.chat.engine_session import EngineSession
-from app.chat.model_pairs import resolve_pair
 from app.engine.backend import mlx_patches
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation, find_quantisation
-from app.engine.model.copy_index import Match
+from app.engine.cache.prefill import set_next_position
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled
+from app.engine.model.token_stream import Match
+from app.engine.progress import TurnCancelled
+from app.engine.turn.decode import Decoder
 from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
-from app.protocol.events import Event, Finished, Planned, Selected
+from app.protocol.events import Event, Planned, Selected
 from app.protocol.options import Mode, Sampling, Tuning
+from app.protocol.stats import FinishReason
 from benchmarks.quality.suites import SUITES, make
-from tests.engine.oracle import BACKENDS, difference
+from tests.engine.oracle import BACKENDS, KeysAndValues, difference, keys_seen
 from tests.engine.test_kv_quantisation import wide as wide
+from tests.engine.test_token_stream import Always
 from tests.engine.test_turns import (
     CHUNK,
     DOCUMENT,
     FIRST,
     Chat,
-    KeysAndValues,
     chunk_positions,
-    keys_seen,
+    conversation,
     not_later,
+    pair,
 )
 from tests.engine.test_turns import conversation as conversation_of
-from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
+from tests.tiny import HYBRID, PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
 WRITTEN, AFTER = 40, 6
@@ -48,11 +52,6 @@ EARLY, LATE = (1, 15), 9
 """Chunks that are recalled in the midst of the answer, each with the next one, and then at its end,
 where the chunk after the next one was read before."""
 mlx_patches.install()
-
-
-@pytest.fixture(scope="module")
-def models() -> dict[str, Any]:
-    return {name: build(name) for name in ORACLE}
 
 
 def text() -> tuple[Prompt, NDArray[np.int32]]:
@@ -93,7 +92,7 @@ class Writing:
     def _on_step(self, done: int) -> None:
         self.steps += 1
         if self.steps == self.fail_at:
-            raise Cancelled
+            raise TurnCancelled
 
     def write(self, start: int, end: int) -> list[mx.array]:
         """Logits after each of the answer's tokens from `start` up to `end`."""
@@ -227,7 +226,7 @@ def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
     writing.write(0, 7)
     writing.fail_at = fail_at
     assert writing.recall.find(Match((0,), int(chunk_positions(1)[4]), 4))
-    with pytest.raises(Cancelled):
+    with pytest.raises(TurnCancelled):
         writing.recall.read(answer.tolist())
     assert writing.steps == fail_at
     assert find_mismatch(writing.target) is None
@@ -236,13 +235,6 @@ def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
     assert writing.target.cached[second.pinned].all()
     assert writing.target.cached[: len(known)][known].all(), "nothing is lost"
     assert np.isfinite(np.array(logits)).all()
-
-
-@pytest.fixture(scope="module")
-def embedded() -> Iterator[EngineSession]:
-    with EngineSession() as session:
-        session.load(replace(resolve_pair(), only_quotes=False))
-        yield session
 
 
 def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, str, list[Event]]:
@@ -258,15 +250,14 @@ def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, s
     ask = Ask(item.messages, Mode.SPARSE, 0.2, sampling, tuning, conversation=name)
     events: list[Event] = list(session.run(ask))
     finished = events[-1]
-    assert isinstance(finished, Finished)
     return finished.text, item.expected[0], events
 
 
-def test_a_chain_is_followed_to_its_end(embedded: EngineSession) -> None:
-    answer, number, events = chain(embedded, read_on=0.0)
+def test_a_chain_is_followed_to_its_end(writer: EngineSession) -> None:
+    answer, number, events = chain(writer, read_on=0.0)
     assert number not in answer
     assert not [e for e in events if isinstance(e, Selected) and e.read_on]
-    answer, number, events = chain(embedded)
+    answer, number, events = chain(writer)
     assert answer.endswith(number)
     first, *later = [e for e in events if isinstance(e, Selected)]
     assert not first.read_on
@@ -275,11 +266,9 @@ def test_a_chain_is_followed_to_its_end(embedded: EngineSession) -> None:
     assert 0 < read <= 0.5 * 0.2 * first.prompt_tokens
     assert later[-1].selected_tokens == first.selected_tokens + read
     finished = events[-1]
-    assert isinstance(finished, Finished)
-    assert finished.statistics is not None
     assert finished.statistics.read_tokens == first.selected_tokens + read
     assert any(number in t for t in texts_of(later[-1], events)), "what it read on has the number"
-    again, _, events = chain(embedded)
+    again, _, events = chain(writer)
     assert again == answer
     selections = [e for e in events if isinstance(e, Selected)]
     assert len(selections) == 1, "asked again, it has read that from the start"
@@ -291,3 +280,102 @@ def texts_of(selected: Selected, events: list[Event]) -> list[str]:
     planned = next(e for e in events if isinstance(e, Planned))
     tokenizer = load_tokenizer(target_path())
     return [tokenizer.decode(planned.prompt_ids[s.start : s.end]) for s in selected.read_on]
+
+
+LENGTH, PASSAGE = 40, 2 * CHUNK - 5
+"""Tokens of an answer, and of a passage of it that the document has: it ends in the next chunk."""
+PLANTED = (1, 6, 13)
+"""Skipped chunks in which such passages start."""
+mlx_patches.install()
+model_of = cache(build)
+tokenizer = cache(lambda: load_tokenizer(target_path()))
+
+
+def answer(
+    name: str, ids: NDArray[np.int32], sampling: Sampling
+) -> tuple[list[int], int, list[tuple[int, ...]]]:
+    """What the model answers after it has read the chunks FIRST of the document, how many tokens
+    of that were copied ahead, and what it recalled meanwhile."""
+    first = conversation()[0]
+    prompt = Prompt(ids, first.segments, {})
+    target = pair(model_of(name)).target
+    prefix = target.make_prefix(positioned=True)
+    read = prompt.pinned.copy()
+    for chunk in FIRST:
+        read[chunk_positions(chunk)] = True
+    positions = np.flatnonzero(read)[:-1].astype(np.int32)
+    prefix.set_retain_all(True)
+    prefix.prefill_at(target.model, ids, positions, target.step, lambda done: None)
+    set_next_position(prefix.cache, len(ids) - 1)
+    recalled: list[tuple[int, ...]] = []
+    recall = MidAnswerRecall(
+        target,
+        prefix,
+        prompt,
+        CHUNK,
+        10**6,
+        lambda each: recalled.append(tuple(each.tolist())),
+        lambda done: None,
+    )
+    texts = tokenizer()
+    texts._eos_token_ids = set()  # a random model may write one
+    decoder = Decoder(1, texts, sampling, lambda event: None)
+    ended = decoder.run(
+        target.model,
+        prefix,
+        ids,
+        sampling.max_tokens,
+        lambda: None,
+        gate=Always(),
+        recall=recall,
+    )
+    assert ended is FinishReason.LENGTH
+    prefix.append(np.array([*ids, *decoder.ids], np.int32)[len(prefix) :])
+    assert find_mismatch(prefix) is None
+    return decoder.ids, decoder.accepted, recalled
+
+
+def compare(seed: int, **options: Any) -> tuple[int, int]:
+    """How many tokens were copied ahead, and how often something was recalled."""
+    random, rng = Random(seed), np.random.default_rng(seed)
+    name, ids = random.choice(PURE), conversation()[0].ids.copy()
+    ids[slice(*DOCUMENT)] = rng.integers(0, ids.max(), DOCUMENT[1] - DOCUMENT[0])
+    sampling = Sampling(max_tokens=LENGTH, speculate=False, seed=seed, **options)
+    plain, _, recalled = answer(name, ids, sampling)
+    for chunk in PLANTED:  # what was skipped changes nothing before it is recalled
+        place = int(chunk_positions(chunk)[0]) + random.randint(0, 4)
+        start = random.randint(0, LENGTH - PASSAGE)
+        ids[place : place + PASSAGE] = plain[start : start + PASSAGE]
+        plain, _, recalled = answer(name, ids, sampling)
+    fast, copied, by_fast = answer(name, ids, Sampling(max_tokens=LENGTH, seed=seed, **options))
+    assert (fast, by_fast) == (plain, recalled), (seed, name)
+    return copied, len(recalled)
+
+
+def test_the_end_of_a_prompt_does_not_recall_what_follows_it_elsewhere() -> None:
+    """A template writes the same before every answer: earlier ones may have been skipped."""
+    ids = conversation()[0].ids.copy()
+    for chunk in PLANTED:
+        place = int(chunk_positions(chunk)[-1]) + 1
+        ids[place - CHUNK : place] = ids[-CHUNK:]
+    for count in (1, 2):
+        _, _, recalled = answer("llama", ids, Sampling(max_tokens=count))
+        assert not recalled
+
+
+OPTIONS = ({}, {"temperature": 1.0}, {"repetition_penalty": 1.3})
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_copying_ahead_changes_no_answer_that_recalls(options: dict[str, Any]) -> None:
+    found = [compare(seed, **options) for seed in range(3)]
+    assert all(recalls for _, recalls in found)
+    assert any(copied for copied, _ in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 1300, 50))
+def test_nor_three_hundred_greedy_ones(first: int) -> None:
+    found = [compare(seed) for seed in range(first, first + 50)]
+    assert np.mean([recalls > 0 for _, recalls in found]) > 0.9
+    assert np.mean([copied > 0 for copied, _ in found]) > 0.5

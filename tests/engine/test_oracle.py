@@ -72,11 +72,6 @@ SCALED: dict[str, tuple[str, dict[str, Any]]] = {
 mlx_patches.install()
 
 
-@pytest.fixture(scope="module")
-def models() -> dict[str, Any]:
-    return {name: build(name) for name in ORACLE}
-
-
 @pytest.mark.parametrize("backend", oracle.BACKENDS)
 @pytest.mark.parametrize("name", ORACLE)
 def test_sparse_prefill_equals_the_oracle(name: str, backend: str, models: dict[str, Any]) -> None:

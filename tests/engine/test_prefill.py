@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import mlx.core as mx
@@ -14,8 +17,12 @@ from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import CPU, GPU, Backend
 from app.engine.cache import prefill
 from app.engine.cache.caches import Cache, StepWatcher, flatten
-from app.engine.cache.prefill import StepSize
-from app.estimate.memory import LARGEST_STEP, SMALLEST_STEP
+from app.engine.cache.kv_quantisation import find_quantisation
+from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
+from app.engine.cache.sizes import Transient
+from app.engine.model.loader import CacheMaker
+from app.estimate.memory import LARGEST_STEP, MAX_SCORE_BYTES, SMALLEST_STEP
 from tests.engine import oracle
 from tests.tiny import ORACLE, VOCABULARY, build
 
@@ -169,3 +176,230 @@ def test_spare_buffers_are_released_once_they_are_many(monkeypatch: pytest.Monke
     monkeypatch.setattr(memory, "ceiling", lambda: 1000)
     memory.trim_buffer_cache()
     assert mx.get_cache_memory() == 0
+
+
+mlx_patches.install()
+
+PROMPT = 60_000
+BANDWIDTH = 400e9
+"""Bytes a second. A step reads all weights once, of a mixture those of all experts."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """`attentions` are its layers with attention, at which a step can be left."""
+
+    weight_bytes: float
+    attentions: int
+    head_size: int
+
+
+MODELS = {
+    "27B": Model(16.8e9, 16, 256),
+    "35B-A3B": Model(20e9, 10, 256),
+    "4B": Model(2.4e9, 28, 128),
+}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A simulated prompt: the `sizes` of its steps, the share of its time that was `lost` because
+    they were not the largest, and the longest wait for a cancel in seconds."""
+
+    sizes: list[int]
+    lost: float
+    longest_wait: float
+
+
+def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
+    """At `rate` tokens a second in steps of 512, half of that after `halved_at` tokens."""
+    step, overhead = StepSize(backend=GPU), model.weight_bytes / BANDWIDTH
+    step.expect(1 / rate, model.head_size)
+    done, elapsed, longest, sizes = 0, 0.0, 0.0, list[int]()
+    while done < PROMPT:
+        count = min(step.tokens, PROMPT - done)
+        each = max((1 + done / halved_at) / rate - overhead / 512, 0.0)
+        seconds = overhead + count * each
+        layers = max(model.attentions // step.parts(count), 1)
+        longest = max(longest, seconds * layers / model.attentions)
+        step.record(count, seconds)
+        elapsed, done = elapsed + seconds, done + count
+        sizes.append(count)
+    spared = len(sizes) - PROMPT / LARGEST_STEP
+    return Read(sizes[:-1], spared * overhead / elapsed, longest)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "settled", "at_the_end"),
+    # The last column: where the speed is halved after 64K tokens.
+    [
+        ("27B", 50, 512, 512),
+        ("27B", 116, 512, 512),
+        ("27B", 200, 512, 512),
+        ("27B", 240, 1024, 512),
+        ("27B", 400, 1024, 1024),
+        ("27B", 645, 2048, 1024),
+        ("27B", 1400, 2048, 2048),
+        ("27B", 3500, 2048, 2048),
+        ("35B-A3B", 50, 512, 512),
+        ("35B-A3B", 116, 512, 512),
+        ("35B-A3B", 200, 512, 512),
+        ("35B-A3B", 240, 1024, 512),
+        ("35B-A3B", 400, 1024, 1024),
+        ("35B-A3B", 645, 2048, 1024),
+        ("35B-A3B", 1400, 2048, 2048),
+        ("35B-A3B", 3500, 2048, 2048),
+        ("4B", 50, 512, 512),
+        ("4B", 116, 512, 512),
+        ("4B", 200, 512, 512),
+        ("4B", 240, 512, 512),
+        ("4B", 400, 1024, 1024),
+        ("4B", 645, 2048, 1024),
+        ("4B", 1400, 2048, 2048),
+        ("4B", 3500, 2048, 2048),
+    ],
+)
+def test_a_gpu_reads_in_long_steps_that_can_be_left_soon(
+    name: str, rate: int, settled: int, at_the_end: int
+) -> None:
+    constant, falling = read(MODELS[name], rate), read(MODELS[name], rate, 65_536)
+    assert set(constant.sizes[2:]) == {settled}
+    assert falling.sizes[-1] == at_the_end
+    for found in (constant, falling):
+        assert min(found.sizes) >= 512
+        assert found.lost < 0.015
+        assert found.longest_wait < (0.9 if rate > 50 else 2.1)
+        changes = np.count_nonzero(np.diff(found.sizes))
+        assert changes <= 4, "sizes do not alternate"
+
+
+CONFIG_27B = {
+    "hidden_size": 5120,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "intermediate_size": 17408,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "room", "context", "tokens", "forced"),
+    [
+        ({}, 8e9, 8_192, 2048, False),
+        ({}, 2e9, 131_072, 2048, True),
+        ({}, 40e9, 131_072, 2048, True),  # more than one array should have
+        ({"global_head_dim": 512}, 40e9, 131_072, 512, False),
+        ({"global_head_dim": 512}, 1e9, 131_072, 128, False),
+        ({"v_head_dim": 128}, 1e9, 131_072, 128, False),
+        ({"head_dim": 128}, 2e9, 131_072, 2048, False),
+    ],
+    ids=["fits", "tight", "large", "512-wide", "512-wide, tight", "latent", "fused"],
+)
+def test_scores_that_do_not_fit_are_not_written_instead_of_shorter_steps(
+    change: dict[str, int], room: float, context: int, tokens: int, forced: bool
+) -> None:
+    transient = Transient.of({**CONFIG_27B, **change}, 2, False, False, GPU)
+    step = StepSize(backend=GPU)
+    step.limit(*(transient.largest_step(room, context, how) for how in (True, False)))
+    for _ in range(4):
+        step.record(step.tokens, 1.0)
+    assert (step.tokens, step.forces_fused(step.tokens)) == (tokens, forced)
+    assert transient.bytes(tokens, context, forced) <= room
+    scores = 0 if forced or not transient.score_copies else 24 * tokens * context * 2
+    assert scores <= MAX_SCORE_BYTES
+
+
+def test_a_cpu_forces_nothing() -> None:
+    transient = Transient.of(CONFIG_27B, 2, False, False, CPU)
+    assert transient.bytes(512, 9000, forced=True) == transient.bytes(512, 9000)
+    with pytest.raises(ValueError, match="no fused kernel"):
+        attend(256, 64)
+
+
+def attend(head_size: int, queries: int, values: int | None = None) -> None:
+    q, k = mx.zeros((1, 4, queries, head_size)), mx.zeros((1, 2, 80, head_size))
+    v = mx.zeros((1, 2, 80, values or head_size))
+    with mlx_patches.forced_attention(GPU.forced_head_sizes):
+        mx.eval(mx.fast.scaled_dot_product_attention(q, k, v, scale=0.1, mask="causal"))
+
+
+@pytest.mark.parametrize(
+    ("head_size", "queries", "values", "asked"),
+    [
+        (256, 64, 256, True),
+        (192, 9, 192, True),
+        (256, 8, 256, False),
+        (192, 64, 128, False),
+        (128, 64, 128, False),
+        (512, 64, 512, False),
+    ],
+)
+def test_the_fused_kernel_is_asked_for_only_where_there_is_one(
+    head_size: int, queries: int, values: int, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX on a CPU has none, so that it is asked without it."""
+    plain, seen = mx.fast.scaled_dot_product_attention.__wrapped__, list[bool]()  # type: ignore[attr-defined]
+
+    def kernel(*args: mx.array, force_fused: bool = False, **kwargs: Any) -> mx.array:
+        seen.append(force_fused)
+        result: mx.array = plain(*args, **kwargs)
+        return result
+
+    patched = mlx_patches._patched_attention(kernel)
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", patched)
+    attend(head_size, queries, values)
+    assert seen == [asked]
+
+
+class Left(Exception):
+    """A step was left halfway."""
+
+
+IDS = (np.arange(90, dtype=np.int32) * 7 + 3) % VOCABULARY
+PLACES = np.concatenate([np.arange(40), np.arange(300, 350)]).astype(np.int32)
+
+
+@pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*product(ORACLE, ["positioned", "stock"]), ("qwen3", "8 bits")],
+)
+def test_a_step_that_was_left_halfway_is_read_again_as_if_it_never_was(
+    name: str, kind: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlx_patches, "DEQUANTISE_FROM", 2)
+    model = build(name, **({"head_dim": 32} if kind == "8 bits" else {}))
+    quantisation = find_quantisation(model, 8) if kind == "8 bits" else None
+    caches = CacheMaker(model, quantisation)
+    make = make_stock_cache if kind == "stock" else make_positioned_cache
+    places = np.arange(90, dtype=np.int32) if kind == "stock" else PLACES
+    ids = np.zeros(int(places[-1]) + 1, np.int32)
+    ids[places] = IDS
+
+    def read_all(leave_at: int) -> tuple[int, mx.array]:
+        """Leaves at this part of a step; returns how many there were, and logits at the end."""
+        prefix, step = PrefixCache(lambda: make(caches)), StepSize(25, backend)
+        parts = list[int]()
+
+        def on_part(done: int) -> None:
+            parts.append(done)
+            if len(parts) == leave_at:
+                raise Left
+
+        prefix.prefill_at(model, ids, places[:40], step, lambda done: None)
+        prefix.add_checkpoint()
+        step.expect(100.0)  # it was quick
+        with pytest.raises(Left) if leave_at else nullcontext():
+            prefix.prefill_at(model, ids, places[40:65], step, lambda done: None, on_part)
+        assert find_mismatch(prefix) is None
+        rest = prefix.uncached(places[:89])
+        assert len(rest) == (49 if leave_at else 24)
+        prefix.prefill_at(model, ids, rest, step, lambda done: None)
+        assert find_mismatch(prefix) is None
+        assert parts == sorted(parts)
+        return len(parts), forward(model, prefix.cache, IDS[89:], places[89:])[0, -1]
+
+    count, expected = read_all(0)
+    assert count >= 2
+    for leave_at in range(1, count + 1):
+        assert mx.allclose(read_all(leave_at)[1], expected, atol=1e-5).item(), leave_at

@@ -15,13 +15,13 @@ import pytest
 from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
-from app.engine.cache import row_blocks, shared_rows, snapshot, snapshot_manifest
+from app.engine.cache import shared_rows, snapshot
 from app.engine.cache.caches import PositionedCache, flatten
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.sizes import CacheSize
+from app.engine.cache.snapshot import MANIFEST, block_digest
 from app.engine.cache.snapshot_folder import folder_bytes
-from app.engine.cache.snapshot_manifest import MANIFEST, block_digest
 from app.engine.memory import cache_pool, prefix_sharing
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
@@ -32,7 +32,7 @@ from app.protocol.events import BackgroundProgress, EngineWarning, SnapshotFaile
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
-from tests.engine.driver import TEXT, Driver
+from tests.engine.driver import TEXT, Driver, opened
 from tests.engine.oracle import BACKENDS, difference
 from tests.engine.test_cache_pool import ask, reply, second
 from tests.engine.test_kv_quantisation import wide as wide
@@ -42,53 +42,45 @@ from tests.tiny import ORACLE, VOCABULARY, build
 FIRST, OTHER = "What is the code of gate 7?", "And which gate has code 4?"
 
 
-def figures(driver: Driver, question: Ask) -> Any:
-    finished = driver.answer(question)
-    assert finished.statistics
-    return finished.statistics
-
-
 def test_a_new_conversation_about_the_same_document_starts_from_what_was_read(
     loaded: Driver,
 ) -> None:
-    first = figures(loaded, ask(1, FIRST, name="a"))
-    other = figures(loaded, ask(2, OTHER, name="b"))
+    first = loaded.figures(ask(FIRST, name="a"))
+    other = loaded.figures(ask(OTHER, name="b"))
     assert other.reused_tokens > 0.85 * first.read_tokens
     new = other.read_tokens - other.reused_tokens - other.recalled_tokens
     assert new < 60, "the question, and what the answer needs"
-    alone = replace(ask(3, OTHER, name="c"), read_again=True)
-    assert figures(loaded, alone).reused_tokens == 0
+    alone = replace(ask(OTHER, name="c"), read_again=True)
+    assert loaded.figures(alone).reused_tokens == 0
 
 
 def test_in_full_mode_it_answers_as_a_fresh_one_does(loaded: Driver) -> None:
-    whole = figures(loaded, ask(1, FIRST, name="a", mode=Mode.FULL))
-    other = loaded.answer(ask(2, OTHER, name="b", mode=Mode.FULL))
-    assert other.statistics
+    whole = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
+    other = loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
     assert other.statistics.reused_tokens > 0.9 * whole.read_tokens
-    fresh = loaded.answer(ask(3, OTHER, name=None, mode=Mode.FULL))
-    assert fresh.statistics
+    fresh = loaded.answer(ask(OTHER, name=None, mode=Mode.FULL))
     assert fresh.statistics.reused_tokens == 0
     assert other.generated_ids == fresh.generated_ids
 
 
 def test_full_reading_never_starts_from_gaps(loaded: Driver) -> None:
-    loaded.answer(ask(1, FIRST, name="a"))
-    other = loaded.answer(ask(2, OTHER, name="b", mode=Mode.FULL))
-    fresh = loaded.answer(ask(3, OTHER, name=None, mode=Mode.FULL))
+    loaded.answer(ask(FIRST, name="a"))
+    other = loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
+    fresh = loaded.answer(ask(OTHER, name=None, mode=Mode.FULL))
     assert other.generated_ids == fresh.generated_ids
 
 
 def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver) -> None:
-    question = ask(1, FIRST, name="a")
+    question = ask(FIRST, name="a")
     answer, _ = reply(loaded, question)
-    later = second(question, answer, 2, OTHER)
+    later = second(question, answer, OTHER)
     then, _ = reply(loaded, later)
-    branch = replace(second(question, answer, 3, "And that of gate 40?"), conversation="branch")
-    assert figures(loaded, branch).reused_tokens > 0
-    duplicate = replace(second(later, then, 4, "Why?"), conversation="duplicate")
-    found = figures(loaded, duplicate)
+    branch = replace(second(question, answer, "And that of gate 40?"), conversation="branch")
+    assert loaded.figures(branch).reused_tokens > 0
+    duplicate = replace(second(later, then, "Why?"), conversation="duplicate")
+    found = loaded.figures(duplicate)
     assert found.read_tokens - found.reused_tokens - found.recalled_tokens < 60
-    again = figures(loaded, replace(duplicate, conversation="a"))
+    again = loaded.figures(replace(duplicate, conversation="a"))
     assert again.reused_tokens > 0.85 * found.read_tokens, "the first one still has its own"
 
 
@@ -101,21 +93,21 @@ def elsewhere(statistics: Any) -> list[str]:
 def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     loaded: Driver,
 ) -> None:
-    whole = figures(loaded, ask(1, FIRST, name="a", mode=Mode.FULL))
+    whole = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
     assert elsewhere(whole) == []
     documents = (Document("b.txt", TEXT[3000:]), Document("gates.txt", TEXT[:3000]))
     message = Message(Role.USER, FIRST, documents)
-    other = replace(ask(2, FIRST, name="b", mode=Mode.FULL), messages=(message,))
-    found = figures(loaded, other)
+    other = replace(ask(FIRST, name="b", mode=Mode.FULL), messages=(message,))
+    found = loaded.figures(other)
     assert found.reused_tokens < 0.1 * whole.read_tokens
     assert elsewhere(found) == ["gates.txt"]
     system = Message(Role.SYSTEM, "Be brief.")
-    briefly = ask(3, FIRST, name="c", mode=Mode.FULL)
+    briefly = ask(FIRST, name="c", mode=Mode.FULL)
     briefly = replace(briefly, messages=(system, *briefly.messages))
-    found = figures(loaded, briefly)
+    found = loaded.figures(briefly)
     assert found.reused_tokens < 0.1 * whole.read_tokens
     assert elsewhere(found) == ["gates.txt"]
-    again = figures(loaded, briefly)
+    again = loaded.figures(briefly)
     assert elsewhere(again) == [], "it has been read after this text now"
 
 
@@ -127,12 +119,12 @@ def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
     names = ("one.txt", "two.txt", "three.txt")
     texts = [licence + rest[:400], licence + rest[400:], licence + rest[::-1][:400]]
     documents = [Document(*each) for each in zip(names, texts, strict=True)]
-    question = ask(1, FIRST, name="a", mode=Mode.FULL)
+    question = ask(FIRST, name="a", mode=Mode.FULL)
 
     def about(turn: int, name: str, *chosen: Document) -> list[str]:
         message = Message(Role.USER, FIRST, chosen)
         asked = replace(question, conversation=name, messages=(message,))
-        return elsewhere(figures(loaded, asked))
+        return elsewhere(loaded.figures(asked))
 
     about(1, "a", *documents[:2])
     assert about(2, "b", documents[2]) == []
@@ -183,30 +175,26 @@ def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
     assert sharing.read_elsewhere(*other) is None
     assert not Counted.seen
     found = sharing.read_elsewhere(*chat(range(75, 85), 30))
-    assert found is not None
     assert len(found.data["names"]) == 5
 
 
 def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
-    loaded.answer(ask(0, FIRST, name="0", mode=Mode.FULL))
+    loaded.answer(ask(FIRST, name="0", mode=Mode.FULL))
     pool = loaded.engine._loaded.caches
-    assert pool is not None
     one = pool.nbytes
     for turn in range(1, 10):
-        loaded.answer(
-            ask(turn, f"What is the code of gate {turn}?", name=str(turn), mode=Mode.FULL)
-        )
+        loaded.answer(ask(f"What is the code of gate {turn}?", name=str(turn), mode=Mode.FULL))
     assert pool.nbytes < 1.5 * one
 
 
 def test_what_others_need_survives_the_conversation_that_held_it(loaded: Driver) -> None:
     from app.protocol.commands import DropConversation
 
-    loaded.answer(ask(1, FIRST, name="a", mode=Mode.FULL))
-    loaded.answer(ask(2, OTHER, name="b", mode=Mode.FULL))
+    loaded.answer(ask(FIRST, name="a", mode=Mode.FULL))
+    loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
     loaded.engine.send(DropConversation("b"))
-    again = figures(loaded, ask(3, FIRST, name="a", mode=Mode.FULL))
+    again = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
     assert again.read_tokens - again.reused_tokens < 5
     assert again.generated_tokens
 
@@ -533,8 +521,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short conversations share, too."""
     for module in (shared_rows, prefix_sharing, cache_pool):
         monkeypatch.setattr(module, "FEWEST", 8)
-    monkeypatch.setattr(row_blocks, "BLOCK", 32)
-    monkeypatch.setattr(snapshot_manifest, "BLOCK", 8)
+    monkeypatch.setattr(snapshot, "BLOCK", 32)
+    monkeypatch.setattr(snapshot, "BEGINNING_STEP", 8)
 
 
 def operate(pool: Pool, operations: int) -> None:
@@ -638,11 +626,9 @@ def test_after_a_restart_a_new_conversation_starts_from_a_snapshot(
 ) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
     expected = {}
-    for turn, name in enumerate("ab", 1):
-        driver = Driver()
-        driver.engine.send(policy)
-        driver.load(folders["target"], folders["draft"])
-        expected[name] = figures(driver, ask(turn, FIRST if name == "a" else OTHER, name=name))
+    for name in "ab":
+        driver = opened(folders, policy)
+        expected[name] = driver.figures(ask(FIRST if name == "a" else OTHER, name=name))
         restored = driver.of(SnapshotRestored)
         assert [each.tokens > 0 for each in restored] == ([] if name == "a" else [True])
         driver.close()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.utils import load_tokenizer
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken
 
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import Prompt, PromptBuilder, document_header
@@ -159,13 +159,6 @@ def test_a_template_that_mangles_messages_is_refused(tmp_path: Path, template: s
         builder.build(messages)
 
 
-def test_a_template_that_raises_is_a_sentence(tmp_path: Path) -> None:
-    builder = PromptBuilder(_tokenizer(tmp_path, "{{ raise_exception('no system, please') }}"))
-    with pytest.raises(PromptError) as raised:
-        builder.build((Message(Role.USER, "a"),))
-    assert "no system, please" in raised.value.failure.data["error"]
-
-
 def test_the_last_message_must_be_the_users(builder: PromptBuilder) -> None:
     for messages in ((), (Message(Role.ASSISTANT, "a"),)):
         with pytest.raises(PromptError, match=FailureKind.NOT_THE_USERS):
@@ -207,37 +200,6 @@ def test_other_added_tokens_are_text_but_white_space_counts_and_ids_stay() -> No
     assert known.isdisjoint(ids)
     for token in ("<think>", "    ", *tiny.SPECIALS):
         assert made.token_to_id(token) == backend.token_to_id(token)
-
-
-def _spaced(kind: str) -> Tokenizer:
-    """A tokenizer that puts a space before a text's first word, as SentencePiece models do."""
-    words = ["<unk>", "▁", "[", "]", "I", "N", "S", "T", "/", "h", "i", "o", "k"]
-    backend = Tokenizer(models.BPE({w: n for n, w in enumerate(words)}, [], unk_token="<unk>"))
-    if kind == "metaspace":
-        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    else:
-        replace = normalizers.Replace(" ", "▁")
-        prepend = normalizers.Prepend("▁")
-        both = normalizers.Sequence([prepend, replace])
-        backend.normalizer = both if kind == "sequence" else prepend
-    backend.add_special_tokens(["<s>", "</s>"])
-    return backend
-
-
-@pytest.mark.parametrize("kind", ["metaspace", "sequence", "prepend"])
-def test_pieces_get_no_space_that_the_whole_text_has_not(kind: str) -> None:
-    class Wrapper:
-        backend_tokenizer = _spaced(kind)
-        eos_token_ids: ClassVar = {backend_tokenizer.token_to_id("</s>")}
-        has_chat_template = True
-
-        def apply_chat_template(self, turns: list[dict[str, str]], **_: Any) -> str:
-            return f"<s>[INST]{turns[0]['content']}[/INST]"
-
-    builder = PromptBuilder(Wrapper())
-    prompt = builder.build((Message(Role.USER, "hi"),))
-    whole = Wrapper.backend_tokenizer.encode("<s>[INST]hi[/INST]", add_special_tokens=False)
-    assert prompt.ids.tolist() == whole.ids
 
 
 def test_what_the_user_pinned_is_pinned_token_by_token(builder: PromptBuilder) -> None:

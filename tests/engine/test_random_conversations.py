@@ -15,24 +15,21 @@ import pytest
 from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.prefill import StepSize
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model.copy_index import Match
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled
+from app.engine.model.token_stream import Match
+from app.engine.progress import TurnCancelled
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.prompt import Segment, SegmentKind
-from tests.engine.oracle import difference
+from tests.engine.oracle import KeysAndValues, difference, keys_seen
 from tests.engine.test_turns import (
     CHUNK,
     DOCUMENT,
     Chat,
-    KeysAndValues,
     chunk_positions,
-    keys_seen,
 )
 from tests.tiny import PURE, VOCABULARY, build
 
@@ -173,7 +170,7 @@ class Conversation:
             nonlocal steps
             steps += 1
             if steps == fail_at:
-                raise Cancelled
+                raise TurnCancelled
 
         recall = MidAnswerRecall(
             self.chat.models.target, self.target, prompt, CHUNK, 10**6, lambda p: None, on_step
@@ -183,7 +180,7 @@ class Conversation:
         try:
             with self.watched():
                 recall.read(written.tolist())
-        except Cancelled:
+        except TurnCancelled:
             self.done.append("cancelled")
             assert find_mismatch(self.target) is None
             return False

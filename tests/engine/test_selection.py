@@ -210,26 +210,26 @@ def _rising(chunks: int) -> NDArray[np.float32]:
     return np.repeat(np.arange(1, chunks + 1, dtype=np.float32), CHUNK)
 
 
-def test_a_later_turn_recalls_a_share_of_keep_most_important_first() -> None:
-    read = set(range(16, 20))
-    assert _recalled(_rising(20), read, 0.2, 0.5) == {14, 15}
-    assert _recalled(_rising(20), read, 0.2, 0.25) == {15}
-    assert _recalled(_rising(20), read, 0.2, 1.0) == {12, 13, 14, 15}
+EVERY = set(range(20))
 
 
-def test_cached_tokens_are_not_counted_again_however_important() -> None:
-    assert _recalled(_rising(20), {19, 18, 17, 3}, 0.2, 0.5) == {15, 16}
-
-
-def test_a_turn_after_one_that_read_less_than_keep_may_read_the_rest_of_it() -> None:
-    """The one before was stopped, or had a lower keep."""
-    assert _recalled(_rising(20), {0}, 0.5, 0.1) == set(range(11, 20))
-    assert _recalled(_rising(20), set(), 0.2, 0.1) == {16, 17, 18, 19}
-
-
-def test_nothing_is_recalled_without_a_share_once_keep_is_cached() -> None:
-    assert _recalled(_rising(20), {0, 1, 2, 3}, 0.2, 0.0) == set()
-    assert _recalled(_rising(20), set(range(20)), 0.2, 1.0) == set()
+@pytest.mark.parametrize(
+    ("read", "keep", "share", "recalled"),
+    [
+        ({16, 17, 18, 19}, 0.2, 0.5, {14, 15}),  # a share of keep, the most important first
+        ({16, 17, 18, 19}, 0.2, 0.25, {15}),
+        ({16, 17, 18, 19}, 0.2, 1.0, {12, 13, 14, 15}),
+        ({19, 18, 17, 3}, 0.2, 0.5, {15, 16}),  # what is cached is not counted again
+        ({0}, 0.5, 0.1, set(range(11, 20))),  # the rest of keep, after a turn that read less
+        (set(), 0.2, 0.1, {16, 17, 18, 19}),
+        ({0, 1, 2, 3}, 0.2, 0.0, set()),
+        (EVERY, 0.2, 1.0, set()),
+    ],
+)
+def test_a_later_turn_recalls_what_keep_allows(
+    read: set[int], keep: float, share: float, recalled: set[int]
+) -> None:
+    assert _recalled(_rising(20), read, keep, share) == recalled
 
 
 def test_what_is_new_has_all_of_keep_for_itself() -> None:

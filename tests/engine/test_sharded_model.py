@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 from mlx_lm.utils import load_model
 
 from app.engine.backend import mlx_patches
-from app.engine.cache.growth import capacity
+from app.engine.cache.caches import capacity
 from app.engine.cache.prefill import StepSize, make_positioned_cache
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.cache.snapshot_folder import (
@@ -23,19 +25,18 @@ from app.engine.cache.snapshot_folder import (
     remove_snapshot,
     snapshot_folder,
 )
-from app.engine.model.loader import LoadError
-from app.engine.progress import Cancelled
-from app.engine.sharded.model import ShardedModel, ShardedPrefixCache
-from app.engine.sharded.target import ShardedTarget
+from app.engine.progress import LoadError, TurnCancelled
+from app.engine.sharded.model import ShardedModel, ShardedPrefixCache, ShardedTarget
+from app.engine.sharded.runner import Indivisible, pad_heads
 from app.protocol.commands import CachePolicy, Close, DropConversation, Load
 from app.protocol.events import Closed, EngineWarning, Failed, Loaded
 from app.protocol.hosts import Host, Hosts
 from app.protocol.options import BackgroundPolicy
 from app.protocol.reasons import FailureKind, ReasonCode
 from tests import tiny
-from tests.engine import local_shards
 from tests.engine.driver import Driver, question
-from tests.engine.local_shards import LocalShards, spread_over
+from tests.engine.oracle import difference
+from tests.engine.spread import LocalShards, spread_over
 from tests.engine.test_prefix_sharing import Pool, few, operate
 
 mlx_patches.install()
@@ -91,16 +92,19 @@ def test_random_operations_are_done_to_the_ranks_caches(
     assert not shards.runner._caches, "and no cache is left"
 
 
-def test_a_draft_that_cannot_be_loaded_ends_the_ranks(
-    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def spread_driver() -> tuple[Driver, list[LocalShards]]:
+    """A driver whose target is spread over ranks, and those it has made."""
     made: list[LocalShards] = []
 
     def connect(command: Load, stopped: Any) -> LocalShards:
-        made.append(local_shards.connect(command, stopped))
+        made.append(LocalShards(command))
         return made[0]
 
-    spread = Driver(connect=connect)
+    return Driver(connect=connect), made
+
+
+def test_a_draft_that_cannot_be_loaded_ends_the_ranks(tmp_path: Path) -> None:
+    spread, made = spread_driver()
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "config.json").write_text("{}")
     target = tiny.save(tmp_path / "target", "llama", 0)
@@ -157,13 +161,7 @@ def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path
 
 def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model", "llama", 0)
-    made: list[LocalShards] = []
-
-    def connect(command: Load, stopped: Any) -> LocalShards:
-        made.append(LocalShards(command))
-        return made[0]
-
-    spread = Driver(connect=connect)
+    spread, made = spread_driver()
     spread.load(folder, hosts=Hosts((Host("other"),)))
     expected = spread.answer(replace(question(), conversation="c"))
     prefix = next(p for p in made[0].runner._caches.values() if len(p))
@@ -188,10 +186,41 @@ def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None
         nonlocal steps
         steps += 1
         if steps == fails:
-            raise Cancelled
+            raise TurnCancelled
 
-    with suppress(Cancelled), prefix.reserved(len(ids)):
+    with suppress(TurnCancelled), prefix.reserved(len(ids)):
         prefix.prefill_at(spread, ids, np.arange(2000, dtype=np.int32), StepSize(64), on_step)
     layer = shards.runner._caches[prefix.ranks.number].cache[0]
     assert capacity(layer.inner) == (2048 if fails is None else 128)
     assert layer.size() == (2000 if fails is None else 128)
+
+
+IDS = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"])
+def test_padded_heads_change_no_logit(name: str, bits: int | None) -> None:
+    sizes = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 32}
+    model = tiny.build(name, **sizes, hidden_size=192, intermediate_size=64)
+    if bits is not None:
+        nn.quantize(model, 32, bits)
+    expected = model(IDS)
+    pad_heads(model, 2)
+    attention = model.layers[0].self_attn
+    assert attention.k_proj.weight.shape[0] == 4 * 32
+    assert difference(model(IDS), expected) < 1e-5
+
+
+def test_models_that_divide_are_left_alone() -> None:
+    model = tiny.build("llama")
+    before = model.layers[0].self_attn.q_proj.weight
+    pad_heads(model, 2)
+    assert model.layers[0].self_attn.q_proj.weight is before
+
+
+def test_heads_that_cannot_be_padded_are_refused() -> None:
+    model = tiny.build("llama", num_attention_heads=3, num_key_value_heads=3)
+    model.layers[0].self_attn.q_norm = nn.RMSNorm(48)  # over all heads together
+    with pytest.raises(Indivisible):
+        pad_heads(model, 2)

@@ -6,28 +6,39 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from app.engine.cache import row_blocks, snapshot, snapshot_manifest
+from app.engine.cache import snapshot
 from app.engine.cache.prefill import StepSize
-from app.engine.cache.snapshot import Snapshots
-from app.engine.cache.snapshot_folder import folder_bytes, snapshot_folder
-from app.engine.cache.snapshot_manifest import (
+from app.engine.cache.snapshot import (
     FILE_NAME,
     MANIFEST,
     SnapshotError,
+    Snapshots,
     read_manifest,
     with_checksum,
 )
+from app.engine.cache.snapshot_folder import (
+    MAX_ON_DISK,
+    MIN_ON_DISK,
+    disk_limit,
+    folder_bytes,
+    remove_other_snapshots,
+    snapshot_folder,
+)
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.loader import ModelPair
+from app.protocol.commands import CachePolicy, Close, DropConversation, PruneSnapshots
+from app.protocol.events import Failed
+from tests.engine.driver import LIMIT, Driver
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 from tests.tiny import build
 
@@ -55,7 +66,7 @@ def new_chat(models: ModelPair) -> Chat:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "BLOCK", 16)
+    monkeypatch.setattr(snapshot, "BLOCK", 16)
 
 
 @pytest.fixture
@@ -235,25 +246,13 @@ def test_other_files_do_not_matter(
     assert {p.name.partition("-")[0] for p in folder(tmp_path).glob("*-*")} <= {"2", "3"}
 
 
-def test_an_unfinished_save_leaves_the_older_one(
-    snapshots: Snapshots, chat: Chat, models: ModelPair
-) -> None:
-    save(snapshots, chat)
-    for stop in range(1, 4):
-        saving = snapshots.save("c", chat.conversation)
-        for _ in range(stop):
-            next(saving)
-        saving.close()
-        loaded = snapshots.load("c", lambda: ConversationCache(models))
-        assert loaded is not None
-        assert same(loaded, chat.conversation)
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_cancelled_save_leaves_nothing(snapshots: Snapshots, chat: Chat, tmp_path: Path) -> None:
+def test_a_cancelled_save_leaves_the_older_one_and_nothing_else(
+    snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
+) -> None:
     save(snapshots, chat)
     before = names(folder(tmp_path))
     for stop in range(1, 5):
@@ -262,6 +261,8 @@ def test_a_cancelled_save_leaves_nothing(snapshots: Snapshots, chat: Chat, tmp_p
             next(saving)
         saving.close()
         assert names(folder(tmp_path)) == before
+        loaded = snapshots.load("c", lambda: ConversationCache(models))
+        assert same(loaded, chat.conversation)
 
 
 def test_a_failed_save_leaves_nothing(
@@ -429,7 +430,7 @@ def test_what_other_models_saved_and_what_is_damaged_is_read_once(
         read.append(folder.name)
         return read_manifest(folder)
 
-    monkeypatch.setattr(snapshot_manifest, "read_manifest", counted)
+    monkeypatch.setattr(snapshot, "read_manifest", counted)
     index, ids = Snapshots(folder, BUDGET, IDENTITY).index, chat.conversation.target.ids
     for _ in range(3):
         assert index.find_longest(ids, dense=False)[0] in ("", "own")
@@ -529,14 +530,12 @@ def test_the_draft_is_not_saved_where_the_budget_is_small(tmp_path: Path) -> Non
     chat.conversation = ConversationCache(both)
     chat.read(first, FIRST)
     draft = chat.conversation.draft
-    assert draft is not None
     everything = np.arange(len(first.ids), dtype=np.int32)
     draft.prefill_at(loaded.model, first.ids, everything, StepSize(64), lambda done: None)
     for budget, there in ((BUDGET, len(first.ids)), (chat.conversation.nbytes - 1, 0)):
         snapshots = Snapshots(tmp_path / str(budget), budget, IDENTITY)
         save(snapshots, chat)
         again = snapshots.load("c", lambda: ConversationCache(both))
-        assert again is not None
         assert same(again, chat.conversation)
         assert again.draft is not None
         assert len(again.draft) == there
@@ -550,3 +549,99 @@ def test_names_of_any_kind_are_file_names(
         assert snapshots.load(name, lambda: ConversationCache(models)) is not None
     assert len(list((tmp_path / "snapshots").iterdir())) == 6
     shutil.rmtree(tmp_path / "snapshots")
+
+
+GB = 10**9
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(900 * GB, 0, 300 * GB))
+
+
+@pytest.mark.usefixtures("disk")
+@pytest.mark.parametrize(
+    ("weights", "limit"),
+    [
+        (16_000_000, MIN_ON_DISK),
+        (350_000_000, 7 * GB),
+        (5 * GB, MAX_ON_DISK),
+    ],
+)
+def test_a_small_model_does_not_fill_the_disk(tmp_path: Path, weights: int, limit: int) -> None:
+    """A model of 4 million parameters had 1.1 GB after half an hour, of 20 that it might take."""
+    assert disk_limit(0, tmp_path / "not" / "there", weights) == limit
+
+
+def test_a_tenth_of_a_small_disk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 9 * GB - 1000))
+    (tmp_path / "saved").write_bytes(bytes(1000))
+    assert disk_limit(0, tmp_path, 5 * GB) == 9 * GB // 10
+
+
+@pytest.mark.usefixtures("disk")
+def test_what_the_user_set_is_the_limit(tmp_path: Path) -> None:
+    assert disk_limit(3 * GB, tmp_path, 16_000_000) == 3 * GB
+
+
+def test_leftovers_count_too(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "stray").write_bytes(bytes(5))
+    (tmp_path / "a" / "b" / "1-target-0.safetensors").write_bytes(bytes(70))
+    (tmp_path / "a" / "dangling").symlink_to(tmp_path / "nothing")
+    assert 75 <= folder_bytes(tmp_path) < 1000
+    assert folder_bytes(tmp_path / "nothing") == 0
+
+
+def saved(folder: Path, *names: str) -> None:
+    for name in names:
+        snapshot_folder(folder, name).mkdir(parents=True)
+        (snapshot_folder(folder, name) / "manifest.json").touch()
+
+
+def names_in(folder: Path, names: str) -> str:
+    return "".join(name for name in names if snapshot_folder(folder, name).exists())
+
+
+def test_snapshots_of_other_conversations_go_and_nothing_else(tmp_path: Path) -> None:
+    remove_other_snapshots(tmp_path / "nothing", "a")
+    saved(tmp_path, *"abc")
+    (tmp_path / "mine").mkdir()
+    snapshot_folder(tmp_path, "d").write_text("mine")
+    remove_other_snapshots(tmp_path, ["b", "x"])
+    assert names_in(tmp_path, "abc") == "b"
+    assert (tmp_path / "mine").is_dir()
+    assert snapshot_folder(tmp_path, "d").read_text() == "mine"
+
+
+@pytest.mark.parametrize("mlx", [True, False])
+def test_they_are_deleted_whether_a_pair_is_loaded_or_not(
+    tmp_path: Path, mlx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mlx:
+        monkeypatch.setitem(sys.modules, "app.engine.backend.mlx_patches", None)
+        monkeypatch.delattr("app.engine.backend.mlx_patches", raising=False)
+    saved(tmp_path, *"abc")
+    driver = Driver()
+    driver.engine.send(PruneSnapshots(str(tmp_path), ("a", "b")))
+    driver.engine.send(DropConversation("a", str(tmp_path)))
+    driver.engine.send(Close())
+    driver.engine.join(LIMIT)
+    assert names_in(tmp_path, "abc") == "b"
+    assert not driver.of(Failed)
+
+
+def test_without_a_pair_they_are_deleted_where_they_were_saved(tmp_path: Path) -> None:
+    saved(tmp_path, *"ab")
+    driver = Driver()
+    driver.engine.send(CachePolicy(snapshot_folder=str(tmp_path)))
+    driver.engine.send(DropConversation("a"))
+    driver.engine.send(Close())
+    driver.engine.join(LIMIT)
+    assert names_in(tmp_path, "ab") == "b"

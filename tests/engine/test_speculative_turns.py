@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.model.speculation import DRAFTED, Choice, Gate
+from app.engine.model.speculation import DRAFTED, Gate, Proposal
 from app.protocol.commands import Ask
 from app.protocol.events import Finished, PhaseProgress, Token
 from app.protocol.options import Sampling
@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """The draft is the target itself, so what it writes is mostly right."""
 
-    def always(self: Gate, kind: int, available: int) -> Choice:
-        return Choice(2.0 + (kind == DRAFTED), min(available, 4))
+    def always(self: Gate, kind: int, available: int) -> Proposal:
+        return Proposal(2.0 + (kind == DRAFTED), min(available, 4))
 
     monkeypatch.setattr(Gate, "choose", always)
     found = Driver()
@@ -40,7 +40,7 @@ def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     found.close()
 
 
-def ask(turn: int, keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
+def ask(keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
     first = question(keep=keep)
     history: tuple[Message, ...] = ()
     for asked, answer in earlier:
@@ -65,11 +65,10 @@ def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, fo
     answers = []
     for speculate in (False, True):
         driver.load(folder, folder)
-        first = ask(1, keep, speculate)
+        first = ask(keep, speculate)
         one = driver.answer(first)
-        two = driver.answer(ask(2, keep, speculate, (first, one)))
+        two = driver.answer(ask(keep, speculate, (first, one)))
         statistics = two.statistics
-        assert statistics is not None
         assert (statistics.proposed_tokens > 0) == speculate
         assert (statistics.accepted_tokens > 0) == speculate
         assert statistics.verified_steps <= statistics.proposed_tokens
@@ -82,16 +81,16 @@ def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, fo
 def test_the_next_turn_goes_on_from_wherever_it_was_cancelled(
     driver: Driver, after: int, folder: Path
 ) -> None:
-    first = ask(1, 0.3, True)
+    first = ask(0.3, True)
     driver.cancel_when(lambda event: isinstance(event, Token))
     one = driver.answer(first)
     driver.on_event = lambda event: None
     assert one.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
     # Events come in bunches; of what was written and cached only a part is kept.
     one = replace(one, generated_ids=one.generated_ids[:after])
-    two = driver.answer(ask(2, 0.3, True, (first, one)))
+    two = driver.answer(ask(0.3, True, (first, one)))
     driver.load(folder, folder)
-    plain = driver.answer(ask(1, 0.3, False))
+    plain = driver.answer(ask(0.3, False))
     assert plain.generated_ids[: len(one.generated_ids)] == one.generated_ids
-    again = driver.answer(ask(2, 0.3, False, (first, one)))
+    again = driver.answer(ask(0.3, False, (first, one)))
     assert two.generated_ids == again.generated_ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.cache.caches import Cache, PositionedCache, can_drop_last, flatten
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation, quantise_cache
 from app.engine.cache.prefill import (
     StepSize,
@@ -25,11 +24,21 @@ from app.engine.cache.prefill import (
     prefill,
     set_next_position,
 )
-from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.copy_index import CopyIndex
-from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.speculation import DRAFTED, NOTHING, Choice, Gate
-from app.engine.model.token_stream import TokenStream
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
+from app.engine.model.speculation import (
+    COPY_RETRY,
+    DRAFT_RETRY,
+    DRAFTED,
+    NEEDED,
+    NOTHING,
+    SIZES,
+    STALE,
+    Gate,
+    Proposal,
+    expected,
+    kind_of_copy,
+)
+from app.engine.model.token_stream import LONGEST, CopyIndex, DraftProposals, Match, TokenStream
 from app.engine.turn.decode import Decoder
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
@@ -46,8 +55,8 @@ class Always(Gate):
 
     preferred = DRAFTED
 
-    def choose(self, kind: int, available: int) -> Choice:
-        return Choice(2.0 + (kind == self.preferred), min(available, 5))
+    def choose(self, kind: int, available: int) -> Proposal:
+        return Proposal(2.0 + (kind == self.preferred), min(available, 5))
 
 
 def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
@@ -117,7 +126,6 @@ def assert_same_or_tie(
     logits = None
     for token in [int(ids[-1]), *plain[:at]]:
         logits = model(mx.array([[token]]), cache=cache)[0, -1]
-    assert logits is not None
     assert abs(float(logits[plain[at]] - logits[fast[at]])) < 1e-4
 
 
@@ -336,10 +344,6 @@ def decoded(
     return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
 
 
-def answered(model: Any, sampling: Sampling) -> list[int]:
-    return decoded(model, replace(sampling, max_tokens=WRITTEN))[0].ids
-
-
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
 @pytest.mark.parametrize("after", range(1, 14))
 def test_it_stops_in_the_middle_of_what_was_verified(
@@ -383,8 +387,16 @@ def test_it_ends_where_it_says_so(models: dict[str, Any]) -> None:
 class Drafting(Gate):
     """Proposes what a draft wrote, whatever that costs."""
 
-    def choose(self, kind: int, available: int) -> Choice:
-        return Choice(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
+    def choose(self, kind: int, available: int) -> Proposal:
+        return Proposal(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
+
+
+def has_read(draft: Any, ids: NDArray[np.int32]) -> PrefixCache:
+    prefix = PrefixCache(lambda: make_stock_cache(draft))
+    prefix.prefill_at(
+        draft, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
+    )
+    return prefix
 
 
 @pytest.mark.parametrize("twin", [True, False])
@@ -396,10 +408,7 @@ def test_what_a_draft_writes_changes_nothing(
     model, ids = models["llama"], repetitive(6)
     draft = model if twin else build("qwen3", seed=9)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
-    prefix = PrefixCache(lambda: make_stock_cache(draft))
-    prefix.prefill_at(
-        draft, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
-    )
+    prefix = has_read(draft, ids)
     assert DraftProposals.possible(prefix, ids)
     assert not DraftProposals.possible(prefix, ids[:-1])
     proposals = DraftProposals(pair(draft).target, prefix, ids, 0)
@@ -424,10 +433,7 @@ def test_what_a_draft_writes_changes_nothing(
 def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
-    prefix = PrefixCache(lambda: make_stock_cache(model))
-    prefix.prefill_at(
-        model, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
-    )
+    prefix = has_read(model, ids)
     calls = 0
 
     def fails_later(tokens: mx.array, cache: Any) -> mx.array:
@@ -452,10 +458,7 @@ def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
 
 def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
-    prefix = PrefixCache(lambda: make_stock_cache(model))
-    prefix.prefill_at(
-        model, ids, np.arange(len(ids), dtype=np.int32), StepSize(16), lambda done: None
-    )
+    prefix = has_read(model, ids)
     draft = pair(model).target
     every = DraftProposals(draft, prefix, ids, 0).after([int(ids[0])], 8)
     assert len(every) == 8
@@ -463,14 +466,200 @@ def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) ->
     assert limited == every[: every.index(max(every))]
 
 
-def test_how_tokens_are_chosen(models: dict[str, Any]) -> None:
-    model = models["llama"]
-    greedy = answered(model, Sampling())
-    warm = Sampling(temperature=1.0, seed=2**64 - 1)
-    assert answered(model, warm) == answered(model, warm) != greedy
-    assert answered(model, replace(warm, seed=1)) != answered(model, warm)
-    assert answered(model, replace(warm, top_k=1)) == greedy
-    assert answered(model, replace(warm, min_p=1.0)) == greedy
-    assert answered(model, replace(warm, top_k=10**6)) == answered(model, warm)
-    penalised = answered(model, Sampling(repetition_penalty=2.0))
-    assert len(set(penalised)) > len(set(greedy))
+PLAIN = 0.1
+COPY = kind_of_copy(4)
+
+
+def gate(
+    slope: float,
+    share: float,
+    kind: int = COPY,
+    steps: int = 200,
+    draft_cost: float = 0.0,
+    verifying: float = 0.0,
+    busy: float = 0.0,
+    seed: int = 0,
+) -> tuple[Gate, float]:
+    """A gate that has learnt on a machine where a step that verifies costs `verifying` of a plain
+    step more, and `slope` for each token; where a share `busy` of all steps takes several times as
+    long; and where each proposed token is right with probability `share`. And how many times faster
+    it then was."""
+    rng, found = np.random.default_rng(seed), Gate()
+
+    def waits() -> float:
+        return 1 + 4 * rng.exponential() * (rng.random() < busy)
+
+    for _ in range(NEEDED):
+        found.record_plain(PLAIN * waits())
+    found.guess_draft_cost(0.1)
+    seconds, written = 0.0, 0
+    for _ in range(steps):
+        count = found.choose(kind, SIZES[-1]).count or int(found.wants_to_learn(kind))
+        if not count:
+            took, right = PLAIN * waits(), 0
+            found.record_plain(took)
+        else:
+            agree = [*(rng.random(count) < share), False]
+            right = agree.index(False)
+            took = PLAIN * (1 + verifying + slope * count) * waits()
+            found.record_verified(kind, count + 1, right, took)
+            if kind == DRAFTED:
+                found.record_drafted(count, PLAIN * draft_cost * count)
+                took += PLAIN * draft_cost * count
+        seconds, written = seconds + took, written + 1 + right
+    return found, written * PLAIN * (1 + 4 * busy) / seconds
+
+
+def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> None:
+    found, _ = gate(0.1, 1.0)
+    assert found.choose(COPY, 16).count > 0
+    found.begin()
+    assert found.choose(COPY, 16).count == 0
+    assert found.plain_rate == 0
+    assert not any(found.wants_to_learn(COPY) for _ in range(1000))
+    for _ in range(NEEDED):
+        found.record_plain(2 * PLAIN)
+    assert found.choose(COPY, 16).count > 0
+
+
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, share: float) -> None:
+    found, faster = gate(slope, share)
+    possible = max((1 + expected(share, n - 1)) / (1 + slope * (n - 1)) for n in (1, *SIZES))
+    assert faster > 0.97
+    assert faster > 0.75 * possible
+    count = found.choose(COPY, SIZES[-1]).count
+    if share == 0 or slope == 1:
+        assert count == 0
+    if share == 1 and slope <= 0.5:
+        assert count == SIZES[-1] - 1
+
+
+@pytest.mark.parametrize("busy", [0.0, 0.3])
+@pytest.mark.parametrize("verifying", [0.5, 0.9, 1.2])
+def test_on_a_busy_machine_right_tokens_are_not_proposed_one_at_a_time(
+    verifying: float, busy: float
+) -> None:
+    """There, to wait for a step costs much, and each token in it little."""
+    possible = SIZES[-1] / (1 + verifying + 0.1 * (SIZES[-1] - 1))
+    seeds = range(9 if busy else 1)
+    found = [gate(0.1, 1.0, steps=400, verifying=verifying, busy=busy, seed=s)[1] for s in seeds]
+    assert np.median(found) > 0.75 * possible
+
+
+def test_what_a_size_cost_long_ago_is_measured_again() -> None:
+    """Another program was busy while it was measured."""
+    found = Gate()
+    for _ in range(NEEDED):
+        found.record_plain(PLAIN)
+    for _ in range(9):
+        found.record_verified(COPY, 2, 1, 9 * PLAIN)
+    assert found.choose(COPY, 15).count == 0
+    for _ in range(STALE + 1):
+        found.record_plain(PLAIN)
+    assert found.choose(COPY, 15).count > 0
+
+
+def test_kinds_of_matches_are_judged_on_their_own() -> None:
+    found, _ = gate(0.2, 0.0, kind_of_copy(2))
+    assert found.choose(kind_of_copy(2), 15).count == 0
+    assert found.choose(kind_of_copy(12), 15).count > 0
+    assert found.choose(kind_of_copy(12), 15).gain > found.choose(kind_of_copy(4), 15).gain
+
+
+@pytest.mark.parametrize("cost", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_a_draft_is_asked_where_that_is_faster(cost: float, share: float) -> None:
+    found, faster = gate(0.05, share, DRAFTED, 400, cost)
+    sizes = [n - 1 for n in (1, *SIZES)]
+    possible = max((1 + expected(share, n)) / (1 + (0.05 + cost) * n) for n in sizes)
+    assert faster > 0.97
+    assert faster > 0.75 * possible
+    if possible == 1:
+        assert found.choose(DRAFTED, 15).count == 0
+
+
+def test_what_was_never_right_is_tried_again_now_and_then() -> None:
+    found, _ = gate(0.2, 0.0)
+    tried = sum(found.wants_to_learn(COPY) for _ in range(10 * COPY_RETRY))
+    assert tried == 10
+    tried = sum(found.wants_to_learn(DRAFTED) for _ in range(10 * DRAFT_RETRY))
+    assert tried == 10
+
+
+def test_a_pause_is_no_measure() -> None:
+    """Neither one in a plain step, nor one in the first that is verified."""
+    found = Gate()
+    for seconds in (PLAIN, 3600.0, PLAIN, PLAIN, PLAIN):
+        found.record_plain(seconds)
+    assert found.plain_rate == pytest.approx(1 / PLAIN)
+    for seconds in (PLAIN, 3600.0, 1.1 * PLAIN):
+        found.record_verified(COPY, 2, 1, seconds)
+    assert found.cost(2) == pytest.approx(1.1)
+    assert found.choose(COPY, 15).count > 0
+
+
+def test_what_is_expected() -> None:
+    assert expected(1.0, 5) == 5
+    assert expected(0.0, 5) == 0
+    assert expected(0.5, 2) == pytest.approx(0.75)
+
+
+def index(prompt: Iterable[int], answer: Iterable[int] = ()) -> CopyIndex:
+    found = CopyIndex(np.array(list(prompt), np.int32))
+    for token in answer:
+        found.append(token)
+    return found
+
+
+def test_what_followed_is_found() -> None:
+    assert index([1, 2, 3, 4, 5, 6, 9], [2, 3, 4]).find(2) == Match((5, 6), 4, 3)
+    assert index([1, 2, 3, 4, 5, 6, 9], [3, 4]).find(9) == Match((5, 6, 9, 3, 4, 5, 6, 9, 3), 4, 2)
+
+
+def test_nothing_is_found_where_nothing_is_the_same() -> None:
+    assert index([1, 2, 3, 4], [9, 8]).find(4) is None
+    assert index([1], []).find(4) is None
+    assert index([1, 2, 1, 2, 3], [1, 2]).find(0) is None
+    assert index([1, 2], []).find(3) is None, "nothing follows the last tokens"
+
+
+def test_the_longest_match_wins_and_of_these_the_last() -> None:
+    one, other = [1, 2, 3, 4, 50], [7, 2, 3, 4, 60]
+    assert index([*one, *other], [1, 2, 3, 4]).find(1) == Match((50,), 4, 4)
+    assert index([*one, *other, *one], [1, 2, 3, 4]).find(1) == Match((50,), 14, 4)
+    assert index([*one, *other], [9, 3, 4]).find(1) == Match((60,), 9, 2)
+
+
+def test_the_answer_is_looked_at_too() -> None:
+    found = index([9], [5, 6, 7, 8, 5, 6, 7])
+    assert found.find(1) == Match((8,), 4, 3)
+    assert index([9], [5, 6, 5, 6, 5, 6]).find(5) == Match((5, 6, 5, 6, 5), 5, 4)
+
+
+def test_it_is_what_a_plain_search_finds() -> None:
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, 5, 300).tolist()
+    found = CopyIndex(np.array(prompt, np.int32))
+    text = list(prompt)
+    for token in rng.integers(0, 5, 400).tolist():
+        match = found.find(1)
+        wanted = longest(text)
+        assert (match.length if match else 0) >= min(wanted, 3), text[-6:]
+        if match:
+            assert tuple(text[match.start : match.start + 1]) == match.ids
+            assert text[match.start - match.length : match.start] == text[-match.length :]
+        found.append(token)
+        text.append(token)
+
+
+def longest(text: list[int]) -> int:
+    """Of the matches of at least two tokens, by looking everywhere."""
+    best = 0
+    for end in range(2, len(text)):
+        length = 0
+        while length < min(end, LONGEST) and text[end - 1 - length] == text[-1 - length]:
+            length += 1
+        best = max(best, length)
+    return best if best >= 2 else 0

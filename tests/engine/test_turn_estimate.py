@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from app.engine.cache import prefill
 from app.engine.cache.sizes import Transient
 from app.engine.model import loader
 from app.estimate.memory import LARGEST_STEP, SMALLEST_STEP, largest_that_fits
-from app.protocol.commands import Ask, CachePolicy
+from app.protocol.commands import CachePolicy
 from app.protocol.events import (
     Failed,
     Finished,
@@ -32,7 +33,7 @@ from app.protocol.events import (
     Reloaded,
     Unloaded,
 )
-from app.protocol.options import BackgroundPolicy, Mode, Tuning
+from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.reasons import FailureKind, ReasonCode
 from app.protocol.stats import Phase, Reading
 from tests import tiny
@@ -64,6 +65,7 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
 
     def left(free: float) -> None:
         loaded.until(MemoryReport)
+        time.sleep(0.2)  # the engine's thread lets go of the turn's cache after that report
         gc.collect()  # arrays of earlier tests must not be freed during this one
         at = mx.get_active_memory() + free
         monkeypatch.setattr(memory, "free", lambda: at - mx.get_active_memory())
@@ -71,12 +73,7 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
     return left
 
 
-def auto(turn: int) -> Ask:
-    return replace(question(Mode.AUTO), tuning=Tuning(dense_below=1 << 20))
-
-
 def needed(failed: object) -> tuple[float, float]:
-    assert isinstance(failed, Failed), failed
     assert failed.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
     return failed.failure.data["needed"], failed.failure.data["free"]
 
@@ -86,7 +83,6 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     failed = loaded.run(question(Mode.FULL))
     most, there = needed(failed)
     assert most > there
-    assert isinstance(failed, Failed)
     options = failed.failure.data
     keep, length = options["keep"], options["full_tokens"]
     assert not options["sparse"]
@@ -97,30 +93,31 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     assert failed.excess_tokens == total - length
     above = question(Mode.SPARSE, keep / 100 + 0.1)
     failed = loaded.run(above)
-    assert isinstance(failed, Failed)
     assert failed.failure.data["sparse"]
     assert failed.failure.data["keep"] == keep
 
 
-def test_in_auto_mode_it_reads_sparsely_instead(loaded: Driver, leave: LEAVE) -> None:
-    assert isinstance(loaded.run(auto(1)), Finished)
+def test_in_auto_mode_it_reads_sparsely_instead(
+    loaded: Driver, leave: LEAVE, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.estimate.plan.MIN_SKIPPABLE", 1 << 20)  # or it would read sparsely
+    auto = question(Mode.AUTO)
+    assert isinstance(loaded.run(auto), Finished)
     assert loaded.of(Planned)[0].reading is Reading.DENSE
     leave(10 * MB)  # of 20: an engine of an earlier test may free some meanwhile
-    finished = loaded.answer(auto(2))
-    assert finished.statistics
+    finished = loaded.answer(auto)
     assert finished.statistics.reading is Reading.SPARSE
     why = finished.statistics.reasons[0]
     assert why.code is ReasonCode.ONLY_SPARSE_FITS
     assert why.data["needed"] > why.data["free"]
-    counting = auto(3).messages[0]
-    asked = replace(auto(3), messages=(replace(counting, text="How many gates are there?"),))
+    counting = replace(auto.messages[0], text="How many gates are there?")
+    asked = replace(auto, messages=(counting,))
     assert isinstance(loaded.run(asked), Failed), "that needs every token"
 
 
 def test_it_may_be_tried_despite_memory(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
     failed = loaded.run(question(Mode.FULL))
-    assert isinstance(failed, Failed)
     assert failed.predicted
     ask = replace(question(Mode.FULL), skip_memory_check=True)
     assert isinstance(loaded.run(ask), Finished)
@@ -136,7 +133,6 @@ def test_a_refusal_costs_nothing_that_was_read(
         patch.setattr(memory, "free", lambda: 0.0)
         assert isinstance(loaded.run(replace(first, mode=Mode.FULL)), Failed)
     finished = loaded.answer(first)
-    assert finished.statistics
     assert finished.statistics.reused_tokens > 0
 
 
@@ -160,14 +156,12 @@ def test_two_that_do_not_fit_together_take_turns(
     loaded = driver.load(folders["target"], folders["draft"])
     assert isinstance(loaded, Loaded)
     parked = driver.until(Unloaded)
-    assert isinstance(parked, Unloaded)
     assert parked.model == "target"
     finished = driver.answer(question())
     assert finished.generated_ids == expected
     (back,) = driver.of(Reloaded)
     assert back.model == "target"
     assert back.seconds > 0
-    assert finished.statistics
     assert Phase.LOAD in {part.phase for part in finished.statistics.phases}
 
 
@@ -180,7 +174,6 @@ def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
     driver.load(target, folders["draft"])
     (target / "model.safetensors").unlink()
     failed = driver.run(question())
-    assert isinstance(failed, Failed)
     assert failed.failure.kind is FailureKind.MODEL_NOT_LOADED
 
 

@@ -3,8 +3,6 @@ after sparse ones a pass in which every token sees what had been read when it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +14,6 @@ from numpy.typing import NDArray
 
 from app.engine.backend import mlx_patches
 from app.engine.backend.device import Backend
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import Quantisation
 from app.engine.cache.prefill import (
     StepSize,
@@ -25,14 +22,14 @@ from app.engine.cache.prefill import (
     make_stock_cache,
     set_next_position,
 )
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import Snapshots
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Part, TurnClock
+from app.engine.progress import ScoringPart, TurnClock
 from app.engine.scorers.scorer import Importance, ScoringContext
 from app.engine.sharded.model import Shards
 from app.engine.turn.prompt_reader import PromptReader
@@ -42,9 +39,9 @@ from app.protocol.events import ModelInfo
 from app.protocol.options import AUTO_KEEP, Mode, Tuning
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
-from tests.engine.local_shards import spread_over
-from tests.engine.oracle import BACKENDS, difference
-from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
+from tests.engine.oracle import BACKENDS, difference, keys_seen
+from tests.engine.spread import spread_over
+from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY
 
 TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
@@ -53,11 +50,6 @@ FIRST, LATER, FOLLOWING = (3, 4, 11), (1, 4, 10, 15), (11,)
 """Chunks of the document that the first and the second question need, and those of the first that
 follow a recalled one."""
 mlx_patches.install()
-
-
-@pytest.fixture(scope="module")
-def models() -> dict[str, Any]:
-    return {name: build(name) for name in ORACLE}
 
 
 def conversation(
@@ -102,7 +94,7 @@ class Needed:
     """A scorer that finds these chunks important."""
 
     chunks: tuple[int, ...]
-    parts: ClassVar[tuple[Part, ...]] = ()
+    parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         importance = np.zeros(len(prompt.ids), np.float32)
@@ -172,39 +164,6 @@ def chunk_positions(chunk: int) -> NDArray[np.int32]:
     return np.arange(chunk * CHUNK, (chunk + 1) * CHUNK, dtype=np.int32) + DOCUMENT[0]
 
 
-KeysAndValues = list[tuple[mx.array, mx.array]]
-"""Of each layer, in order."""
-
-
-@contextmanager
-def keys_seen(
-    seen: NDArray[np.bool_],
-    stay: NDArray[np.bool_] | None = None,
-    of: KeysAndValues | None = None,
-    stored: Callable[[mx.array], mx.array] = lambda each: each,
-) -> Iterator[KeysAndValues]:
-    """Inside, query i sees key j only where `seen[i, j]`. Where `stay`, keys and values are those
-    `of` another pass. Gives its own. `stored` is what a cache makes of them."""
-    own: KeysAndValues = []
-    attention = mx.fast.scaled_dot_product_attention
-
-    def masked(q: mx.array, k: mx.array, v: mx.array, *, mask: Any = None, **kw: Any) -> mx.array:
-        if mask is None or isinstance(mask, str):
-            mask = mx.tril(mx.ones((q.shape[2], k.shape[2]), mx.bool_))
-        k, v = stored(k), stored(v)
-        if stay is not None and of is not None:
-            visible = mx.array(stay)[:, None]
-            k, v = (mx.where(visible, *both) for both in zip(of[len(own)], (k, v), strict=True))
-        own.append((k, v))
-        return attention(q, k, v, mask=mask & mx.array(seen), **kw)
-
-    mx.fast.scaled_dot_product_attention = masked
-    try:
-        yield own
-    finally:
-        mx.fast.scaled_dot_product_attention = attention
-
-
 def dense_logits(model: Any, ids: NDArray[np.int32]) -> mx.array:
     logits = model(mx.array(ids)[None])[0, -1]
     mx.eval(logits)
@@ -252,7 +211,6 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
     chat.read(first, None)
     chat.write(first, answer)
     logits = chat.read(second, None)
-    assert chat.reader is not None
     assert chat.reader.reused_tokens == len(first.ids) + ANSWER
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
 
@@ -268,7 +226,6 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
     chat.read(first, FIRST)
     chat.write(first, answer)
     logits = chat.read(second, LATER)
-    assert chat.reader is not None
     again = len({*LATER, *FOLLOWING} - set(FIRST)) + len(FOLLOWING)
     assert chat.reader.recalled_tokens == again * CHUNK or name in HYBRID
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
@@ -284,7 +241,6 @@ def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
     chat.read(first, tuple(range(1, 20)))
     chat.write(first, answer)
     logits = chat.read(second, (0, 3))
-    assert chat.reader is not None
     assert chat.reader.reused_tokens <= DOCUMENT[0]
     assert chat.reader.reasons[-1].code is ReasonCode.RE_READ
     assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
@@ -300,7 +256,6 @@ def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
     chat.write(first, answer)
     chat.auto_keep = True
     chat.read(second, (0, 3))
-    assert chat.reader is not None
     codes = [reason.code for reason in chat.reader.reasons]
     assert codes == [ReasonCode.KEEP_CHOSEN, ReasonCode.RE_READ]
 
@@ -314,7 +269,6 @@ def test_asked_again_a_question_recalls_no_more_than_keep(
     logits = chat.read(first, FIRST)
     read = chat.conversation.target.cached.copy()
     again = chat.read(first, FIRST)
-    assert chat.reader is not None
     assert chat.reader.recalled_tokens == 0
     assert np.array_equal(chat.conversation.target.cached, read)
     assert difference(again, logits) < TOLERANCE
@@ -328,7 +282,6 @@ def test_asked_again_at_a_higher_keep_a_question_sees_what_is_recalled_for_it(
     chat, fresh = Chat(models[name]), Chat(models[name])
     chat.read(first, FIRST[:2])
     again = chat.read(first, FIRST)
-    assert chat.reader is not None
     assert chat.reader.recalled_tokens == CHUNK or name in HYBRID
     assert difference(again, fresh.read(first, FIRST)) < TOLERANCE
 
@@ -340,7 +293,6 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
     chat.read(first, FIRST)
     chat.write(first, answer)
     logits = chat.read(second, None)
-    assert chat.reader is not None
     assert chat.reader.reused_tokens <= DOCUMENT[0]
     assert difference(logits, dense_logits(models[name], second.ids)) < TOLERANCE
     assert chat.conversation.target.dense_prefix_len == len(second.ids)
@@ -379,7 +331,6 @@ def test_another_second_question_keeps_the_common_part(name: str, models: dict[s
     edited = Prompt(second.ids.copy(), second.segments, {})
     edited.ids[-QUESTION + 2 :] = edited.ids[-QUESTION + 2 :][::-1].copy()
     logits = chat.read(edited, None)
-    assert chat.reader is not None
     assert chat.reader.reused_tokens > DOCUMENT[1]
     assert difference(logits, dense_logits(models[name], edited.ids)) < TOLERANCE
 
@@ -392,7 +343,6 @@ def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, An
     chat.read(first, None)
     chat.write(first, answer)
     chat.read(second, LATER)
-    assert chat.reader is not None
     assert chat.reader.reused_tokens == 0
 
 
@@ -409,15 +359,12 @@ def test_a_snapshot_continues_like_the_cache_in_memory(
     for _ in snapshots.save("c", chat.conversation):
         pass
     loaded = snapshots.load("c", lambda: ConversationCache(pair(models[name])))
-    assert loaded is not None
     assert loaded.nbytes
     later = LATER if needed else None
     expected = chat.read(second, later)
     again = Chat(models[name])
     again.conversation = loaded
     assert difference(again.read(second, later), expected) == 0
-    assert again.reader is not None
-    assert chat.reader is not None
     assert again.reader.reused_tokens == chat.reader.reused_tokens > 0
 
 

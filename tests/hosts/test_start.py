@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.model.loader import LoadError, LoadStopped
+from app.engine.progress import LoadError, LoadStopped
 from app.hosts import cluster, control, ranks, worker
 from app.hosts.cluster import Cluster, largest
 from app.hosts.shard import free_port

@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from app.engine.model.loader import LoadStopped
+from app.engine.progress import LoadStopped
 from app.hosts import wire
 from app.hosts.wire import Connection, Seals, WireError, accept, connect
 

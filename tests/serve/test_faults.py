@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.turn.failures import to_failed
+from app.engine.backend.memory import to_failed
 from app.protocol.commands import Ask
 from app.protocol.reasons import Failure, FailureKind, too_long
 from app.protocol.stats import Phase

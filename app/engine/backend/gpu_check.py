@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -105,51 +104,32 @@ class Product:
         return self.float32_seconds / self.seconds
 
 
-class GpuProbe(Protocol):
-    def device(self) -> Device: ...
+class GpuProbe:
+    """This machine's."""
 
-    def build(self) -> Build: ...
+    def device(self) -> Device:
+        info = mx.device_info()
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        name, architecture = (
+            str(info.get(key, "unknown")) for key in ("device_name", "architecture")
+        )
+        macos = platform.mac_ver()[0] if sys.platform == "darwin" else ""
+        version = tuple(map(int, re.findall(r"\d+", macos))) or None
+        return Device(name, architecture, on_cpu, version)
+
+    def build(self) -> Build:
+        return installed_build(metadata.distribution, metal_libraries())
 
     def multiply(self) -> Product | None:
         """None where MLX computes on the CPU: that is what it would be compared with. Raises what
         MLX raises."""
-        ...
-
-
-def system_gpu() -> GpuProbe:
-    return MacGpu() if sys.platform == "darwin" else LinuxGpu()
+        return None if self.device().on_cpu else multiply()
 
 
 def exact_float32() -> None:
     """Let MLX's float32 products be exact, and so not use neural accelerators. Before the process's
     first product."""
     os.environ["MLX_ENABLE_TF32"] = "0"
-
-
-class LinuxGpu:
-    def device(self) -> Device:
-        return _device(None)
-
-    def build(self) -> Build:
-        return installed_build(metadata.distribution)
-
-    def multiply(self) -> Product | None:
-        return None if self.device().on_cpu else multiply()
-
-
-class MacGpu(LinuxGpu):
-    def device(self) -> Device:
-        return _device(tuple(map(int, re.findall(r"\d+", platform.mac_ver()[0]))))
-
-    def build(self) -> Build:
-        return installed_build(metadata.distribution, metal_libraries())
-
-
-def _device(macos: tuple[int, ...] | None) -> Device:
-    info = mx.device_info()
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    name, architecture = (str(info.get(k, "unknown")) for k in ("device_name", "architecture"))
-    return Device(name, architecture, on_cpu, macos)
 
 
 def multiply() -> Product:

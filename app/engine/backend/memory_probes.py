@@ -1,4 +1,4 @@
-"""The system's memory pressure and limits: macOS and Linux, behind one Protocol.
+"""The system's memory pressure and limits on macOS and Linux, and whether it runs on battery.
 
 The macOS calls are written from Apple's headers and were never run on a Mac.
 """
@@ -254,3 +254,10 @@ def _cgroup_limit(folder: Path, most: str, used: str) -> ProcessLimit | None:
     if not limit.isdigit() or int(limit) > psutil.virtual_memory().total:
         return None
     return ProcessLimit(int(limit), max(now - (int(files[1]) if files else 0), 0))
+
+
+class PowerProbe:
+    def on_battery(self) -> bool:
+        """False also where the system does not say."""
+        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return battery is not None and battery.power_plugged is False

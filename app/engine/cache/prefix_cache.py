@@ -27,14 +27,18 @@ from app.engine.cache.caches import (
     Cache,
     PositionedCache,
     WindowedCache,
+    capacity,
     drop_last,
     flatten,
     nbytes,
     positioned_layers,
+    release_unused,
+    reserve_capacity,
     row_layers,
     store_of,
+    stores_rows,
+    trim_to_size,
 )
-from app.engine.cache.growth import release_unused, reserve_capacity, trim_to_size
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, StepInParts, StepSize, prefill, prefill_step
 
@@ -333,11 +337,6 @@ class PrefixCache:
         self.record_states()
         return position
 
-    def new_reads(self) -> NDArray[np.int64]:
-        """For tokens of which nothing is known: as if read in one forward, alike in no other
-        cache."""
-        return np.full(len(self.ids), next_read())
-
     def _announce_drop(self, tokens: NDArray[np.bool_]) -> None:
         if self.before_drop is not None and tokens.any():
             self.before_drop(self, tokens)
@@ -380,3 +379,54 @@ def _can_rewind_to(cache: Any, position: int) -> bool:
     if isinstance(cache, PositionedCache):
         return cache.covers(position)
     return isinstance(cache, TRIMMABLE)
+
+
+def find_mismatch(prefix: PrefixCache) -> str | None:
+    """How the layers' contents differ from the recorded tokens, as a clause; None if they agree.
+
+    A step that fails has changed some layers already. Such a cache would answer for other tokens
+    than those in the prompt, and nothing would show it."""
+    recorded = np.flatnonzero(prefix.cached).astype(np.int32)
+    # Some models make a cache for a layer that shares another one's, and never use it.
+    used = [(n, cache) for n, cache in enumerate(flatten(prefix.cache)) if not _is_unused(cache)]
+    if not used:
+        return f"it is empty, and should hold {len(prefix):,} tokens" if len(recorded) else None
+    for number, cache in used:
+        if (problem := _layer_mismatch(cache, prefix, recorded)) is not None:
+            return f"layer {number} {problem}"
+    return None
+
+
+def _layer_mismatch(cache: Any, prefix: PrefixCache, recorded: Positions) -> str | None:
+    if isinstance(cache, PositionedCache):
+        absent = np.count_nonzero(prefix.absent) if stores_rows(cache) else 0
+        return _positioned_mismatch(cache, recorded, int(absent))
+    if isinstance(cache, ArraysCache):
+        return None if prefix.has_recorded_states(cache) else "has read more or less than recorded"
+    if isinstance(offset := getattr(cache, "offset", None), int):
+        if offset != len(prefix):
+            return f"holds {offset:,} tokens instead of {len(prefix):,}"
+        if not prefix.cached.all():
+            return "cannot hold tokens with gaps between them"
+    return None
+
+
+def _positioned_mismatch(cache: PositionedCache, recorded: Positions, absent: int) -> str | None:
+    stored, size = cache.positions.array(), cache.size()
+    if len(stored) != size or capacity(cache.inner) < size - absent:
+        return f"holds {size:,} entries, at other positions than it says"
+    if not cache.positions.ascending:
+        stored = np.sort(stored)
+    first = cache.evicted_below if isinstance(cache, WindowedCache) else 0
+    stored, expected = (a[np.searchsorted(a, first) :] for a in (stored, recorded))
+    if not np.array_equal(stored, expected):
+        return f"holds other positions than the {len(recorded):,} that were read"
+    return None
+
+
+def _is_unused(cache: Any) -> bool:
+    if isinstance(cache, PositionedCache):
+        return cache.size() == 0 and not cache.positions.runs
+    if isinstance(cache, ArraysCache):
+        return all(state is None for state in cache.cache)
+    return getattr(cache, "offset", None) == 0

@@ -1,65 +1,430 @@
 """Saves a conversation's caches to disk, so that a later start does not read its tokens again.
 
-One folder for each conversation: files of rows, a block of tokens each (`row_blocks.py`), a file in
-mlx-lm's own format for each layer that stores no rows, and a manifest that lists them with their
-checksums. A block that is in another snapshot, or in the older one, is not written again: its file
-gets another name here (a hard link), so it takes its space once, until the last conversation that
-holds it is deleted. Files are written and synced first, and the manifest is renamed into place
-last; until then the older snapshot counts, and a cancelled save leaves nothing behind. A snapshot
-that does not fit, or of which any byte is damaged, is deleted, and the tokens are read again.
+One folder for each conversation: files of rows, a block of tokens each, a file in mlx-lm's own
+format for each layer that stores no rows, and a manifest that lists them with their checksums. A
+block that is in another snapshot, or in the older one, is not written again: its file gets another
+name here (a hard link), so it takes its space once, until the last conversation that holds it is
+deleted. Files are written and synced first, and the manifest is renamed into place last; until then
+the older snapshot counts, and a cancelled save leaves nothing behind. A snapshot that does not fit,
+or of which any byte is damaged, is deleted, and the tokens are read again.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import os
+import re
 import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
+import numpy as np
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx_lm.models.cache import ArraysCache, load_prompt_cache, save_prompt_cache
+from numpy.typing import NDArray
 
 from app.engine.backend import memory
+from app.engine.cache.caches import (
+    PositionedCache,
+    WindowedCache,
+    flatten,
+    row_layers,
+    store_of,
+    stores_rows,
+)
+from app.engine.cache.positions import PositionRuns
 from app.engine.cache.prefill import OnStep
-from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.cache.row_blocks import Block, blocks_of, restore_rows
+from app.engine.cache.prefix_cache import Checkpoint, PrefixCache
+from app.engine.cache.shared_rows import positions_of, rows_of
 from app.engine.cache.snapshot_folder import (
     FOLDER_NAME,
     file_sizes,
     remove_snapshot,
     snapshot_folder,
 )
-from app.engine.cache.snapshot_manifest import (
-    FILE_NAME,
-    FORMAT,
-    MANIFEST,
-    KnownBlocks,
-    SnapshotError,
-    SnapshotIndex,
-    beginnings,
-    block_digest,
-    parse,
-    read_manifest,
-    with_checksum,
-)
-from app.engine.cache.snapshot_parts import contents_of, metadata_of, parts_of, read_part, restore
-from app.engine.progress import Cancelled
+from app.engine.progress import TurnCancelled
 from app.protocol.reasons import Reason, ReasonCode
 from app.util.atomic_files import sync_path
 from app.util.daemon_pool import DaemonPool
 from app.util.formatting import one_line
-from app.util.regular_files import make_private, open_file
+from app.util.regular_files import NotRegular, make_private, open_file, read_text
+
+BLOCK = 1024
+"""Tokens. Those after the last whole block that two conversations share are stored twice."""
+Rows = list[Any]
+"""Keys and values of each layer that stores rows, in the order of the tokens; () for those that
+hold nothing."""
+
+
+class Block(NamedTuple):
+    """The tokens from `start` up to `end`. The digest says which forward read each of them: blocks
+    with the same one hold the same rows, so one file serves every conversation that goes on from
+    the same reading."""
+
+    digest: str
+    start: int
+    end: int
+
+
+def blocks_of(prefix: PrefixCache) -> list[Block]:
+    """Those with cached tokens."""
+    layers = [store_of(layer) for layer in row_layers(prefix.cache)]
+    about = [(type(s).__name__, getattr(s, "bits", 0), getattr(s, "group_size", 0)) for s in layers]
+    reads = np.where(prefix.cached, prefix.reads, 0)
+    found = []
+    for start in range(0, len(prefix), BLOCK) if layers else ():
+        end = min(start + BLOCK, len(prefix))
+        if prefix.cached[start:end].any():
+            digest = hashlib.sha256(repr((about, start, end)).encode())
+            digest.update(prefix.cached[start:end].tobytes() + reads[start:end].tobytes())
+            found.append(Block(digest.hexdigest()[:32], start, end))
+    return found
+
+
+def block_rows(prefix: PrefixCache, block: Block) -> Rows:
+    """Of a cache that has all of its rows."""
+    found: Rows = []
+    for layer in row_layers(prefix.cache):
+        positions = positions_of(layer)
+        entries = np.flatnonzero((positions >= block.start) & (positions < block.end))
+        ordered = entries[np.argsort(positions[entries])]
+        if len(ordered) == 0:
+            found.append(())
+        elif (np.diff(ordered) == 1).all():
+            found.append(_slice(store_of(layer), int(ordered[0]), int(ordered[-1]) + 1))
+        else:
+            found.append(rows_of(layer, ordered))
+    return found
+
+
+def _slice(store: Any, start: int, end: int) -> Any:
+    """The entries from `start` up to `end`: twice as fast as picking each of them."""
+
+    def part(array: mx.array) -> mx.array:
+        return mx.contiguous(array[..., start:end, :])
+
+    return tree_map(part, (store.keys, store.values))
+
+
+def restore_rows(prefix: PrefixCache, blocks: Sequence[tuple[Block, Rows]]) -> None:
+    """Give these rows to the layers of `prefix`, whose positions are known and whose rows are
+    absent: those of the blocks with its tokens, in their order, of which the last may have more.
+    Empties the Rows on the way. Raises ValueError if they do not fit."""
+    for index, layer in enumerate(row_layers(prefix.cache)):
+        store, parts = store_of(layer), list[Any]()
+        for block, rows in blocks:
+            if index < len(rows) and rows[index]:
+                wanted = int(np.count_nonzero(prefix.cached[block.start : block.end]))
+                parts.append(_first(rows[index], wanted, exactly=block.end <= len(prefix)))
+                rows[index] = ()
+        if not parts:
+            if store.offset:
+                raise ValueError(f"no rows of {store.offset} tokens")
+            continue
+        joined: Any = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
+        named: Any = tree_flatten(joined)
+        store.keys, store.values = joined
+        if (count := int(named[0][1].shape[2])) != len(positions_of(layer)):
+            raise ValueError(f"{count} rows of {len(positions_of(layer))} tokens")
+        if isinstance(layer, PositionedCache) and not layer.positions.ascending:
+            places = np.argsort(np.argsort(layer.positions.array()))
+            store.keys, store.values = rows_of(layer, places)
+        mx.eval(store.keys, store.values)
+    prefix.absent = np.zeros(len(prefix), bool)
+
+
+def _first(rows: Any, count: int, exactly: bool) -> Any:
+    """The rows of the first `count` tokens; of all there are, if `exactly`. Raises ValueError."""
+
+    def part(array: mx.array) -> mx.array:
+        if array.shape[2] < count or (exactly and array.shape[2] > count):
+            raise ValueError(f"{array.shape[2]} rows of {count} tokens")
+        return array[..., :count, :]
+
+    return tree_map(part, rows)
+
+
+FORMAT = 9
+MANIFEST = "manifest.json"
+BEGINNING_STEP = 256
+"""Tokens between two digests of a conversation's beginning."""
+
+
+FILE_NAME = re.compile(
+    r"([0-9]{1,18})-(?:(?:target|draft)-(?:[0-9]+|rows-([0-9a-f]{32}))\.safetensors|manifest\.part)"
+)
+"""Names of a snapshot's other files. The number tells one save from the next."""
+
+
+KnownBlocks = dict[str, tuple[Path, dict[str, Any]]]
+"""Files of rows by what they hold, and what a manifest says about each."""
+
+
+# ----------------------------------------------------------------------------- the manifest
+
+
+class SnapshotError(ValueError):
+    """Why a snapshot cannot be used; a clause."""
+
+
+def with_checksum(manifest: dict[str, Any]) -> str:
+    """A manifest as it is written: its checksum, then itself."""
+    text = json.dumps(manifest, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
+
+
+def parse(written: str) -> dict[str, Any]:
+    """Raises SnapshotError, or what json raises."""
+    checksum, _, text = written.partition("\n")
+    if hashlib.sha256(text.encode()).hexdigest() != checksum:
+        raise SnapshotError("its list of contents is damaged")
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest["format"] != FORMAT:
+        raise SnapshotError("another version of specchat wrote it")
+    return manifest
+
+
+def read_manifest(folder: Path) -> str:
+    """Raises OSError, UnicodeDecodeError, or SnapshotError if it is not a file."""
+    try:
+        return read_text(folder / MANIFEST)
+    except NotRegular:
+        raise SnapshotError("its list of contents is not a file") from None
+
+
+def block_digest(name: str) -> str | None:
+    """In the name of a file of rows: what it holds. None for other files."""
+    ours = FILE_NAME.fullmatch(name)
+    return ours[2] if ours else None
+
+
+def beginnings(ids: NDArray[np.int32]) -> list[str]:
+    """A digest of the first 256 tokens, of the first 512, and so on: for finding a snapshot that
+    begins with the same tokens."""
+    digest, found = hashlib.sha256(), []
+    for end in range(BEGINNING_STEP, len(ids) + 1, BEGINNING_STEP):
+        digest.update(ids[end - BEGINNING_STEP : end].tobytes())
+        found.append(digest.hexdigest()[:16])
+    return found
+
+
+def shared_beginning(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many tokens two conversations with these `beginnings` share at least."""
+    same = takewhile(lambda each: each[0] == each[1], zip(one, other, strict=False))
+    return BEGINNING_STEP * sum(1 for _ in same)
+
+
+class _Known(NamedTuple):
+    """What is in a snapshot."""
+
+    conversation: str
+    beginnings: list[str]
+    dense_prefix_len: int
+    files: list[dict[str, Any]]
+
+
+class SnapshotIndex:
+    """Of the snapshots in `folder` that were made with the same models."""
+
+    def __init__(self, folder: Path, identity: dict[str, str]) -> None:
+        self._folder, self._identity = folder, identity
+        self._manifests: dict[Path, tuple[int, _Known | None]] = {}
+        """By folder: when a manifest was changed, nanoseconds since 1970, and what is in it; None
+        for those that are damaged or of other models."""
+
+    def find_longest(self, ids: NDArray[np.int32], dense: bool) -> tuple[str, int]:
+        """The conversation whose snapshot begins with most of these tokens, and how many; of
+        those without a gap only, if `dense`. An empty name if there is none."""
+        wanted, best = beginnings(ids), ("", 0)
+        for _, known in self._all():
+            length = shared_beginning(wanted, known.beginnings)
+            length = min(length, known.dense_prefix_len) if dense else length
+            best = max(best, (known.conversation, length), key=lambda each: each[1])
+        return best
+
+    def blocks(self) -> KnownBlocks:
+        """Of all snapshots."""
+        return {
+            digest: (folder / file["name"], file)
+            for folder, known in self._all()
+            for file in known.files
+            if (digest := block_digest(file["name"])) is not None
+        }
+
+    def _all(self) -> Iterator[tuple[Path, _Known]]:
+        for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+            with suppress(OSError):  # not a snapshot, or just deleted
+                changed = (folder / MANIFEST).stat().st_mtime_ns
+                if self._manifests.get(folder, (None, None))[0] != changed:
+                    self._manifests[folder] = changed, self._read(folder)
+                if (known := self._manifests[folder][1]) is not None:
+                    yield folder, known
+
+    def _read(self, folder: Path) -> _Known | None:
+        """What its manifest says; None if it is damaged, which `load` deals with, or of other
+        models."""
+        with suppress(Exception):
+            manifest = parse(read_manifest(folder))
+            if manifest["identity"] == self._identity:
+                dense = manifest["target"]["dense_prefix_len"]
+                found = manifest["conversation"], manifest["beginnings"], dense, manifest["files"]
+                return _Known(*found)
+        return None
+
+
+# ----------------------------------------------------------------------- files of one model
+
+
+def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
+    """What the manifest says about one model's caches, other than their arrays."""
+    return {
+        "dense_prefix_len": prefix.dense_prefix_len,
+        "layers": [_layer_metadata(c) for c in flatten(prefix.cache)],
+        "checkpoints": [
+            {
+                "position": checkpoint.position,
+                "states": {str(i): _layer_metadata(c) for i, c in checkpoint.states.items()},
+            }
+            for checkpoint in prefix.checkpoints
+        ],
+    }
+
+
+def _layer_metadata(cache: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"kind": type(cache).__name__}
+    if stores_rows(cache):
+        metadata["entries"] = store_of(cache).offset
+    if isinstance(cache, PositionedCache):
+        metadata["runs"] = cache.positions.runs
+    if isinstance(cache, WindowedCache):
+        metadata |= {"retain_all": cache.retain_all, "evicted_below": cache.evicted_below}
+    return metadata
+
+
+class SnapshotPart(NamedTuple):
+    """A file of a snapshot: its name, without number and extension, and what writes it to a path
+    and returns what is in it."""
+
+    name: str
+    write: Callable[[Path], Any]
+
+
+def parts_of(model: str, prefix: PrefixCache) -> Iterator[SnapshotPart]:
+    """The tokens, the layers that store no rows, the checkpoints' layers, and the rows."""
+    for index, layer in enumerate(_layers_without_rows(prefix)):
+        yield SnapshotPart(f"{model}-{index}", partial(_write_layer, layer))
+    for block in blocks_of(prefix):
+        yield SnapshotPart(f"{model}-rows-{block.digest}", partial(_write_rows, prefix, block))
+
+
+def _layers_without_rows(prefix: PrefixCache) -> Iterator[Any]:
+    """Stock caches: the tokens, the layers that store no rows, then the checkpoints' layers."""
+    tokens = ArraysCache(3)
+    tokens[0], tokens[1] = mx.array(prefix.ids), mx.array(prefix.cached.astype(np.uint8))
+    tokens[2] = mx.array(prefix.reads)
+    yield tokens
+    layers = [cache for cache in flatten(prefix.cache) if not stores_rows(cache)]
+    copies = [cache for point in prefix.checkpoints for cache in point.states.values()]
+    for cache in [*layers, *copies]:
+        yield cache.inner if isinstance(cache, PositionedCache) else cache
+
+
+def _write_layer(layer: Any, path: Path) -> Any:
+    save_prompt_cache(str(path), [layer])
+    return layer
+
+
+def _write_rows(prefix: PrefixCache, block: Block, path: Path) -> Any:
+    rows = block_rows(prefix, block)
+    named: Any = tree_flatten(rows)
+    mx.save_safetensors(str(path), dict(named))
+    return rows
+
+
+def read_part(path: Path) -> Any:
+    """A stock cache, or the Rows of a block. Not evaluated yet."""
+    if block_digest(path.name) is None:
+        return load_prompt_cache(str(path))[0]
+    arrays: Any = mx.load(str(path))
+    return tree_unflatten(list(arrays.items()))
+
+
+def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) -> None:
+    """Fills an empty `prefix`, but for the rows: they are absent. Raises SnapshotError when
+    metadata and caches do not agree."""
+    tokens, *rest = stored
+    inner, layers = iter(rest), flatten(prefix.cache)
+    positions: dict[object, PositionRuns] = {}
+    for cache, about in zip(layers, metadata["layers"], strict=True):
+        _restore_layer(cache, about, inner, positions)
+    prefix.ids = np.array(tokens[0], dtype=np.int32)
+    prefix.cached = np.array(tokens[1]).astype(bool)
+    prefix.absent = prefix.cached.copy()
+    prefix.reads = np.array(tokens[2])
+    prefix.dense_prefix_len = int(metadata["dense_prefix_len"])
+    for checkpoint in metadata["checkpoints"]:
+        states = {int(index): _empty_like(layers[int(index)]) for index in checkpoint["states"]}
+        for state, about in zip(states.values(), checkpoint["states"].values(), strict=True):
+            _restore_layer(state, about, inner, positions)
+        prefix.checkpoints.append(Checkpoint(int(checkpoint["position"]), states))
+    prefix.record_states()
+
+
+def _empty_like(cache: Any) -> Any:
+    """An empty cache of the same kind."""
+    if isinstance(cache, WindowedCache):
+        return WindowedCache(cache.window)
+    if isinstance(cache, PositionedCache):
+        return PositionedCache()
+    return copy.copy(cache)
+
+
+def _restore_layer(
+    cache: Any,
+    metadata: dict[str, Any],
+    stored: Iterator[Any],
+    positions: dict[object, PositionRuns],
+) -> None:
+    """From the next one of `stored`, unless it stores rows. `positions` are those of earlier
+    layers: layers with equal ones share one object."""
+    if type(cache).__name__ != metadata["kind"]:
+        raise SnapshotError("its layers are of other kinds")
+    if stores_rows(cache):
+        store_of(cache).offset = int(metadata["entries"])
+    else:
+        own = cache.inner if isinstance(cache, PositionedCache) else cache
+        own.__dict__.update(next(stored).__dict__)
+    if not isinstance(cache, PositionedCache):
+        return
+    runs = tuple((start, end) for start, end in metadata["runs"])
+    cache.positions = positions.setdefault(runs, PositionRuns(runs))
+    if isinstance(cache, WindowedCache):
+        cache.retain_all = bool(metadata["retain_all"])
+        cache.evicted_below = int(metadata["evicted_below"])
+
+
+def contents_of(part: Any) -> Any:
+    """Arrays and numbers of a stock cache, or of Rows."""
+    return part if isinstance(part, list) else part.state
+
 
 READ_BATCH = 8
 """Files that are read at once."""
 SYNC_THREADS = 4
 """Files that are checksummed and synced at once."""
+
+
+# ----------------------------------------------------------------------- saving and loading
 
 
 class Caches(Protocol):
@@ -150,7 +515,7 @@ class Snapshots:
         """Loads a snapshot into a `fresh()` cache; None without one. Where fewer tokens are
         `wanted`, a `rewind` to them comes before any other row is loaded. `report` is called with
         the number of tokens, and what it returns with the tokens loaded so far; it may raise
-        Cancelled. Raises SnapshotError for an unusable snapshot, after deleting it."""
+        TurnCancelled. Raises SnapshotError for an unusable snapshot, after deleting it."""
         folder = snapshot_folder(self._folder, conversation)
         try:
             _delete_unlisted(folder)
@@ -159,7 +524,7 @@ class Snapshots:
                     folder.rmdir()
                 return None
             loaded = self._load(folder, fresh(), report, wanted)
-        except Cancelled:
+        except TurnCancelled:
             raise
         except Exception as error:
             memory.reraise_device_failure(error)  # then nothing is wrong with the snapshot

@@ -8,19 +8,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+import numpy as np
+
 from app.engine.backend import memory
-from app.engine.backend.power import PowerProbe, SystemPower
+from app.engine.backend.memory_probes import PowerProbe
 from app.engine.cache.prefill import OnStep
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.cache.shared_rows import FEWEST
-from app.engine.cache.snapshot import Snapshots, Wanted
+from app.engine.cache.snapshot import SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import disk_limit
-from app.engine.cache.snapshot_manifest import SnapshotError
-from app.engine.memory.background_prefill import BackgroundPrefill
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.prefix_sharing import PrefixSharing
-from app.engine.model.loader import ModelPair, ShardsLost
+from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import ShardsLost, TurnCancelled, TurnClock
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,
@@ -33,6 +34,72 @@ from app.protocol.events import (
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
+
+
+class BackgroundPrefill:
+    """Reads what a sparse prefill of one conversation skipped, step by step.
+
+    It extends a fork of the conversation's cache, from the first skipped token on, and replaces the
+    cache when everything is read. Until then it only costs memory, so it is cancelled first when
+    memory is tight. Otherwise its progress stays.
+    """
+
+    def __init__(self, target: LoadedModel, conversation: ConversationCache) -> None:
+        """Raises NotEnoughMemory."""
+        self._target, self._conversation = target, conversation
+        needed = self.required_bytes(target, conversation)
+        if needed > (free := target.free_memory()):
+            raise memory.NotEnoughMemory({"reading": self.total}, needed, free)
+        self._fork = conversation.target.fork()
+        self._started = False
+        self._fork.rewind(self._fork.dense_prefix_len)
+        self._fork.set_retain_all(False)
+
+    @staticmethod
+    def required_bytes(target: LoadedModel, conversation: ConversationCache) -> float:
+        """Bytes at the end: the first step copies the arrays that are shared until then."""
+        return target.cache_size.bytes(len(conversation.target))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes now."""
+        return self._fork.nbytes if self._started else 0
+
+    @property
+    def done(self) -> int:
+        return len(self._fork)
+
+    @property
+    def total(self) -> int:
+        return len(self._conversation.target)
+
+    def step(self, check_stop: Callable[[], None] = lambda: None) -> bool:
+        """Read one step. True when everything is read, and the cache replaced. `check_stop` is
+        called about twice a second, and raises to leave a long step, which is not read then."""
+        sparse, fork = self._conversation.target, self._fork
+        self._started = True
+        fork.rewind(fork.common_prefix_len(sparse.ids))
+        model, step = self._target.model, self._target.step
+        end = min(len(fork) + step.tokens, len(sparse))
+        positions = np.arange(len(fork), end, dtype=np.int32)
+        if len(positions):
+            with fork.reserved(len(sparse) - len(fork)):
+                fork.prefill_at(
+                    model,
+                    sparse.ids,
+                    positions,
+                    step,
+                    lambda done: None,
+                    lambda done: check_stop(),
+                )
+        if len(fork) < len(sparse):
+            return False
+        if (problem := find_mismatch(fork)) is not None:
+            raise RuntimeError(f"its cache was damaged, {problem}")
+        fork.borrow_checkpoint(sparse)
+        self._conversation.replace_target(fork)
+        return True
+
 
 _log = logging.getLogger(__name__)
 MOST_IN_MEMORY = 64
@@ -55,7 +122,7 @@ class CachePool:
     ) -> None:
         self._pair, self._emit, self._policy = pair, emit, policy
         self._has_pending = has_pending
-        self._power, self._stopped = power or SystemPower(), stopped
+        self._power, self._stopped = power or PowerProbe(), stopped
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
         """By conversation; the most recently used comes last."""
         self._sharing = PrefixSharing(self._caches)
@@ -81,7 +148,7 @@ class CachePool:
         self, conversation: str | None, progress: TurnClock, on_disk: bool = True
     ) -> ConversationCache:
         """A conversation's cache, from memory or disk, or an empty one; without a conversation
-        always an empty one. Unless `on_disk`, it is not saved. Raises Cancelled."""
+        always an empty one. Unless `on_disk`, it is not saved. Raises TurnCancelled."""
         if conversation is None:
             return ConversationCache(self._pair)
         if not self._is_background(conversation):
@@ -101,7 +168,7 @@ class CachePool:
 
     def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> Reason | None:
         """Let the conversation in use go on from what another one has read of its prompt, in memory
-        or on disk. Returns what cannot be shared, if there is something. Raises Cancelled."""
+        or on disk. Returns what cannot be shared, if there is something. Raises TurnCancelled."""
         if ask.conversation is None or not self._policy.share_prefixes:
             return None
         cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
@@ -298,7 +365,7 @@ class CachePool:
             finished = prefill.step(self._check_pending)
         except memory.NotEnoughMemory:
             return False
-        except Cancelled:
+        except TurnCancelled:
             return True
         except Exception as error:  # no one requested it: only its progress is lost
             memory.reraise_gpu_lost(error)
@@ -317,7 +384,7 @@ class CachePool:
 
     def _check_pending(self) -> None:
         if self._has_pending():
-            raise Cancelled
+            raise TurnCancelled
 
     def _fits_budget(self, needed: float) -> bool:
         """Whether this much more fits into the memory budget, once saved caches are dropped."""

@@ -3,7 +3,8 @@
 In this order, and no more than needed: MLX's buffer cache, background prefill, other conversations'
 caches (saved first if snapshots are on), the weights of the model that is not in use, and, after
 scoring, the draft's cache. So models that do not fit together take turns. The last two cost time in
-every turn, so they are not evicted for larger steps alone.
+every turn, so they are not evicted for larger steps alone. `PressureResponse` does the same when
+memory gets tight.
 """
 
 from __future__ import annotations
@@ -11,23 +12,89 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import mlx.core as mx
 
+from app.engine.backend import memory
 from app.engine.backend.memory import NotEnoughMemory
-from app.engine.memory import estimates as memory_estimates
+from app.engine.backend.memory_probes import MemorySample
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.estimates import MemoryNeed
-from app.engine.memory.monitor import MemoryMonitor
-from app.engine.memory.pressure_levels import THRESHOLDS
+from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
-from app.engine.progress import Cancelled, TurnClock
+from app.engine.progress import TurnCancelled, TurnClock
 from app.estimate.memory import SMALLEST_STEP
-from app.protocol.events import Event, MemoryFreed, Reloaded, Unloaded
+from app.protocol.events import (
+    Event,
+    MemoryFreed,
+    MemoryReport,
+    PressureChanged,
+    Reloaded,
+    Unloaded,
+)
 from app.protocol.memory import PressureLevel
-from app.protocol.reasons import Reason, ReasonCode
+from app.protocol.reasons import Data, Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeed:
+    """A phase needs `model` loaded, and more bytes: `preferred`, or at least `minimum`. `task`
+    is as `NotEnoughMemory` takes it."""
+
+    task: Data
+    model: LoadedModel
+    preferred: float
+    minimum: float
+
+    @property
+    def weight_bytes(self) -> int:
+        return 0 if self.model.is_loaded else self.model.info.weight_bytes
+
+
+def prefill_need(
+    target: LoadedModel, count: int, context: int, retain_all: bool = False
+) -> MemoryNeed:
+    """The target prefills `count` tokens, and has `context` cached in the end. With `retain_all`,
+    windows evict nothing."""
+    cache = target.cache_size.bytes(count, retain_all)
+    preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
+    return MemoryNeed({"reading": count}, target, preferred, minimum)
+
+
+def _steps(model: LoadedModel) -> tuple[int, int]:
+    """Tokens of the step that memory is freed for, and of the smallest: slower, but it fits."""
+    return model.step.backend.first_step, SMALLEST_STEP
+
+
+def transient_bytes(model: LoadedModel, step: int, context: int, forced: bool = True) -> float:
+    """What a step needs on top of its cache entries, with attention `forced` to be fused where that
+    is possible. One layer's buffer exists twice while it grows, before the first step or while
+    decoding; on a CPU also during its attention."""
+    copy = model.cache_size.largest_layer_bytes * context
+    during_attention = copy if model.transient.on_cpu else 0.0
+    return max(copy, during_attention + model.transient.bytes(step, context, forced))
+
+
+def next_step_bytes(model: LoadedModel, context: int, reserved: bool = False) -> float:
+    """What the next step after `context` tokens needs. Unless its capacity is reserved, it grows
+    the cache, and one layer's buffer exists twice."""
+    step = model.step.tokens
+    transient = transient_bytes(model, step, context + step, model.step.forces_fused(step))
+    if reserved:
+        return transient
+    size = model.cache_size
+    return size.bytes(step, retain_all=True) + size.largest_layer_bytes * context + transient
+
+
+def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
+    """The draft prefills `count` tokens, and scores all `total`."""
+    cache, scores = draft.cache_size.bytes(count), draft.transient.scoring(total)
+    preferred, minimum = (
+        cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
+    )
+    return MemoryNeed({"scoring": count}, draft, preferred, minimum)
 
 
 class MemoryManager:
@@ -42,30 +109,13 @@ class MemoryManager:
     ) -> None:
         self._pair, self._emit = pair, emit
         self._caches, self._monitor = caches, monitor
-        self._scoring = False
+        self.scoring = False
         """Whether the draft is run: until then it holds its weights."""
 
-    def check_step_fits(self, model: LoadedModel, context: int, reserved: bool = False) -> None:
-        """Raise Cancelled if the next step would use up nearly all memory: the estimate may have
-        been wrong or skipped, or other programs took more."""
-        need, most = (
-            memory_estimates.next_step_bytes(model, context, reserved),
-            THRESHOLDS[PressureLevel.CRITICAL],
-        )
-        if need > model.free_memory(most):
-            _free_buffers()
-            if need > model.free_memory(most):
-                raise Cancelled(FinishReason.MEMORY)
-
-    def after_scoring(self, cache: ConversationCache) -> None:
-        """Where memory is tight, unload the draft and drop its cache."""
-        self._scoring = False
-        if (
-            self._monitor is not None
-            and self._monitor.level.severity >= PressureLevel.TIGHT.severity
-        ):
-            self.drop_draft_cache(cache)
-            self.unload_draft()
+    @property
+    def is_tight(self) -> bool:
+        level = PressureLevel.NORMAL if self._monitor is None else self._monitor.level
+        return level.severity >= PressureLevel.TIGHT.severity
 
     def ensure_free(
         self, need: MemoryNeed, cache: ConversationCache, clock: TurnClock, force: bool
@@ -82,7 +132,7 @@ class MemoryManager:
             raise NotEnoughMemory(need.task, least, free)
         if not need.model.is_loaded:
             self._reload(need.model, clock)
-        self._scoring = need.model is self._pair.draft
+        self.scoring = need.model is self._pair.draft
 
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
         """The most that could be free for a phase of this model, itself loaded and everything else
@@ -98,9 +148,9 @@ class MemoryManager:
         return available
 
     def unload_draft(self) -> None:
-        """Where it is just being run, `after_scoring` does that."""
+        """Where it is just being run, `end_scoring` does that."""
         draft = self._pair.draft
-        if draft is not None and draft.is_loaded and not self._scoring:
+        if draft is not None and draft.is_loaded and not self.scoring:
             self._unload(draft, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE))
 
     def drop_idle(self, everything: bool = False) -> None:
@@ -180,7 +230,7 @@ class TurnMemory:
         """Free memory for a phase that ends with `total` tokens in the cache, load its model, and
         choose its step size: the cache grows, and one step comes on top. Returns False when the
         phase does not fit but is tried: it then takes memory only as it goes. Raises
-        NotEnoughMemory, LoadError or Cancelled."""
+        NotEnoughMemory, LoadError or TurnCancelled."""
         self._manager.ensure_free(need, self._cache, self._clock, self._force)
         model = need.model
         rest = need.minimum - model.transient.bytes(SMALLEST_STEP, total, forced=True)
@@ -191,19 +241,96 @@ class TurnMemory:
         return need.minimum <= free
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
-        """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
-        memory; `reserved` says whether its cache has its memory already."""
-        self._manager.check_step_fits(model, context, reserved)
+        """Raise TurnCancelled if the model's next step, after `context` tokens, would use up nearly
+        all memory: the estimate may have been wrong or skipped, or other programs took more.
+        `reserved` says whether its cache has its memory already."""
+        need = next_step_bytes(model, context, reserved)
+        most = THRESHOLDS[PressureLevel.CRITICAL]
+        if need > model.free_memory(most):
+            _free_buffers()
+            if need > model.free_memory(most):
+                raise TurnCancelled(FinishReason.MEMORY)
 
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """As `ensure`, for a draft that scores a prompt of `total` tokens, and reads `new`."""
-        return self.ensure(memory_estimates.scoring_need(draft, new, total), total)
+        return self.ensure(scoring_need(draft, new, total), total)
 
     def end_scoring(self) -> None:
-        """The draft is not run any more."""
-        self._manager.after_scoring(self._cache)
+        """The draft is not run any more: where memory is tight, unload it and drop its cache."""
+        self._manager.scoring = False
+        if self._manager.is_tight:
+            self._manager.drop_draft_cache(self._cache)
+            self._manager.unload_draft()
 
 
 def _free_buffers() -> None:
     gc.collect()
     mx.clear_cache()
+
+
+REPORT_INTERVAL = 1.0
+"""Seconds between two reports of memory while something runs."""
+
+
+class PressureResponse:
+    """Acts on the monitor's changes, on the engine thread. For one loaded model pair."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        monitor: MemoryMonitor,
+        memory_manager: MemoryManager,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._pair, self._monitor, self._memory_manager, self._emit = (
+            pair,
+            monitor,
+            memory_manager,
+            emit,
+        )
+        self._reported = time.monotonic()
+
+    def poll(self) -> bool:
+        """Check memory pressure and respond; whether the running turn has to stop."""
+        for change in self._monitor.take_changes():
+            self._emit(
+                PressureChanged(
+                    change.level, change.previous, memory.memory_stats(), scarcity(change.sample)
+                )
+            )
+            self._respond(change.level)
+        now = time.monotonic()
+        if now - self._reported >= REPORT_INTERVAL:
+            self._reported = now
+            self._emit(MemoryReport(memory.memory_stats(), self._monitor.level))
+        return self._monitor.level is PressureLevel.CRITICAL
+
+    def after_turn(self) -> None:
+        """Under pressure, drop caches that the turn needed."""
+        if not self.is_normal:
+            self._memory_manager.drop_idle(everything=self._monitor.level is PressureLevel.CRITICAL)
+
+    @property
+    def is_normal(self) -> bool:
+        return self._monitor.level is PressureLevel.NORMAL
+
+    def _respond(self, rung: PressureLevel) -> None:
+        for model in (self._pair.target, self._pair.draft):
+            if model is not None:
+                model.step.under_pressure = rung is not PressureLevel.NORMAL
+        if rung is PressureLevel.NORMAL:
+            return
+        mx.clear_cache()
+        self._memory_manager.drop_idle()
+        if rung is not PressureLevel.WARN:
+            self._memory_manager.unload_draft()
+
+
+def scarcity(sample: MemorySample) -> Reason:
+    """What is scarce: this program's share of memory is named only if it is why."""
+    if sample.share >= THRESHOLDS[PressureLevel.WARN] - HYSTERESIS:
+        data = {"used": sample.used, "ceiling": sample.ceiling, "share": sample.share}
+        return Reason(ReasonCode.MEMORY_SHARE, data)
+    if sample.swap_rate >= SWAP_RATE_WARNING:
+        return Reason(ReasonCode.SWAPPING, {"rate": sample.swap_rate})
+    return Reason(ReasonCode.OTHER_PROGRAMS)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import memory
-from app.engine.cache.check import find_mismatch
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.shared_rows import FEWEST, RowsLost, Tokens, fetch, held_by, release, resized
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.model.prompt import Prompt

@@ -38,7 +38,7 @@ class PromptError(EngineFailure):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePlace:
     """Where a message's text, or its thinking, is in a rendered template, after the template's own
     text `before`. `trims` says whether it loses white space at the start, and at the end."""
 
@@ -58,7 +58,7 @@ class Place:
 class Rendered:
     """A template's text: up to each message, and the generation prompt after the last one."""
 
-    places: tuple[Place, ...]
+    places: tuple[MessagePlace, ...]
     generation: str
     rules: frozenset[TemplateRule] = frozenset()
     """Rules of the template that messages broke, so that they were rearranged."""
@@ -148,12 +148,12 @@ class ChatTemplate:
         return frozenset(word for word in _EFFORTS if re.search(f"['\"]{word}['\"]", source))
 
     @staticmethod
-    def _split(rendered: str, messages: Sequence[Message]) -> tuple[list[Place], str]:
-        places: list[Place] = []
+    def _split(rendered: str, messages: Sequence[Message]) -> tuple[list[MessagePlace], str]:
+        places: list[MessagePlace] = []
         at = 0
         for match in _SENTINELS.finditer(rendered):
             before, trims = rendered[at : match.start()], (not match[1], not match[4])
-            places.append(Place(before, int(match[3]), bool(match[2]), trims))
+            places.append(MessagePlace(before, int(match[3]), bool(match[2]), trims))
             at = match.end()
         said = [place.message for place in places if not place.thinking]
         thought = [place.message for place in places if place.thinking]

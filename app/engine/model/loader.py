@@ -19,7 +19,6 @@ from mlx_lm.utils import load_model, load_tokenizer
 from app.engine.backend import memory, mlx_patches
 from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache
-from app.engine.cache.check import find_mismatch
 from app.engine.cache.kv_quantisation import (
     NotQuantisable,
     Quantisation,
@@ -28,37 +27,30 @@ from app.engine.cache.kv_quantisation import (
     quantise_cache,
 )
 from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, make_stock_cache
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.sizes import NO_TRANSIENT, CacheSize, Transient, attention_cost_ratio
 from app.engine.cache.snapshot import Snapshots
 from app.engine.model.embeddings import EmbeddingSpace
-from app.engine.model.findings import Findings, FindingsRecord, Speed
+from app.engine.model.findings import (
+    Findings,
+    Speed,
+    compute_dtype,
+    findings_record,
+    parse_findings,
+    plain_findings,
+    probe,
+    weight_arrays,
+)
 from app.engine.model.prompt import PairPrompts, Prompts
-from app.engine.model.sparse_probe import compute_dtype, probe, weight_arrays
 from app.engine.model.speculation import Gate
+from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
 from app.protocol.prompt import TemplateRule
-from app.protocol.reasons import EngineFailure, FailureKind, Reason
+from app.protocol.reasons import FailureKind, Reason
 from app.sandbox.process import TextProcess
 from app.util.formatting import one_line
 from app.util.regular_files import read_file
-
-
-class LoadError(EngineFailure):
-    """A model could not be loaded."""
-
-
-class LoadStopped(LoadError):
-    """Another pair was requested."""
-
-    def __init__(self) -> None:
-        super().__init__(FailureKind.LOADING_STOPPED)
-
-
-class ShardsLost(EngineFailure):
-    """A process that holds a part of the target is gone, or has failed."""
-
 
 Stopped = Callable[[], bool]
 """Whether another pair was requested."""
@@ -225,73 +217,57 @@ def load_one(
     `remembered`."""
     size = StepSize(step, backend=backend)
     with _load_errors(FailureKind.MODEL_NOT_LOADED, folder):
-        return _load_one(
-            folder, name, size, kv_bits, stopped, text_process, shard, probes, remembered
+        path = Path(folder)
+        if text_process is not None:
+            text_process.open(path)  # which is tried while the weights are read
+        model, config = load_lazily(path)
+        if shard is not None:
+            shard(model)
+        if kv_bits is not None:
+            with _kv_errors(name, path, kv_bits):
+                find_group_size(model, kv_bits)  # before any weight is read
+        needed = sum(array.nbytes for array in weight_arrays(model))
+        memory.check_fits({"loading": name}, needed)
+        identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
+        record = findings_record(remembered, identity, size.backend)
+        known = record.read(parse_findings)
+        _evaluate_weights(path, model, stopped, check=known is None)
+        tokenizer = (
+            None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
         )
-
-
-def _load_one(
-    folder: str,
-    name: str,
-    step: StepSize,
-    kv_bits: int | None,
-    stopped: Stopped,
-    text_process: TextProcess | None,
-    shard: Callable[[Any], None] | None,
-    probes: bool,
-    remembered: Path | None,
-) -> LoadedModel:
-    path = Path(folder)
-    if text_process is not None:
-        text_process.open(path)  # which is tried while the weights are read
-    model, config = load_lazily(path)
-    if shard is not None:
-        shard(model)
-    if kv_bits is not None:
-        with _kv_errors(name, path, kv_bits):
-            find_group_size(model, kv_bits)  # before any weight is read
-    needed = sum(array.nbytes for array in weight_arrays(model))
-    memory.check_fits({"loading": name}, needed)
-    identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
-    record = FindingsRecord(remembered, identity, step.backend)
-    known = record.read()
-    _evaluate_weights(path, model, stopped, check=known is None)
-    tokenizer = (
-        None if text_process is None else load_tokenizer_of(path, config, text_process, stopped)
-    )
-    quantisation = None
-    if kv_bits is not None:
-        with _kv_errors(name, path, kv_bits):
-            quantisation = find_quantisation(model, kv_bits)
-    info = model_info(name, model, config, path)
-    caches = CacheMaker(model, quantisation)
-    findings = known or _measure(path, model, caches, step.backend if shard is None else None)
-    if probes and not findings.probed:
-        dense_only = probe(model, info.context_length, caches, step.backend.uses_tf32)
-        findings = replace(findings, probed=True, dense_only=dense_only)
-    if findings != known:
-        record.write(findings)
-    text, element = config.get("text_config") or config, compute_dtype(model).size
-    transient = replace(
-        Transient.of(text, element, kv_bits is not None, findings.has_sinks, step.backend),
-        packed_attention=quantisation is None or quantisation.packed,
-    )
-    step.expect(findings.speed.per_token if findings.speed else 0.0, transient.head_dim)
-    return LoadedModel(
-        model,
-        tokenizer,
-        info,
-        findings.cache_size,
-        step,
-        identity,
-        path,
-        transient,
-        quantisation,
-        int(text.get("vocab_size") or 0),
-        attention_cost_ratio(text, info.parameters),
-        speed=findings.speed,
-        dense_only=findings.dense_only,
-    )
+        quantisation = None
+        if kv_bits is not None:
+            with _kv_errors(name, path, kv_bits):
+                quantisation = find_quantisation(model, kv_bits)
+        info = model_info(name, model, config, path)
+        caches = CacheMaker(model, quantisation)
+        findings = known or _measure(path, model, caches, size.backend if shard is None else None)
+        if probes and not findings.probed:
+            dense_only = probe(model, info.context_length, caches, size.backend.uses_tf32)
+            findings = replace(findings, probed=True, dense_only=dense_only)
+        if findings != known:
+            record.write(plain_findings(findings))
+        text, element = config.get("text_config") or config, compute_dtype(model).size
+        transient = replace(
+            Transient.of(text, element, kv_bits is not None, findings.has_sinks, size.backend),
+            packed_attention=quantisation is None or quantisation.packed,
+        )
+        size.expect(findings.speed.per_token if findings.speed else 0.0, transient.head_dim)
+        return LoadedModel(
+            model,
+            tokenizer,
+            info,
+            findings.cache_size,
+            size,
+            identity,
+            path,
+            transient,
+            quantisation,
+            int(text.get("vocab_size") or 0),
+            attention_cost_ratio(text, info.parameters),
+            speed=findings.speed,
+            dense_only=findings.dense_only,
+        )
 
 
 def load_tokenizer_of(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,18 +136,6 @@ class _PromptPart:
     """What it follows, as in `TextPiece`."""
     begins: bool = False
     """It stands for what the tokenizer puts before every text."""
-
-
-class Prompts(Protocol):
-    def build(
-        self,
-        messages: tuple[Message, ...],
-        check: Check = ...,
-        thinking: bool = ...,
-        values: TemplateValues = ...,
-    ) -> Prompt: ...
-
-    def count(self, documents: Sequence[Document], check: Check = ...) -> list[int]: ...
 
 
 class PromptBuilder:
@@ -410,6 +398,9 @@ class PairPrompts:
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
         """How many of the target's tokens each document has."""
         return self._target.count(documents, check)
+
+
+Prompts = PromptBuilder | PairPrompts
 
 
 def _is_kept(part: _PromptPart) -> bool:

@@ -59,14 +59,14 @@ class _Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Proposal:
     """To propose `count` tokens: the answer is expected to be `gain` times as fast."""
 
     gain: float
     count: int
 
 
-NOTHING = Choice(MARGIN, 0)
+NOTHING = Proposal(MARGIN, 0)
 """What is not expected to be faster by the margin is not proposed."""
 
 
@@ -97,7 +97,7 @@ class Gate:
         """Another answer."""
         self._plain.clear()
 
-    def choose(self, kind: int, available: int) -> Choice:
+    def choose(self, kind: int, available: int) -> Proposal:
         """How many of `available` tokens of this kind to propose."""
         best = NOTHING
         if len(self._plain) < NEEDED or not available:
@@ -109,7 +109,7 @@ class Gate:
             count = min(size - 1, available)
             gain = (1 + expected(share, count)) / (self.cost(count + 1) + each * count)
             if gain > best.gain:
-                best = Choice(gain, count)
+                best = Proposal(gain, count)
         return best
 
     def wants_to_learn(self, kind: int) -> bool:

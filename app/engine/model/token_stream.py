@@ -2,10 +2,9 @@
 
 Speculative decoding (arXiv 2211.17192, 2302.01318): what followed the last tokens where they
 occurred before, or what a draft would write, is fed with them, and kept as far as the model chooses
-the same. Every
-token is chosen from the model's own distribution, given all before it, so the answer is what it
-would have been. Each place of an answer has its own random numbers, so that holds for a sampled
-one, too, token by token, up to rounding.
+the same. Every token is chosen from the model's own distribution, given all before it, so the
+answer is what it would have been. Each place of an answer has its own random numbers, so that holds
+for a sampled one, too, token by token, up to rounding.
 """
 
 from __future__ import annotations
@@ -20,11 +19,167 @@ import numpy as np
 from mlx_lm.generate import generation_stream
 from numpy.typing import NDArray
 
+from app.engine.backend import memory
 from app.engine.cache.caches import can_drop_last
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.copy_index import CopyIndex, Match
-from app.engine.model.draft_proposals import DraftProposals
+from app.engine.model.loader import LoadedModel
 from app.engine.model.speculation import DRAFTED, SIZES, Gate, kind_of_copy
+
+SHORTEST, LONGEST = 2, 16
+"""Tokens of a match that are looked for, and looked at."""
+CANDIDATES = 64
+"""Places of which the one with the longest match is taken: the last ones."""
+_BITS = 21
+"""Of a token id; three are one key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """`ids` followed the last `length` tokens where they occurred before: those from `start` on of
+    the prompt and the answer, as one text."""
+
+    ids: tuple[int, ...]
+    start: int
+    length: int
+
+
+class CopyIndex:
+    """Finds where the last tokens of an answer occurred before, in the `prompt` int32 (M,) or in
+    the answer itself: what followed may follow here, too (prompt lookup). What was skipped counts
+    as well. Building it takes milliseconds at 128K tokens, a search some microseconds."""
+
+    def __init__(self, prompt: NDArray[np.int32]) -> None:
+        wide = np.pad(prompt.astype(np.int64), (0, 2))
+        keys = _key(wide[:-2], wide[1:-1], wide[2:])
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+        self._ids = prompt.copy()
+        self._length = self._prompt_length = len(prompt)
+        self._written: dict[tuple[int, ...], int] = {}
+        """After which token two or three of the answer occurred last."""
+
+    def append(self, token: int) -> None:
+        """The answer's next token."""
+        if self._length == len(self._ids):
+            self._ids = np.pad(self._ids, (0, max(self._length // 8, 1024)))
+        for count in (2, 3):  # those before it: nothing has followed the last ones yet
+            start = self._length - count
+            if start >= self._prompt_length:
+                key = tuple(self._ids[start : self._length].tolist())
+                self._written[key] = self._length
+        self._ids[self._length] = token
+        self._length += 1
+
+    def find(self, count: int) -> Match | None:
+        """Up to `count` tokens that may come next."""
+        if self._length < SHORTEST or count < 1:
+            return None
+        recent = self._ids[max(self._length - LONGEST, 0) : self._length][::-1]
+        places = [*self._in_prompt(recent[2::-1]), *self._in_answer(recent[2::-1])]
+        if not places:
+            places = [*self._in_prompt(recent[1::-1]), *self._in_answer(recent[1::-1])]
+        if not places:
+            return None
+        ends = np.array(places)
+        back = ends[:, None] - 1 - np.arange(len(recent))
+        same = (self._ids[np.maximum(back, 0)] == recent) & (back >= 0)
+        lengths = np.where(same.all(axis=1), len(recent), np.argmin(same, axis=1))
+        best = len(ends) - 1 - int(np.argmax(lengths[::-1]))  # the last of the longest
+        start = int(ends[best])
+        ahead = self._length - start  # what repeats does so again
+        ids = tuple(self._ids[start + np.arange(count) % ahead].tolist())
+        return Match(ids, start, int(lengths[best]))
+
+    def _in_prompt(self, last: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int64]:
+        """After which tokens of the prompt these (two or three) came, that something follows."""
+        ids = [int(token) for token in last]
+        if len(ids) < SHORTEST:
+            return np.zeros(0, np.int64)
+        missing = 3 - len(ids)
+        first = _key(*ids, *[0] * missing)
+        span = 1 << (_BITS * missing)
+        low, high = np.searchsorted(self._keys, [first, first + span])
+        found = np.sort(self._order[low:high])[-CANDIDATES:] + len(ids)
+        return found[found < self._prompt_length]
+
+    def _in_answer(self, last: Sequence[int] | NDArray[np.int32]) -> list[int]:
+        place = self._written.get(tuple(int(token) for token in last))
+        return [] if place is None else [place]
+
+
+def _key(first: Any, second: Any, third: Any) -> Any:
+    """Of numbers, or of arrays."""
+    return (first << 2 * _BITS) | (second << _BITS) | third
+
+
+class DraftProposals:
+    """Of a draft that has read the `prompt` (M,) whole, and takes the target's tokens.
+
+    It reads the answer only when it is asked, and several tokens at once. `close` makes its cache
+    what it was. While it is used, the draft may be unloaded: then it proposes nothing any more.
+    """
+
+    def __init__(
+        self,
+        draft: LoadedModel,
+        prefix: PrefixCache,
+        prompt: NDArray[np.int32],
+        vocab_size: int,
+    ) -> None:
+        """Tokens from `vocab_size` on are not proposed, unless it is 0: unknown."""
+        self._draft, self._prefix, self._prompt_length = draft, prefix, len(prompt)
+        self._vocab_size = vocab_size
+        self.failed = False
+
+    @staticmethod
+    def possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
+        """Whether this cache has the prompt, no more and no less, and can return to that."""
+        return (
+            np.array_equal(prefix.ids, prompt)
+            and bool(prefix.cached.all())
+            and can_drop_last(prefix.cache)
+        )
+
+    def after(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
+        """The `count` likeliest tokens after the answer's so far, one after another; fewer where
+        the target does not know one, none once it has `failed`."""
+        if not self._draft.is_loaded or len(self._prefix) < self._prompt_length:
+            self.failed = True
+            return ()
+        try:
+            return self._write(answer, count)
+        except Exception as error:  # such as too little memory: the target goes on without it
+            memory.reraise_gpu_lost(error)
+            self._prefix.clear()
+            self.failed = True
+            return ()
+
+    def _write(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
+        self._drop_other_than(answer)
+        unread = answer[len(self._prefix) - self._prompt_length :]
+        following = mx.array(np.array(unread, np.int32))
+        written: list[mx.array] = []
+        with mx.stream(generation_stream):
+            for _ in range(count):
+                logits = self._draft.model(following[None], cache=self._prefix.cache)[0, -1:]
+                following = mx.argmax(logits, axis=-1)
+                written.append(following)
+        ids = np.array(mx.concatenate(written), np.int32)
+        self._prefix.append(np.concatenate([np.array(unread, np.int32), ids[:-1]]))
+        unknown = ids >= self._vocab_size if self._vocab_size else np.zeros(count, bool)
+        return tuple(ids[: int(np.argmax(np.append(unknown, True)))].tolist())
+
+    def _drop_other_than(self, answer: Sequence[int]) -> None:
+        """What it wrote and the target did not; the answer's last token has to be read at least."""
+        read = self._prefix.ids[self._prompt_length :]
+        size = min(len(read), len(answer) - 1)
+        different = np.flatnonzero(read[:size] != np.array(answer[:size], np.int32))
+        same = int(different[0]) if len(different) else size
+        self._prefix.rewind(self._prompt_length + same)
+
+    def close(self) -> None:
+        self._prefix.rewind(self._prompt_length)
+
 
 Sampler = Callable[[mx.array], mx.array]
 """Chooses tokens (n,) by log probabilities (n, vocabulary)."""

@@ -28,7 +28,7 @@ from app.engine.backend.device import Backend
 from app.engine.cache.prefill import OnStep, StepSize, forward
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Part
+from app.engine.progress import ScoringPart
 from app.engine.scorers.scorer import (
     Importance,
     ScoringContext,
@@ -65,7 +65,7 @@ class Unobservable(ScoringError):
 class AttentionScorer:
     """Scores by the draft's attention. Prompts are in the draft's own tokens."""
 
-    parts: ClassVar[tuple[Part, ...]] = (Part.DRAFT,)
+    parts: ClassVar[tuple[ScoringPart, ...]] = (ScoringPart.DRAFT,)
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         draft, cache, clock = context.pair.draft, context.draft_cache, context.clock
@@ -81,7 +81,7 @@ class AttentionScorer:
             seconds = context.draft_cost.seconds_until(work, work.cached)
         fits = context.memory.ensure_scoring(draft, new, total)
         eligible = ~prompt.pinned[:total]
-        report_prefill = clock.report(Phase.SCORE, total, Part.DRAFT, seconds)
+        report_prefill = clock.report(Phase.SCORE, total, ScoringPart.DRAFT, seconds)
         started_at, prefilled_at = time.perf_counter(), 0.0
         report_lookahead: Callable[[int], None] | None = None
 

@@ -22,9 +22,14 @@ from app.engine.model.embeddings import EmbeddingSpace, Ids
 from app.engine.model.loader import LoadedModel
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encoder
-from app.engine.progress import Part
-from app.engine.scorers.foreign import means_between, token_borders
-from app.engine.scorers.scorer import Importance, ScoringContext, show_above_middle
+from app.engine.progress import ScoringPart
+from app.engine.scorers.scorer import (
+    Importance,
+    ScoringContext,
+    means_between,
+    show_above_middle,
+    token_borders,
+)
 from app.engine.scorers.selection import chunk_bounds
 from app.protocol.stats import Phase
 from app.util.sentences import questions_in
@@ -45,11 +50,11 @@ on fully."""
 class BuiltInScorer:
     """Scores by the built-in draft alone."""
 
-    parts: ClassVar[tuple[Part, ...]] = (Part.BUILT_IN,)
+    parts: ClassVar[tuple[ScoringPart, ...]] = (ScoringPart.BUILT_IN,)
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         total = len(prompt.ids)
-        report = context.clock.report(Phase.SCORE, total, Part.BUILT_IN)
+        report = context.clock.report(Phase.SCORE, total, ScoringPart.BUILT_IN)
         importance = self.find(prompt, context, lambda done, pieces: report(total * done // pieces))
         report(total)
         show_above_middle(context.clock, importance, prompt)

@@ -11,16 +11,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from app.engine.backend import memory
 from app.engine.model.embeddings import NoEmbeddings
 from app.engine.model.loader import ModelPair
-from app.engine.model.prompt import Prompt
+from app.engine.model.prompt import Prompt, PromptText
 from app.engine.model.text_encoder import ENCODER_BYTES
-from app.engine.progress import Part
+from app.engine.progress import ScoringPart
 from app.engine.scorers.attention import AttentionScorer
 from app.engine.scorers.built_in import BuiltInScorer, join
-from app.engine.scorers.foreign import ForeignScorer
-from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_above_middle
+from app.engine.scorers.scorer import (
+    Importance,
+    Scorer,
+    ScoringContext,
+    means_between,
+    show_above_middle,
+    token_borders,
+)
 from app.protocol.stats import Phase
 
 JOINED_FROM = 10_000_000
@@ -57,7 +65,7 @@ class JoinedScorer:
     only_here: bool = False
     """Whether the pair's other prompts are scored by the draft alone: then the time that scoring
     took says little about the draft."""
-    parts: ClassVar[tuple[Part, ...]] = (Part.BUILT_IN, Part.DRAFT)
+    parts: ClassVar[tuple[ScoringPart, ...]] = (ScoringPart.BUILT_IN, ScoringPart.DRAFT)
 
     def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
         # The built-in one comes first: the draft may need the target's memory, and without the
@@ -65,7 +73,7 @@ class JoinedScorer:
         built_in = None
         if memory.free() >= ENCODER_BYTES:
             total = len(prompt.draft_prompt.ids)
-            report = context.clock.report(Phase.SCORE, total, Part.BUILT_IN)
+            report = context.clock.report(Phase.SCORE, total, ScoringPart.BUILT_IN)
             with suppress(NoEmbeddings):
                 built_in = BuiltInScorer().find(
                     prompt, context, lambda done, pieces: report(total * done // pieces)
@@ -78,3 +86,41 @@ class JoinedScorer:
         importance = join(built_in, by_draft, ATTENTION_WEIGHT, prompt.pinned, context.chunk)
         show_above_middle(context.clock, importance, prompt)
         return importance
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignScorer:
+    """For a draft with a tokenizer and a chat template of its own: what it finds important belongs
+    to characters, and goes by them to the target's tokens."""
+
+    draft: Scorer
+
+    @property
+    def parts(self) -> tuple[ScoringPart, ...]:
+        return self.draft.parts
+
+    def score(self, prompt: Prompt, context: ScoringContext) -> Importance:
+        return importance_for_target(self.draft.score(prompt.draft_prompt, context), prompt)
+
+
+def importance_for_target(importance: Importance, prompt: Prompt) -> Importance:
+    """The importance of the target's tokens (M,), from that of the draft's (N,).
+
+    A character is as important as the draft's token that it is in, and a target's token as its
+    characters are on average. What is always read gets 0, and what the draft's prompt lacks.
+    """
+    found = np.zeros(len(prompt.ids), np.float32)
+    for text, by_draft in _texts_of_both(prompt):
+        draft_borders = token_borders(by_draft.starts)
+        scores = importance[by_draft.first : by_draft.first + len(draft_borders) - 1]
+        tokens = means_between(token_borders(text.starts), draft_borders, scores)
+        found[text.first : text.first + len(tokens)] = tokens
+    return found
+
+
+def _texts_of_both(prompt: Prompt) -> list[tuple[PromptText, PromptText]]:
+    def name(text: PromptText) -> tuple[int, int | None, bool]:
+        return text.message, text.document, text.thinking
+
+    by_draft = {name(text): text for text in prompt.draft_prompt.texts}
+    return [(text, by_draft[name(text)]) for text in prompt.texts if name(text) in by_draft]

@@ -1,7 +1,6 @@
 """What a scorer is: it finds how important each token of a prompt is for the prompt's question.
 
-`attention.py` asks a draft, `built_in.py` does without one, `foreign.py` is for drafts with another
-tokenizer, and `choice.py` chooses among them.
+`attention.py` asks a draft, `built_in.py` does without one, and `choice.py` chooses among them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Part, TurnClock
+from app.engine.progress import ScoringPart, TurnClock
 from app.protocol.cost_model import AttentionWork, LinearCost
 from app.protocol.events import ImportanceMap
 
@@ -35,12 +34,12 @@ class ScoringMemory(Protocol):
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """Free memory for the draft to score a prompt of `total` tokens, `new` of which it reads,
         and load it. Returns False when that does not fit but is tried. Raises NotEnoughMemory,
-        LoadError or Cancelled."""
+        LoadError or TurnCancelled."""
         ...
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
-        """Raise Cancelled if the model's next step, after `context` tokens, would use up nearly all
-        memory; `reserved` says whether its cache has its memory already."""
+        """Raise TurnCancelled if the model's next step, after `context` tokens, would use up nearly
+        all memory; `reserved` says whether its cache has its memory already."""
         ...
 
     def end_scoring(self) -> None:
@@ -72,7 +71,7 @@ class Scorer(Protocol):
     """Equal scorers give equal importance."""
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScoringPart, ...]:
         """What is run, one after another: the draft, the built-in draft, both or nothing."""
         ...
 
@@ -102,3 +101,23 @@ def buckets(importance: Importance) -> tuple[float, ...]:
     starts = np.arange(count) * len(importance) // count
     means = np.add.reduceat(importance, starts) / np.diff([*starts, len(importance)])
     return tuple((means / max(float(means.max()), 1e-12)).tolist())
+
+
+def means_between(
+    borders: NDArray[np.floating], score_borders: NDArray[np.floating], scores: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """The mean score (n,) of the characters between each two `borders` (n + 1,), 0 where there are
+    none: an answer that was stopped may have tokens and no text. Each of `scores` (m,) is that of
+    the characters between two of `score_borders` (m + 1,)."""
+    until = np.append(0.0, np.cumsum(scores * np.diff(score_borders)))
+    sums, widths = np.diff(np.interp(borders, score_borders, until)), np.diff(borders)
+    return np.asarray(np.divide(sums, widths, out=np.zeros_like(sums), where=widths > 0))
+
+
+def token_borders(starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Where tokens start and the last one ends. Those that are parts of the same characters, and so
+    start at the same one, divide them equally."""
+    first, index, count = np.unique(starts[:-1], return_index=True, return_counts=True)
+    width = np.diff(np.append(first, starts[-1])) / count
+    part = np.arange(len(starts) - 1) - np.repeat(index, count)
+    return np.append(np.repeat(first, count) + part * np.repeat(width, count), starts[-1])

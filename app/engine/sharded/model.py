@@ -9,12 +9,13 @@ change of a cache is sent to the ranks, which repeat it on their shards (`runner
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -25,10 +26,14 @@ from numpy.typing import NDArray
 from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache, DequantisedCache, PositionedCache, flatten
 from app.engine.cache.positions import Positions
-from app.engine.cache.prefill import StepInParts, announce, make_stock_cache
-from app.engine.cache.prefix_cache import PrefixCache, next_read
+from app.engine.cache.prefill import OnStep, StepInParts, announce, make_stock_cache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch, next_read
 from app.engine.cache.sizes import CacheSize
-from app.engine.model.loader import ShardsLost
+from app.engine.cache.snapshot import C, Caches, SnapshotError, Snapshots, Wanted
+from app.engine.cache.snapshot_folder import folder_names
+from app.engine.model.loader import LoadedModel
+from app.engine.progress import ShardsLost
+from app.estimate.memory import BUDGET_SHARE
 
 _numbers = itertools.count(1)
 """Of caches."""
@@ -169,10 +174,6 @@ def _outline_of(stock: Cache) -> Cache:
     return list(kinds.values())
 
 
-def _make_outline(make_layers: Callable[[], Cache], ranks: RankCaches) -> OutlineCache:
-    return _as_outline(make_layers(), ranks)
-
-
 def _as_outline(layers: Cache, ranks: RankCaches) -> OutlineCache:
     cache = OutlineCache(layers)
     cache.ranks = ranks
@@ -195,7 +196,8 @@ class ShardedPrefixCache(PrefixCache):
             positioned = any(isinstance(c, PositionedCache) for c in make_layers())
             self.ranks.send("new", positioned=positioned)
         with self._repeated():  # what makes its caches must not refer to it: a reference cycle
-            super().__init__(partial(_make_outline, make_layers, self.ranks))
+            ranks = self.ranks
+            super().__init__(lambda: _as_outline(make_layers(), ranks))
 
     @contextmanager
     def _repeated(self, name: str = "", **arguments: Any) -> Iterator[None]:
@@ -291,3 +293,99 @@ class ShardedPrefixCache(PrefixCache):
         if positions is not None:
             announce(cache, positions)
         model.fill(cache, ids, forced)
+
+
+class ShardedSnapshots(Snapshots):
+    def __init__(self, folder: Path, budget: int, identity: dict[str, str], shards: Shards) -> None:
+        super().__init__(folder, budget, identity)
+        self._shards = shards
+        shards.send(Operation("keep_snapshots", 0, {"names": folder_names(folder)}))
+
+    def save(self, conversation: str, cache: Caches) -> Generator[tuple[int, int], None, None]:
+        number = _number(cache.target)
+        self._do("start_saving", number, conversation=conversation)
+        done = False
+        try:
+            while not done:
+                replies = self._shards.run(Operation("save_part", number))
+                done = all(reply["done"] for reply in replies)
+                yield 0, 1
+            yield from super().save(conversation, cache)
+        finally:
+            self._do("stop_saving", number)
+
+    def load(
+        self,
+        conversation: str,
+        fresh: Callable[[], C],
+        report: Callable[[int], OnStep] = lambda total: lambda done: None,
+        wanted: Wanted | None = None,
+    ) -> C | None:
+        loaded = super().load(conversation, fresh, report, wanted)
+        if loaded is None:
+            return None
+        arguments = {"conversation": conversation, "wanted": len(loaded.target)}
+        replies = self._shards.run(Operation("load", _number(loaded.target), arguments))
+        if any(reply["contents"] != contents_digest(loaded.target) for reply in replies):
+            self.delete(conversation)
+            raise SnapshotError("a machine has lost its part of it")
+        return loaded
+
+    def delete(self, conversation: str) -> None:
+        super().delete(conversation)
+        self._do("delete_snapshot", 0, conversation=conversation)
+
+    def _do(self, name: str, number: int, **arguments: str) -> None:
+        self._shards.send(Operation(name, number, dict(arguments)))
+
+
+def contents_digest(prefix: PrefixCache) -> str:
+    """Of which tokens a cache has, and which forwards read them."""
+    return hashlib.sha256(prefix.cached.tobytes() + prefix.reads.tobytes()).hexdigest()
+
+
+def _number(prefix: PrefixCache) -> int:
+    assert isinstance(prefix, ShardedPrefixCache)
+    return prefix.ranks.number
+
+
+@dataclass(eq=False)
+class ShardedTarget(LoadedModel):
+    """Its `model` is a `ShardedModel` of the same shards; in this process it has the tokenizer, the
+    input embeddings, and an outline of the caches."""
+
+    shards: Shards = field(kw_only=True)
+
+    def make_prefix(self, positioned: bool) -> PrefixCache:
+        return ShardedPrefixCache(self.layer_maker(positioned), self.shards)
+
+    def free_memory(self, share: float | None = None) -> float:
+        return self.shards.free(BUDGET_SHARE if share is None else share)
+
+    def find_mismatch(self, prefix: PrefixCache) -> str | None:
+        assert isinstance(prefix, ShardedPrefixCache)
+        if (problem := find_mismatch(prefix)) is not None or not len(prefix):
+            return problem
+        return prefix.ranks.check()
+
+    def make_snapshots(self, folder: Path, budget: int, identity: dict[str, str]) -> Snapshots:
+        return ShardedSnapshots(folder, budget, identity, self.shards)
+
+    def delete_snapshots_elsewhere(self, conversation: str) -> None:
+        self.shards.send(Operation("delete_snapshot", 0, {"conversation": conversation}))
+
+    @property
+    def processes(self) -> int:
+        return int(self.shards.described["ranks"])
+
+    @property
+    def lost(self) -> ShardsLost | None:
+        return self.shards.lost
+
+    def watch(self, on_lost: Callable[[], None]) -> None:
+        self.shards.on_lost = on_lost
+        if self.shards.lost is not None:
+            on_lost()
+
+    def close(self) -> None:
+        self.shards.close()

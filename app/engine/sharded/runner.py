@@ -1,5 +1,5 @@
 """One rank of a target that is spread over several processes: its shard of the weights and caches,
-and what rank 0's program has it do with them (`sharded_model.py`).
+and what rank 0's program has it do with them (`model.py`).
 
 All ranks do the same operations in the same order, because the layers wait for each other. A rank
 gets the tokens that are read and their positions, and no text.
@@ -17,24 +17,90 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedLinear
 from numpy.typing import NDArray
 
 from app.engine.backend import memory
-from app.engine.cache.caches import drop_last
-from app.engine.cache.check import find_mismatch
-from app.engine.cache.growth import reserve_capacity
+from app.engine.cache.caches import drop_last, reserve_capacity
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import forward, make_positioned_cache, make_stock_cache, prefill_step
-from app.engine.cache.prefix_cache import PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch
 from app.engine.cache.shared_rows import fetch, release
-from app.engine.cache.snapshot import Snapshots
+from app.engine.cache.snapshot import SnapshotError, Snapshots
 from app.engine.cache.snapshot_folder import disk_limit, keep_only, parts_folders, remove_snapshot
-from app.engine.cache.snapshot_manifest import SnapshotError
-from app.engine.model.loader import LoadedModel, LoadError, load_one
-from app.engine.progress import Cancelled
-from app.engine.sharded.head_padding import Indivisible, pad_heads
-from app.engine.sharded.snapshots import contents_digest
+from app.engine.model.loader import LoadedModel, load_one
+from app.engine.progress import LoadError, TurnCancelled
+from app.engine.sharded.model import contents_digest
 from app.protocol.reasons import FailureKind
+
+COUNTS = (
+    ("n_heads", "n_kv_heads"),
+    ("num_attention_heads", "num_key_value_heads"),
+    ("num_heads", "num_kv_heads"),
+    ("num_heads", "num_key_value_heads"),
+)
+"""What mlx-lm's attention layers call their heads of queries, and of keys and values."""
+
+
+class Indivisible(ValueError):
+    """A model's heads cannot be divided: a clause."""
+
+
+def pad_heads(model: Any, ranks: int) -> None:
+    """Add heads of zeros to each layer that needs them: mlx-lm gives each rank the same number of
+    heads, and two ranks cannot divide SmolLM2's 3 heads of keys. Nothing changes: the values of the
+    added heads are zero, and so is what they add. Raises Indivisible."""
+    for layer in model.layers:
+        if (attention := getattr(layer, "self_attn", None)) is not None:
+            _pad_layer(attention, ranks)
+
+
+def _pad_layer(attention: Any, ranks: int) -> None:
+    names = next((pair for pair in COUNTS if all(hasattr(attention, n) for n in pair)), None)
+    if names is None:
+        heads = int(getattr(attention, "num_heads", ranks))
+        if heads % ranks:
+            raise Indivisible(f"it has {heads} heads")
+        return
+    queries, keys = (int(getattr(attention, name)) for name in names)
+    if keys % ranks == 0:
+        return
+    parts = [getattr(attention, f"{name}_proj", None) for name in "qkvo"]
+    if any(not isinstance(part, Linear | QuantizedLinear) for part in parts):
+        raise Indivisible(f"it has {keys} heads of keys")
+    added = -keys % ranks
+    more = added * queries // keys
+    q, k, v, o = (part for part in parts if part is not None)
+    norm: Any = getattr(attention, "q_norm", None)
+    if norm is not None and norm.weight.shape[0] != q.weight.shape[0] // queries:
+        raise Indivisible("it normalises all of its heads together")
+    _pad_rows(q, queries, more)
+    _pad_rows(k, keys, added)
+    _pad_rows(v, keys, added)
+    _pad_columns(o, queries, more)
+    if (sinks := getattr(attention, "sinks", None)) is not None:
+        attention.sinks = mx.pad(sinks, (0, more))
+    setattr(attention, names[0], queries + more)
+    setattr(attention, names[1], keys + added)
+
+
+def _pad_rows(linear: Any, heads: int, more: int) -> None:
+    """Outputs (heads, width) get `more` heads."""
+    for name in ("weight", "scales", "biases", "bias"):
+        if (array := linear.get(name)) is not None:
+            rows = array.shape[0] // heads * more
+            setattr(linear, name, mx.pad(array, [(0, rows)] + [(0, 0)] * (array.ndim - 1)))
+
+
+def _pad_columns(linear: Any, heads: int, more: int) -> None:
+    """Inputs (heads, width) get `more` heads."""
+    for name in ("weight", "scales", "biases"):
+        if (array := linear.get(name)) is not None:
+            if array.shape[1] % heads:
+                raise Indivisible("groups of its quantised weights span heads")
+            setattr(linear, name, mx.pad(array, [(0, 0), (0, array.shape[1] // heads * more)]))
+
 
 Reply = dict[str, Any]
 """Plain values and NumPy arrays."""
@@ -161,8 +227,8 @@ class ShardRunner:
     def end_reserve(self, cache: int, cancelled: bool) -> None:
         if (reserved := self._reserved.pop(cache, None)) is None:
             return
-        with suppress(Cancelled):
-            error = Cancelled() if cancelled else None
+        with suppress(TurnCancelled):
+            error = TurnCancelled() if cancelled else None
             reserved.__exit__(type(error) if error else None, error, None)
 
     # ------------------------------------------------------------------ snapshots

@@ -7,23 +7,20 @@ the next step boundary."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from app.engine.backend import memory
-from app.engine.memory import estimates as memory_estimates
 from app.engine.memory.conversation_cache import ConversationCache
+from app.engine.memory.manager import prefill_need, scoring_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
 from app.engine.turn.turn import Turn
 from app.protocol.commands import Ask
 from app.protocol.cost_model import Timing
-from app.protocol.events import Event, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
-from app.protocol.stats import FinishReason
 
 _QUESTION_TOKENS = 32
 """Tokens at the end that count as typed."""
@@ -40,90 +37,47 @@ _MIN_VOCAB = 64
 """A vocabulary size that every model has."""
 
 
-class Calibration:
-    """`stop` is polled at every step boundary."""
-
-    def __init__(self, pair: ModelPair, stop: Callable[[], bool]) -> None:
-        self._pair, self._stop = pair, stop
-        self._runs = iter(self._planned_runs())
-        self._next = next(self._runs, None)
-
-    @property
-    def _vocab_size(self) -> int:
-        """The smaller vocabulary."""
-        models = (self._pair.target, self._pair.draft)
-        return min(
-            (model.vocab_size for model in models if model and model.vocab_size), default=_MIN_VOCAB
-        )
-
-    @property
-    def finished(self) -> bool:
-        return self._next is None
-
-    def step(self) -> list[Timing]:
-        """The timings of one run; none if it was stopped, and then the next call repeats it."""
-        if self._next is None or not self._fits(self._next[1]):
-            self._next = None
-            return []
-        timings = self._time(*self._next)
-        if timings:
-            self._next = next(self._runs, None)
-        return timings
-
-    def _planned_runs(self) -> Iterator[tuple[Mode, int]]:
-        sparsely = self._pair.dense_only is None
-        for mode, tokens in _RUNS:
-            if mode is Mode.SPARSE and not sparsely:
-                continue
-            most = self._pair.target.info.context_length or tokens
-            yield mode, min(tokens, most - 2)
-
-    def _fits(self, tokens: int) -> bool:
-        """Without evicting anything."""
-        target, draft = self._pair.target, self._pair.draft
-        needs = [memory_estimates.prefill_need(target, tokens, tokens)]
-        if draft is not None:
-            needs.append(memory_estimates.scoring_need(draft, tokens, tokens))
-        loaded = all(need.model.is_loaded for need in needs)
-        if not loaded or sum(need.preferred for need in needs) > memory.free():
-            return False
-        return needs[0].preferred <= target.free_memory()
-
-    def _time(self, mode: Mode, tokens: int) -> list[Timing]:
-        pair = replace(self._pair, prompts=_RandomPrompts(tokens, self._vocab_size))
-        ended: list[Event] = []
-        ask = Ask((Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1))
-        progress = TurnClock(0, ended.append, self._stop)
-        turn = Turn(pair, ask, ConversationCache(pair), progress)
-        turn.run()
-        last = ended[-1]
-        stopped = not isinstance(last, Finished) or last.finish_reason not in (
-            FinishReason.STOP,
-            FinishReason.LENGTH,
-        )
-        return [] if stopped else turn.timings
+def calibrate(pair: ModelPair, stop: Callable[[], bool]) -> Iterator[list[Timing]]:
+    """The timings of one run after another, until all are done, one does not fit into memory, or
+    `stop`, which is polled at every step boundary, says so."""
+    for mode, tokens in _RUNS:
+        if mode is Mode.SPARSE and pair.dense_only is not None:
+            continue
+        tokens = min(tokens, (pair.target.info.context_length or tokens) - 2)
+        if stop() or not _fits(pair, tokens):
+            return
+        yield _time(pair, mode, tokens, stop)
 
 
-class _RandomPrompts:
-    """Stands in for a prompt builder."""
+def _fits(pair: ModelPair, tokens: int) -> bool:
+    """Without evicting anything."""
+    needs = [prefill_need(pair.target, tokens, tokens)]
+    if pair.draft is not None:
+        needs.append(scoring_need(pair.draft, tokens, tokens))
+    loaded = all(need.model.is_loaded for need in needs)
+    if not loaded or sum(need.preferred for need in needs) > memory.free():
+        return False
+    return needs[0].preferred <= pair.target.free_memory()
 
-    def __init__(self, tokens: int, rows: int) -> None:
-        self._ids = np.random.default_rng(0).integers(0, rows, tokens).astype(np.int32)
 
-    def count(self, documents: object, check: object = None) -> list[int]:
-        raise NotImplementedError
+def _time(pair: ModelPair, mode: Mode, tokens: int, stop: Callable[[], bool]) -> list[Timing]:
+    """Nothing if it was stopped."""
+    models = [model for model in (pair.target, pair.draft) if model is not None]
+    sizes = [model.vocab_size for model in models if model.vocab_size]
+    prompt = _random_prompt(tokens, min(sizes, default=_MIN_VOCAB))
+    ask = Ask((Message(Role.USER, ""),), mode, _KEEP_RATIO, Sampling(max_tokens=1))
+    clock = TurnClock(0, lambda event: None, stop)
+    turn = Turn(pair, ask, ConversationCache(pair), clock, prompt=prompt)
+    turn.run()
+    return [] if stop() else turn.timings
 
-    def build(
-        self,
-        messages: tuple[Message, ...],
-        check: object = None,
-        thinking: bool = True,
-        values: object = None,
-    ) -> Prompt:
-        total = len(self._ids)
-        typed = max(0, total - _QUESTION_TOKENS)
-        segments = (
-            Segment(SegmentKind.DOCUMENT, 0, typed, 0, 0),
-            Segment(SegmentKind.QUESTION, typed, total, 0),
-        )
-        return Prompt(self._ids, segments, {(0, 0): np.arange(typed + 1, dtype=np.int64)})
+
+def _random_prompt(tokens: int, rows: int) -> Prompt:
+    """A document of random tokens below `rows`, and a question."""
+    typed = max(0, tokens - _QUESTION_TOKENS)
+    segments = (
+        Segment(SegmentKind.DOCUMENT, 0, typed, 0, 0),
+        Segment(SegmentKind.QUESTION, typed, tokens, 0),
+    )
+    ids = np.random.default_rng(0).integers(0, rows, tokens).astype(np.int32)
+    return Prompt(ids, segments, {(0, 0): np.arange(typed + 1, dtype=np.int64)})

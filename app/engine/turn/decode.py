@@ -20,12 +20,17 @@ from mlx_lm.tokenizer_utils import NaiveStreamingDetokenizer
 from numpy.typing import NDArray
 
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.copy_index import CopyIndex, Match
-from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.loader import ShardsLost
 from app.engine.model.reasoning import ANSWER, REASONING, Reasoning
 from app.engine.model.speculation import Gate
-from app.engine.model.token_stream import Processor, Sampler, TokenStream
+from app.engine.model.token_stream import (
+    CopyIndex,
+    DraftProposals,
+    Match,
+    Processor,
+    Sampler,
+    TokenStream,
+)
+from app.engine.progress import ShardsLost
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
 from app.protocol.commands import Ask
 from app.protocol.events import Token
@@ -82,7 +87,6 @@ class Decoder:
         """Tokens that were verified several at a time, and those of them that were right."""
         self.confidence: float | None = None
         """The geometric mean of the probabilities of what this turn wrote."""
-        """Mean negative log likelihood of a forced answer, nats per token."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
         self._detokenizer = _detokenizer(tokenizer, trim_space)

@@ -15,9 +15,9 @@ import numpy as np
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, set_next_position
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.model.copy_index import Match
 from app.engine.model.loader import LoadedModel
 from app.engine.model.prompt import Prompt
+from app.engine.model.token_stream import Match
 from app.engine.scorers.selection import chunk_bounds
 
 COINCIDENCE_BITS = 10.0

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import set_next_position
 from app.engine.cache.prefix_cache import PrefixCache
-from app.engine.memory import estimates as memory_estimates
 from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
-from app.engine.memory.manager import MemoryManager, TurnMemory
+from app.engine.memory.manager import MemoryManager, TurnMemory, prefill_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
@@ -206,7 +205,7 @@ class PromptReader:
         if self._costs.target is not None:
             curve = self._costs.target.seconds_until(work)
             self._clock.forecast.expect(Phase.PREFILL, curve(count))
-        need = memory_estimates.prefill_need(model, count, total, target.retain_all)
+        need = prefill_need(model, count, total, target.retain_all)
         fits = self._memory.ensure(need, total)
         report = self._clock.report(Phase.PREFILL, count, seconds=curve)
         ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]

@@ -52,7 +52,7 @@ Build = Callable[[tuple[Message, ...]], Prompt]
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieval:
+class RetrievedPrompt:
     """The prompt, and its messages as the model gets them. Without `parts` nothing was chosen now:
     everything fits, or was chosen earlier. `room` is in tokens."""
 
@@ -84,26 +84,26 @@ class Retriever:
         files: FileChoice,
         answer_tokens: int,
         on_files: Callable[[int, int], None],
-    ) -> Retrieval:
+    ) -> RetrievedPrompt:
         """Choose for the last question of `messages`, if their documents do not fit or were chosen
         before. `answer_tokens` may follow; `on_files` is called with how many files of how many are
         indexed, then with how many of the best ones are compared with the question. Raises
         PromptError, and what `check` and `on_files` raise."""
         asked = [i for i, each in enumerate(messages) if each.role is Role.USER]
         if not self._context or not asked or messages[asked[-1]].plain:
-            return Retrieval(self._build(messages), messages)
+            return RetrievedPrompt(self._build(messages), messages)
         room = min(answer_tokens, max(self._context // 8, 1))
         if all(messages[i].retrieved is None for i in asked):
             documents = [document for i in asked for document in messages[i].documents]
             if not documents or self.estimate(documents) <= SURE * self._context:
                 prompt = self._build(messages)
                 if not documents or len(prompt.ids) + room <= self._context:
-                    return Retrieval(prompt, messages)
+                    return RetrievedPrompt(prompt, messages)
         bare = tuple(replace(each, retrieved=()) for each in messages)
         without = self._build(bare)
         left = self._context - room - len(without.ids)
         if left <= 0:  # it is too long without any document, and the turn says so
-            return Retrieval(without, bare)
+            return RetrievedPrompt(without, bare)
         kept, used = self._keep_earlier(messages, asked, left)
         last = messages[asked[-1]]
         if last.retrieved is not None:
@@ -171,7 +171,7 @@ class Retriever:
         left: int,
         used: int,
         on_files: Callable[[int, int], None],
-    ) -> Retrieval:
+    ) -> RetrievedPrompt:
         every = tuple(
             dict.fromkeys(
                 document
@@ -198,8 +198,8 @@ class Retriever:
             fitted, parts=parts, ranked=_others(ranked, chosen), total_files=len(every), room=room
         )
 
-    def _retrieval(self, messages: tuple[Message, ...]) -> Retrieval:
-        return Retrieval(self._build(messages), messages)
+    def _retrieval(self, messages: tuple[Message, ...]) -> RetrievedPrompt:
+        return RetrievedPrompt(self._build(messages), messages)
 
     @staticmethod
     def _wanted(

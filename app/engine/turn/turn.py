@@ -17,10 +17,18 @@ from app.engine.cache.positions import Positions
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.manager import MemoryManager
-from app.engine.model.draft_proposals import DraftProposals
-from app.engine.model.loader import ModelPair, ShardsLost
+from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
-from app.engine.progress import Cancelled, Forecast, Interrupted, Part, TurnClock
+from app.engine.model.token_stream import DraftProposals
+from app.engine.progress import (
+    Forecast,
+    Interrupted,
+    ScoringPart,
+    ShardsLost,
+    TurnCancelled,
+    TurnClock,
+    TurnError,
+)
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.turn.decode import Decoder, is_unsure
 from app.engine.turn.mid_answer_recall import MidAnswerRecall
@@ -43,12 +51,8 @@ from app.protocol.events import (
 )
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Document
-from app.protocol.reasons import EngineFailure, FailureKind, Reason, ReasonCode, too_long
+from app.protocol.reasons import FailureKind, Reason, ReasonCode, too_long
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
-
-
-class TurnError(EngineFailure):
-    """The turn cannot be answered."""
 
 
 class Turn:
@@ -65,11 +69,13 @@ class Turn:
         usual_confidence: float | None = None,
         pool: CachePool | None = None,
         choose_scorer: ChooseScorer = choose_scorer,
+        prompt: Prompt | None = None,
     ) -> None:
+        """Measurements give the `prompt`, instead of having it built from the messages."""
         ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
         self._pair, self._ask, self._emit = pair, ask, clock.emit
         self._cache, self._clock, self._pool = cache, clock, pool
-        self._choose_scorer = choose_scorer
+        self._choose_scorer, self._given_prompt = choose_scorer, prompt
         self._memory_manager = memory_manager or MemoryManager(pair, clock.emit)
         self._costs, self._usual_confidence = costs, usual_confidence
         self._reader = PromptReader(pair, ask, cache, clock, self._memory_manager, costs)
@@ -101,7 +107,7 @@ class Turn:
         mx.reset_peak_memory()
         try:
             ended = self._answer()
-        except Cancelled as stop:
+        except TurnCancelled as stop:
             ended = stop.ended
         except ShardsLost:
             self._decoder.flush()
@@ -123,7 +129,7 @@ class Turn:
 
     def _answer(self) -> FinishReason:
         self._check_named_tokens()
-        prompt = self._build_prompt()
+        prompt = self._given_prompt or self._build_prompt()
         self._clock.check_cancel()
         if (found := self._cache.drop_damaged()) is not None:
             self._emit(EngineWarning(found, self._ask.conversation))
@@ -259,7 +265,7 @@ class Turn:
         if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
         total = len(prompt.ids)
-        report = self._clock.report(Phase.SCORE, total, Part.QUOTATION)
+        report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
         with self._clock.timed(Phase.SCORE):
             return quote(
                 prompt, question, lambda done, sentences: report(total * done // sentences)
@@ -288,10 +294,9 @@ class Turn:
         cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
         foresight = self._estimate(prompt)
         expected, dense_only = foresight.predict_ttft(self._costs), self._pair.dense_only
-        new = total - shared
         self._resume_from = self._reader.resume_position(prompt)
         if self._resume_from is None:
-            plan = planner.plan(self._ask, new, left_out, eligible, dense_only, expected, cached)
+            plan = planner.plan(self._ask, eligible, dense_only, expected, cached)
             plan = self._fit_to_memory(plan, foresight)
             if self._ask.keep_ratio == AUTO_KEEP:
                 self._reader.most_keep = foresight.most_keep(self._costs, self._clock.waited)
@@ -366,7 +371,7 @@ class Turn:
         if plan.reading is Reading.SPARSE:
             try:
                 return self._reader.read_sparse(prompt, self._estimate(prompt).scorer)
-            except (Cancelled, memory.NotEnoughMemory, ShardsLost):
+            except (TurnCancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
             except Exception as error:  # whatever went wrong, the dense way still answers
                 memory.reraise_device_failure(error)
@@ -379,7 +384,7 @@ class Turn:
         """The answer does not depend on it, so a failure loses nothing."""
         try:
             self._reader.preview_selection(prompt, self._estimate(prompt).scorer)
-        except (Cancelled, ShardsLost):
+        except (TurnCancelled, ShardsLost):
             raise
         except Exception as error:
             memory.reraise_gpu_lost(error)

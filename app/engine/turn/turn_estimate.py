@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.engine.backend.memory import NotEnoughMemory
-from app.engine.memory import estimates as memory_estimates
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.estimates import MemoryNeed
-from app.engine.memory.manager import MemoryManager
+from app.engine.memory.manager import MemoryManager, MemoryNeed, prefill_need, scoring_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
-from app.engine.progress import Part, Step
+from app.engine.progress import ScoringPart, Step
 from app.engine.scorers.attention import draft_work
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
 from app.engine.scorers.scorer import Scorer
@@ -110,18 +108,18 @@ class TurnEstimate:
         steps.append(Step(Phase.PREFILL, costs.target.seconds(work)))
         return [*steps, Step(Phase.DECODE, first)]
 
-    def _scorers(self, sparse: bool) -> dict[Part, float]:
+    def _scorers(self, sparse: bool) -> dict[ScoringPart, float]:
         """What scores, one after another, and the operations that each takes a token."""
-        scorers: dict[Part, float] = {}
+        scorers: dict[ScoringPart, float] = {}
         if self.pair.only_quotes:
-            scorers[Part.QUOTATION] = ENCODER_OPERATIONS
+            scorers[ScoringPart.QUOTATION] = ENCODER_OPERATIONS
         if not sparse:
             return scorers
         parts = self.scorer.parts
-        if Part.BUILT_IN in parts:
-            scorers[Part.BUILT_IN] = ENCODER_OPERATIONS
-        if Part.DRAFT in parts and self.pair.draft is not None:
-            scorers[Part.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
+        if ScoringPart.BUILT_IN in parts:
+            scorers[ScoringPart.BUILT_IN] = ENCODER_OPERATIONS
+        if ScoringPart.DRAFT in parts and self.pair.draft is not None:
+            scorers[ScoringPart.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
 
     def most_keep(self, costs: Costs, waited: float) -> float:
@@ -143,9 +141,7 @@ class TurnEstimate:
     def can_read_on(self, count: int) -> bool:
         """Whether `count` more tokens fit beside those that are cached now."""
         cached = int(self.cache.target.cached.sum())
-        need = memory_estimates.prefill_need(
-            self.pair.target, count, cached + count, retain_all=True
-        )
+        need = prefill_need(self.pair.target, count, cached + count, retain_all=True)
         return self._shortfall(need) is None
 
     @property
@@ -180,7 +176,7 @@ class TurnEstimate:
         if draft is None or usual.parts == self.scorer.parts:
             return costs
         scorers = self._scorers(True)
-        ratio = sum(scorers.values()) / scorers[Part.DRAFT]
+        ratio = sum(scorers.values()) / scorers[ScoringPart.DRAFT]
         return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))
 
     def _draft_work(self) -> AttentionWork:
@@ -198,7 +194,7 @@ class TurnEstimate:
 
     @property
     def _uses_draft(self) -> bool:
-        return Part.DRAFT in self.scorer.parts
+        return ScoringPart.DRAFT in self.scorer.parts
 
     def _dense_work(self) -> AttentionWork:
         target, ids = self.cache.target, self.prompt.ids
@@ -238,11 +234,11 @@ class TurnEstimate:
         if draft is None or cache is None or not self._uses_draft:
             return None
         new = len(ids) - cache.common_prefix_len(ids)
-        return memory_estimates.scoring_need(draft, new, len(ids))
+        return scoring_need(draft, new, len(ids))
 
     def _dense_need(self) -> MemoryNeed:
         work, target = self._dense_work(), self.pair.target
-        return memory_estimates.prefill_need(target, work.tokens, work.cached + work.tokens)
+        return prefill_need(target, work.tokens, work.cached + work.tokens)
 
     def _sparse_need(self, keep_ratio: float) -> MemoryNeed:
         cache, prompt = self.cache.target, self.prompt
@@ -250,9 +246,7 @@ class TurnEstimate:
         cached = int(cache.cached[:shared].sum())
         selected = total - prompt.eligible_tokens + math.ceil(keep_ratio * prompt.eligible_tokens)
         count = max(selected - cached, total - max(shared, prompt.question_start))
-        return memory_estimates.prefill_need(
-            self.pair.target, count, cached + count, retain_all=True
-        )
+        return prefill_need(self.pair.target, count, cached + count, retain_all=True)
 
     def _options(self, reading: Reading) -> Data:
         """What would fit: a lower `keep`, in percent, or `full_tokens` read in full, which the
@@ -285,7 +279,7 @@ class TurnEstimate:
         target = self.pair.target
         free = self.memory_manager.max_available(target, self.cache) + self.cache.target.nbytes
         longest = largest_that_fits(
-            lambda n: memory_estimates.prefill_need(target, n, n).minimum,
+            lambda n: prefill_need(target, n, n).minimum,
             free,
             len(self.prompt.ids),
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.chat.conversation import Turn
 from app.estimate.guard import asks_for_every_token
-from app.estimate.preview import NextMessage
+from app.estimate.plan import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved

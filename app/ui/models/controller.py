@@ -9,7 +9,7 @@ from typing import Any
 from textual.app import App
 
 from app.errors import UserError
-from app.estimate.preview import describe
+from app.estimate.plan import describe
 from app.models.cache import ModelCache
 from app.models.fit import Machine, mac_with
 from app.models.library import Library, default_library

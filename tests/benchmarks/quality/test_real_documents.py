@@ -19,14 +19,14 @@ from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, CachePolicy, Load
 from app.protocol.events import Event, Selected
-from app.protocol.options import BackgroundPolicy, Mode
+from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
 from benchmarks.quality.real_documents import Corpus, Fact, facts_of
 from benchmarks.quality.report import _real_table
 from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
 from benchmarks.quality.runner import Runner, share_selected
-from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
+from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, REWORDED, DoesNotFit
 from benchmarks.quality.tasks import Check, is_correct
 from benchmarks.quality.tokens import FolderTokens
@@ -201,7 +201,7 @@ def test_the_passage_and_the_answer_are_measured(tmp_path: Path) -> None:
 
 def test_passages_are_found_without_an_answer_and_as_with_one(tmp_path: Path) -> None:
     keeps, scorings = (0.1, 0.3), (Scoring.BOTH, Scoring.LEXICAL)
-    tunings = (replace(TUNING, read_on=0.0),)
+    tunings = (replace(DEFAULT_TUNING, read_on=0.0),)
     settings = Settings((PASSAGE, REAL), (500,), keeps, scorings, n=2, tunings=tunings, files=LONG)
     records, asked = measured(settings, tmp_path)
     found = {

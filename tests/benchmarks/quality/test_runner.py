@@ -16,12 +16,12 @@ from app.chat.engine_session import EngineSession
 from app.errors import UserError
 from app.models.embedded import draft_path, target_path
 from app.protocol.commands import Ask, Load
-from app.protocol.options import Mode
+from app.protocol.options import DEFAULT_TUNING, Mode
 from benchmarks.quality import results
 from benchmarks.quality.results import guard_stats
 from benchmarks.quality.results_log import DENSE, ReadConfig, Record, ResultsLog, code_digest
 from benchmarks.quality.runner import Outcome, Runner, Status, results_name
-from benchmarks.quality.settings import TUNING, Scoring, Settings
+from benchmarks.quality.settings import Scoring, Settings
 from benchmarks.quality.tokens import FolderTokens
 from tests.benchmarks.quality.reader import Reader
 
@@ -267,7 +267,7 @@ def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
     assert name == results_name(Load(str(target_path()), str(draft_path())), SETTINGS)
     free = [
         replace(SETTINGS, suites=("quote",), lengths=(2048,), keeps=(0.5,), n=7, auto=True),
-        replace(SETTINGS, tunings=(replace(TUNING, chunk=16),)),
+        replace(SETTINGS, tunings=(replace(DEFAULT_TUNING, chunk=16),)),
     ]
     assert {results_name(load, settings) for settings in free} == {name}
     others = [

@@ -1,4 +1,4 @@
-"""Keep that is chosen once the scores are known."""
+"""Keep that is chosen once the scores are known or tried again, and the guard of auto mode."""
 
 from __future__ import annotations
 
@@ -7,37 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.turn.cost_store import FEWEST_ANSWERS
+from app.engine import loaded_pair
+from app.engine.turn.costs import FEWEST_ANSWERS
 from app.engine.turn.decode import is_unsure
 from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
+from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.cost_model import Costs
-from app.protocol.events import Finished, Loaded, Planned, Selected
-from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, Mode, Tuning
+from app.protocol.events import Planned, Selected
+from app.protocol.options import AUTO_KEEP, DEFAULT_KEEP_RATIO, BackgroundPolicy, Mode, Tuning
+from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import Reason, ReasonCode
-from app.protocol.stats import Statistics
+from app.protocol.stats import Reading
 from tests import tiny
-from tests.engine.driver import Driver, question
+from tests.engine.driver import TEXT, Driver, question
+from tests.engine.test_cache_pool import ask
 
 ASK = replace(question(keep=AUTO_KEEP), conversation="x")
 
 
-@pytest.fixture
-def loaded(driver: Driver, tmp_path: Path) -> Driver:
-    event = driver.load(
-        tiny.save(tmp_path / "target", "qwen3", 0), tiny.save(tmp_path / "draft", "qwen3", 1)
-    )
-    assert isinstance(event, Loaded)
-    return driver
-
-
-def statistics(finished: object) -> Statistics:
-    assert isinstance(finished, Finished)
-    assert finished.statistics is not None
-    return finished.statistics
-
-
 def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
-    found = statistics(loaded.run(ASK))
+    found = loaded.figures(ASK)
     selected = loaded.of(Selected)[-1]
     assert 0 < found.keep_ratio < 1
     assert selected.keep_ratio == found.keep_ratio == selected.auto_keep
@@ -49,9 +38,7 @@ def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
 
 def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
     keeps = [
-        statistics(
-            loaded.run(replace(ASK, conversation=None, tuning=Tuning(keep_above=above)))
-        ).keep_ratio
+        loaded.figures(replace(ASK, conversation=None, tuning=Tuning(keep_above=above))).keep_ratio
         for turn, above in enumerate((0.9, 0.3, 0.01), 1)
     ]
     assert keeps == sorted(keeps)
@@ -59,7 +46,7 @@ def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
 
 
 def test_another_keep_is_previewed_with_what_auto_would_take(loaded: Driver) -> None:
-    chosen = statistics(loaded.run(ASK)).keep_ratio
+    chosen = loaded.figures(ASK).keep_ratio
     loaded.engine.reselect(loaded.turn, 0.6)
     preview = loaded.until(Selected)
     assert (preview.keep_ratio, preview.auto_keep) == (0.6, chosen)
@@ -69,14 +56,14 @@ def test_another_keep_is_previewed_with_what_auto_would_take(loaded: Driver) -> 
 
 def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
     """And not, as at a fixed keep, a share of keep."""
-    first = statistics(loaded.run(ASK))
+    first = loaded.figures(ASK)
     later = replace(question(keep=AUTO_KEEP), conversation="x")
     message = replace(later.messages[0], text="What is the code of gate 30?")
     later = replace(later, messages=(message,))
     loaded.run(later)
     selected = loaded.of(Selected)[-1]
     assert selected.auto_keep is not None
-    alone = statistics(loaded.run(replace(later, conversation="y")))
+    alone = loaded.figures(replace(later, conversation="y"))
     fresh = {p for span in loaded.of(Selected)[-1].spans for p in range(span.start, span.end)}
     reread = {p for span in selected.spans for p in range(span.start, span.end)}
     assert fresh <= reread
@@ -88,7 +75,7 @@ def test_what_there_is_no_room_for_is_left_out(
     most: float, seconds: float, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TurnEstimate, "most_keep", lambda *_: most)
-    found = statistics(loaded.run(replace(ASK, within_seconds=seconds)))
+    found = loaded.figures(replace(ASK, within_seconds=seconds))
     wanted = loaded.of(Selected)[-1].auto_keep
     assert found.keep_ratio == most
     data = {"wanted": wanted, "keep": 0.02, "timed": seconds > 0}
@@ -124,7 +111,7 @@ def test_the_next_turn_is_predicted_at_what_this_one_chose(
 ) -> None:
     monkeypatch.setattr(TurnEstimate, "_sparse_ttft", lambda self, costs, keep: 10_000 * keep)
     ask = replace(ASK, tuning=Tuning(keep_above=0.95))
-    chosen = statistics(loaded.run(ask)).keep_ratio
+    chosen = loaded.figures(ask).keep_ratio
     assert loaded.of(Planned)[-1].ttft == pytest.approx(2_000, rel=0.05)
     assert chosen < DEFAULT_KEEP_RATIO
     loaded.run(ask)
@@ -136,7 +123,7 @@ def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
     name: str, says: bool, driver: Driver, tmp_path: Path
 ) -> None:
     driver.load(tiny.save(tmp_path / "target", name, 0), tiny.save(tmp_path / "draft", "qwen3", 1))
-    found = statistics(driver.run(question()))
+    found = driver.figures(question())
     assert (Reason(ReasonCode.CANNOT_INSERT) in found.reasons) == says
     assert found.confidence is not None
     assert 0 < found.confidence < 1
@@ -148,8 +135,8 @@ def test_it_reads_no_more_while_it_writes_where_memory_has_no_room(
     monkeypatch.setattr(TurnEstimate, "can_read_on", lambda self, count: False)
     ask = replace(question(), keep_ratio=0.1)
     no_memory = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
-    assert no_memory in statistics(loaded.run(ask)).reasons
-    anyway = statistics(loaded.run(replace(ask, skip_memory_check=True)))
+    assert no_memory in loaded.figures(ask).reasons
+    anyway = loaded.figures(replace(ask, skip_memory_check=True))
     assert no_memory not in anyway.reasons
 
 
@@ -157,15 +144,14 @@ def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: 
     """A random model is never sure of anything; what is usual is set."""
     sparse = replace(question(), keep_ratio=0.1)
     full = replace(sparse, mode=Mode.FULL)
-    assert not statistics(loaded.run(sparse)).unsure, "nothing is known yet"
+    assert not loaded.figures(sparse).unsure, "nothing is known yet"
     for _ in range(FEWEST_ANSWERS):
-        last = statistics(loaded.run(sparse))
+        last = loaded.figures(sparse)
     assert not last.unsure, "as sure as always"
     costs = loaded.engine._loaded.costs
-    assert costs is not None
-    costs._store._stored.confidences[:] = [0.99] * FEWEST_ANSWERS
-    assert statistics(loaded.run(sparse)).unsure
-    assert not statistics(loaded.run(full)).unsure, "there is nothing else to read"
+    costs._stored.confidences[:] = [0.99] * FEWEST_ANSWERS
+    assert loaded.figures(sparse).unsure
+    assert not loaded.figures(full).unsure, "there is nothing else to read"
 
 
 @pytest.mark.parametrize(
@@ -183,3 +169,62 @@ def test_unsure_is_relative_to_the_models_own_usual_confidence(
     own: float | None, usual: float | None, unsure: bool
 ) -> None:
     assert is_unsure(own, usual) == unsure
+
+
+def _asked(text: str, mode: Mode) -> Ask:
+    message = Message(Role.USER, text, (Document("gates.txt", TEXT),))
+    return replace(question(mode=mode, tokens=2), messages=(message,))
+
+
+def test_auto_mode_reads_everything_when_the_question_counts(loaded: Driver) -> None:
+    statistics = loaded.figures(_asked("How many gates are there?", Mode.AUTO))
+    planned = loaded.of(Planned)[-1]
+    assert statistics.reading is planned.reading is Reading.DENSE
+    assert (planned.guard,) == planned.reasons == statistics.reasons
+    assert planned.guard == Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": "how many"})
+
+
+def test_the_guard_leaves_other_questions_and_other_modes_alone(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.estimate.plan.MIN_SKIPPABLE", 0)
+    monkeypatch.setattr("app.estimate.plan.sparse_pays", lambda sparse, full: True)
+    for text, mode in (
+        ("What is the code of gate 7?", Mode.AUTO),
+        ("How many gates are there?", Mode.SPARSE),
+    ):
+        statistics = loaded.figures(_asked(text, mode))
+        assert statistics.reading is Reading.SPARSE
+        assert loaded.of(Planned)[-1].guard is None
+
+
+QUESTION = "What is the code of gate 7?"
+
+
+def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Driver) -> None:
+    policy = CachePolicy(BackgroundPolicy.OFF, memory_budget=1)
+    loaded.engine.send(policy)
+    loaded.answer(ask(QUESTION, name="app"))
+    first = loaded.turn
+    loaded.answer(ask(QUESTION, name="guest", on_disk=False))
+    assert [*loaded.engine._loaded.caches._caches] == ["guest"], "its cache is not needed"  # type: ignore[union-attr]
+    for turn in (first, loaded.turn):
+        loaded.engine.reselect(turn, 0.5)
+        selected = loaded.until(Selected)
+        assert (selected.turn, selected.keep_ratio) == (turn.number, 0.5)
+
+
+def test_nothing_of_a_deleted_conversation_is_held(loaded: Driver) -> None:
+    loaded.answer(ask(QUESTION, name="a"))
+    pair = loaded.engine._loaded
+    assert list(pair._scored) == ["a"]
+    loaded.engine.send(DropConversation("a"))
+    loaded.answer(ask(QUESTION, name=None))
+    assert list(pair._scored) == [None]
+
+
+def test_they_are_limited(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_pair, "MAX_SCORED", 2)
+    for name in "abca":
+        loaded.answer(ask(QUESTION, name=name))
+    assert list(loaded.engine._loaded._scored) == ["c", "a"]

@@ -13,30 +13,37 @@ import numpy as np
 import pytest
 
 from app.engine import pair_loader
-from app.engine.backend.memory import NotEnoughMemory, is_oom
-from app.engine.cache import kv_quantisation, prefix_cache, snapshot_parts
-from app.engine.cache.snapshot import Snapshots
-from app.engine.cache.snapshot_manifest import MANIFEST, SnapshotError
+from app.engine.backend.memory import NotEnoughMemory, cause_of, is_gpu_lost, is_oom, to_failed
+from app.engine.cache import prefix_cache, snapshot
+from app.engine.cache.snapshot import MANIFEST, SnapshotError, Snapshots
+from app.engine.memory.cache_pool import BackgroundPrefill, CachePool
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.model import loader, sparse_probe
-from app.engine.model.loader import LoadError
+from app.engine.model import findings, loader
+from app.engine.model.token_stream import DraftProposals
+from app.engine.progress import LoadError
 from app.engine.scorers import attention
-from app.protocol.commands import CachePolicy, Load
+from app.engine.turn import decode
+from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.events import (
+    EngineWarning,
     Failed,
     FellBackToDense,
     Finished,
+    GpuLost,
+    Loaded,
     MemoryFreed,
     MemoryReport,
     PhaseProgress,
     SnapshotFailed,
+    SnapshotProgress,
 )
 from app.protocol.options import BackgroundPolicy
 from app.protocol.reasons import Failure, FailureKind, ReasonCode
 from app.protocol.stats import Phase
 from tests import tiny
-from tests.engine.driver import Driver
+from tests.engine.driver import Driver, opened
 from tests.engine.test_cache_check import first_question
+from tests.engine.test_idle import ALWAYS, Idle
 from tests.engine.test_turns import FIRST, Chat, conversation, pair
 
 METAL = (
@@ -113,7 +120,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     """It frees what it can, and says one sentence."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     loaded.answer(replace(first_question(), conversation="other"))
-    expected = loaded.answer(first_question(2)).generated_ids
+    expected = loaded.answer(first_question()).generated_ids
 
     def exhausted(*args: Any, **_: Any) -> Any:
         raise RuntimeError(METAL)
@@ -130,8 +137,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     else:
         prefill = exhausted if where == "the draft reads" else only_target
         monkeypatch.setattr(prefix_cache, "prefill", prefill)
-    failed = loaded.run(replace(first_question(3), conversation="third"))
-    assert isinstance(failed, Failed)
+    failed = loaded.run(replace(first_question(), conversation="third"))
     assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": False})
     assert not failed.predicted
     assert not loaded.of(FellBackToDense)
@@ -142,7 +148,7 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     assert loaded.of(MemoryReport)[-1].stats.cached == 0
     monkeypatch.undo()
     assert (
-        loaded.answer(replace(first_question(4), conversation="fourth")).generated_ids == expected
+        loaded.answer(replace(first_question(), conversation="fourth")).generated_ids == expected
     ), "the engine lives on"
 
 
@@ -151,7 +157,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 ) -> None:
     """It would be read in full as long as it is loaded, which needs more."""
     folder = str(tiny.save(tmp_path / "m"))
-    monkeypatch.setattr(sparse_probe, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
+    monkeypatch.setattr(findings, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError) as raised:
         pair_loader.load_pair(Load(folder, folder))
     assert is_oom(raised.value)
@@ -166,20 +172,7 @@ def test_running_out_of_memory_while_loading_is_said(
     bits = 8 if step == "find_quantisation" else None
     driver.engine.send(Load(str(folder), kv_bits=bits))
     failed = driver.until(Failed)
-    assert isinstance(failed, Failed)
     assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": True})
-
-
-def test_running_out_of_memory_is_no_reason_to_call_a_cache_unfit_for_quantising(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        kv_quantisation, "quantise_cache", mock.Mock(side_effect=RuntimeError(METAL))
-    )
-    with pytest.raises(RuntimeError) as caught:
-        kv_quantisation._check_error(tiny.build("llama"), kv_quantisation.Quantisation(8, 32))
-    assert is_oom(caught.value)
-    assert not isinstance(caught.value, kv_quantisation.NotQuantisable)
 
 
 def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
@@ -191,9 +184,7 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
     snapshots = Snapshots(tmp_path, 1 << 30, {})
     assert [*snapshots.save("c", chat.conversation)]
     with monkeypatch.context() as patched:
-        patched.setattr(
-            snapshot_parts, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL))
-        )
+        patched.setattr(snapshot, "load_prompt_cache", mock.Mock(side_effect=RuntimeError(METAL)))
         with pytest.raises(RuntimeError) as caught:
             snapshots.load("c", lambda: ConversationCache(models))
     assert not isinstance(caught.value, SnapshotError), "nothing is wrong with it"
@@ -204,14 +195,148 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
 def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Driver()
-    driver.engine.send(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
-    driver.load(folders["target"], folders["draft"])
+    driver = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
     error = mock.Mock(side_effect=RuntimeError(METAL))
-    monkeypatch.setattr(snapshot_parts, "save_prompt_cache", error)
+    monkeypatch.setattr(snapshot, "save_prompt_cache", error)
     assert isinstance(driver.run(first_question()), Finished)
     event = driver.until(SnapshotFailed)
     driver.close()
-    assert isinstance(event, SnapshotFailed)
     assert event.reason.code is ReasonCode.SNAPSHOT_FAILED
     assert event.reason.data["failure"]["kind"] == FailureKind.OUT_OF_MEMORY
+
+
+FAILED = "[METAL] Command buffer execution failed: "
+IGNORED = (
+    f"{FAILED}Ignored (for causing prior/excessive GPU errors)"
+    " (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+)
+INTERACTIVITY = (
+    f"{FAILED}Impacting Interactivity"
+    " (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)."
+)
+LOST = {
+    "ignored": IGNORED,
+    "ignored, in another language": (
+        f"{FAILED}Ignoriert (00000004: kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+    ),
+    "ignored, on another GPU": (
+        f"{FAILED}Ignored (00000004:kIOAccelCommandBufferCallbackErrorSubmissionsIgnored)."
+    ),
+    "ignored, without a code": f"{FAILED}Ignored (for causing prior/excessive GPU errors).",
+    "too long": INTERACTIVITY,
+    "too long, without a code": f"{FAILED}Impacting Interactivity.",
+    "a timeout": (
+        f"{FAILED}Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)."
+    ),
+    "a hang": f"{FAILED}Caused GPU Hang Error (00000003:kIOGPUCommandBufferCallbackErrorHang).",
+    "another's error": (
+        f"{FAILED}Discarded (victim of GPU error/recovery)"
+        " (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)."
+    ),
+    "CUDA": "cudaMallocAsync(&data, size, stream) failed: an illegal memory access was encountered",
+}
+REASONS = {
+    "ignored": "Ignored (for causing prior/excessive GPU errors)",
+    "ignored, in another language": "Ignoriert",
+    "too long": "Impacting Interactivity",
+    "a hang": "Caused GPU Hang Error",
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_every_wording_of_a_lost_gpu_is_known(name: str) -> None:
+    text = LOST[name]
+    outer = LoadError(FailureKind.MODEL_UNREADABLE)
+    outer.__cause__ = RuntimeError(text)
+    for error in (RuntimeError(text), outer):
+        assert is_gpu_lost(error)
+        assert not is_oom(error)
+        assert cause_of(error)["failure"]["kind"] == FailureKind.GPU_LOST
+        failed = to_failed(3, error)
+        assert (failed.turn, failed.failure.kind) == (3, FailureKind.GPU_LOST)
+        if name in REASONS:
+            assert failed.failure.data == {"system": REASONS[name]}
+
+
+@pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
+def test_running_out_of_memory_is_not_taken_for_a_lost_gpu(error: BaseException) -> None:
+    assert not is_gpu_lost(error)
+    assert to_failed(1, error).failure.kind is FailureKind.OUT_OF_MEMORY
+
+
+POINTS = {
+    "the draft reads": (prefix_cache, "prefill"),
+    "the draft observes": (attention, "_mask_scores"),
+    "the draft proposes": (DraftProposals, "_write"),
+    "the target decodes": (decode.Decoder, "run"),
+}
+
+
+@pytest.mark.parametrize("text", [IGNORED, INTERACTIVITY], ids=["ignored", "too long"])
+@pytest.mark.parametrize("point", [p for p in POINTS if p != "the draft proposes"])
+def test_after_a_lost_gpu_nothing_more_is_tried(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch, point: str, text: str, folders: dict[str, Path]
+) -> None:
+    loaded.answer(replace(first_question(), conversation="other"))
+    used = mock.Mock(side_effect=RuntimeError(text))
+    monkeypatch.setattr(*POINTS[point], used)
+    failed = loaded.run(replace(first_question(), conversation="c"))
+    assert failed.failure.kind is FailureKind.GPU_LOST
+    assert loaded.until(GpuLost)
+    used.assert_called_once()
+    assert not loaded.of(FellBackToDense)
+    touched = mock.Mock(side_effect=AssertionError("the GPU was used again"))
+    for where, name in (*POINTS.values(), (loader, "load_model")):
+        monkeypatch.setattr(where, name, touched)
+    again = loaded.run(first_question())
+    assert again == replace(failed, turn=again.turn)
+    for command in (Load(str(folders["target"])), CalibrateCosts()):
+        loaded.engine.send(command)
+        assert loaded.until(Failed, Loaded) == replace(failed, turn=None)
+    loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
+    again = loaded.run(first_question())
+    assert again == replace(failed, turn=again.turn), "a policy is no command"
+    touched.assert_not_called()
+
+
+@pytest.mark.parametrize("step", ["_check_no_nans", "_measure"])
+def test_a_gpu_that_is_lost_while_loading_is_said(
+    driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(IGNORED)))
+    failed = driver.load(folders["target"])
+    assert failed.failure.kind is FailureKind.GPU_LOST
+    assert driver.until(GpuLost, Failed) == GpuLost(failed.failure)
+
+
+def test_a_gpu_that_is_lost_between_two_turns_is_reported_without_a_failed_turn(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded.answer(first_question())
+    monkeypatch.setattr(CachePool, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
+    assert isinstance(loaded.until(GpuLost, Failed, EngineWarning), GpuLost)
+    assert isinstance(loaded.run(first_question()), Failed)
+
+
+def test_background_reading_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Idle(ALWAYS)
+    monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
+    with pytest.raises(RuntimeError, match="Ignored"):
+        idle.pool.step()
+    assert not idle.of(EngineWarning)
+
+
+def test_the_last_good_snapshot_outlives_it(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
+    ask = first_question()
+    driver.answer(ask)
+    driver.finish(SnapshotProgress)
+    (manifest,) = tmp_path.glob(f"*/{MANIFEST}")
+    before = manifest.read_bytes()
+    monkeypatch.setattr(snapshot, "save_prompt_cache", mock.Mock(side_effect=RuntimeError(IGNORED)))
+    driver.answer(replace(ask, sampling=replace(ask.sampling, max_tokens=3)))
+    assert isinstance(driver.until(GpuLost, SnapshotFailed), GpuLost)
+    driver.close()
+    assert manifest.read_bytes() == before

@@ -1,0 +1,248 @@
+"""What the loaded model pair costs on this machine: a first estimate, then fitted to its stored
+timings; and how sure it was of its last answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.backend.blas import matrix_rate
+from app.engine.backend.machine_record import MachineRecord
+from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.model.text_encoder import ENCODER_OPERATIONS
+from app.engine.progress import ScoringPart
+from app.engine.scorers.attention import LOOKAHEAD
+from app.engine.scorers.choice import choose_scorer
+from app.protocol.cost_model import (
+    FREE,
+    UNKNOWN_COSTS,
+    AttentionWork,
+    Costs,
+    CostTerm,
+    LinearCost,
+    Timing,
+)
+
+ANSWERS = 32
+"""The last answers, whose confidence is the usual one."""
+FEWEST_ANSWERS = 8
+"""With fewer it is unknown."""
+
+
+TOKENISE_SECONDS = 1e-5
+"""To tokenise a token, in the sandbox."""
+SMALL_MATRICES = 2.0
+"""How many times as long the encoder's operations take as a large model's (measured: 1.4 to 2)."""
+
+
+def first_costs(pair: ModelPair) -> Costs:
+    """The estimate of all costs."""
+    target, draft = pair.target, pair.draft
+    step, per_token = _speed(target)
+    rate = 2 * target.info.parameters / per_token if target.info.parameters else matrix_rate()
+    encoding = SMALL_MATRICES * ENCODER_OPERATIONS / rate
+    full = LinearCost(step, TOKENISE_SECONDS + (encoding if pair.only_quotes else 0.0))
+    read = LinearCost(0.0, per_token, per_token * attention_ratio(target))
+    if draft is None:
+        sparse = LinearCost(step, full.per_token + encoding)
+        return Costs(read, FREE, full, sparse)
+    draft_step, by_draft = _speed(draft)
+    scoring = by_draft
+    # The search for what to quote is timed as a part of scoring, too.
+    if pair.only_quotes or ScoringPart.BUILT_IN in choose_scorer(pair, 0).parts:
+        scoring += encoding
+    sparse = LinearCost(step + LOOKAHEAD * draft_step, TOKENISE_SECONDS)
+    score = LinearCost(0.0, scoring, by_draft * attention_ratio(draft))
+    return Costs(read, score, full, sparse)
+
+
+def attention_ratio(model: LoadedModel) -> float:
+    """Seconds of attending to one token, as a share of those of a token in the weights."""
+    return model.attention_cost_ratio * model.step.backend.attention_slowdown
+
+
+def _speed(model: LoadedModel) -> tuple[float, float]:
+    """Seconds of a step of one token, and of each token of a longer one."""
+    if model.speed is not None:
+        return model.speed.step, model.speed.per_token
+    per_token = 2 * max(model.info.parameters, 1) / model.processes / matrix_rate()
+    return 10 * per_token, per_token
+
+
+class _Stored(NamedTuple):
+    timings: list[Timing]
+    confidences: list[float]
+    """Of the last answers, 0..1."""
+
+
+class PairCosts:
+    """Of one loaded model pair; without a folder nothing is stored."""
+
+    def __init__(self, pair: ModelPair, folder: Path | None) -> None:
+        draft = pair.draft
+        self._has_draft = draft is not None
+        self._first = first_costs(pair)
+        self._ratios = attention_ratio(pair.target), attention_ratio(draft) if draft else 0.0
+        prints = pair.target.fingerprint, draft.fingerprint if draft else ""
+        self._record = MachineRecord(folder, "costs", *prints)
+        self._stored = self._record.read(_parse) or _Stored([], [])
+        self.costs = self._fit()
+
+    @property
+    def usual_confidence(self) -> float | None:
+        """The median of the last answers' confidence, 0..1; None after too few of them."""
+        known = self._stored.confidences
+        return median(known) if len(known) >= FEWEST_ANSWERS else None
+
+    def add(self, timings: Sequence[Timing], confidence: float | None = None) -> None:
+        """Add timings, and the confidence of an answer, and fit the costs again."""
+        # Another program may have added to the file.
+        known = self._record.read(_parse) or self._stored
+        confidences = known.confidences + ([] if confidence is None else [confidence])
+        self._stored = _Stored(_newest([*known.timings, *timings]), confidences[-ANSWERS:])
+        self._record.write(_plain(self._stored))
+        self.costs = self._fit()
+
+    def _fit(self) -> Costs:
+        costs = fit_costs(self._stored.timings, self._ratios, self._first)
+        return costs if self._has_draft else replace(costs, draft=FREE)
+
+
+def _newest(timings: Sequence[Timing]) -> list[Timing]:
+    return [
+        each for part in CostTerm for each in [c for c in timings if c.term is part][-MAX_TIMINGS:]
+    ]
+
+
+def _parse(stored: Any) -> _Stored:
+    """Raises an exception if that is implausible."""
+    confidences = [float(each) for each in stored["confidences"]]
+    if not all(0 <= each <= 1 for each in confidences):
+        raise ValueError("not a probability")
+    timings = [_parse_timing(*row) for row in stored["timings"]]
+    return _Stored(_newest(timings), confidences[-ANSWERS:])
+
+
+def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
+    counts = int(tokens), int(before), int(most)
+    if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
+        raise ValueError("not a plausible timing")
+    return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
+
+
+def _plain(stored: _Stored) -> dict[str, Any]:
+    rows = [
+        [str(c.term), c.work.tokens, c.work.cached, c.work.max_context, round(c.seconds, 6)]
+        for c in stored.timings
+        if c.seconds >= 1e-6
+    ]
+    return {"timings": rows, "confidences": [round(each, 4) for each in stored.confidences]}
+
+
+Floats = NDArray[np.float64]
+MAX_TIMINGS = 50
+"""The newest timings of a term that count."""
+HALF_LIFE = 12
+"""Timings after which one counts half: other programs, heat and settings change the speed."""
+_ITERATIONS = 8
+_NOISE_FLOOR = 0.03
+"""Relative error that is not worth explaining."""
+_RATIO_PRIOR = 0.15
+"""Weight, relative to one timing, of the attention cost that the number of operations predicts."""
+_FIXED_PRIOR = 0.05
+"""Weight of there being no fixed cost."""
+_FIRST_AGE, _FIRST_TOKENS = 3 * HALF_LIFE, (512, 4_096)
+"""The first estimate counts as timings of these lengths and of the oldest one's, this many timings
+before that: what a few tokens took says nothing about thousands."""
+
+
+def fit_costs(
+    timings: Sequence[Timing],
+    ratios: tuple[float, float] = (0.0, 0.0),
+    first: Costs = UNKNOWN_COSTS,
+) -> Costs:
+    """Fit all costs to `timings`, the newest last; a term without any costs what the `first`
+    estimate says. `ratios` (target, draft): what attending to one token takes, as a share of a
+    token's. They decide while all timings have about the same length."""
+    target, draft = ratios
+    return Costs(
+        target=_fit_line(timings, CostTerm.TARGET, first.target, target),
+        draft=_fit_line(timings, CostTerm.DRAFT, first.draft, draft),
+        full=_fit_line(timings, CostTerm.FULL, first.full),
+        sparse=_fit_line(timings, CostTerm.SPARSE, first.sparse),
+    )
+
+
+def _fit_line(
+    timings: Sequence[Timing], part: CostTerm, first: LinearCost | None, ratio: float | None = None
+) -> LinearCost | None:
+    """Minimise the absolute relative errors by iteratively reweighted least squares, with no
+    coefficient below zero. So a single slow timing changes little."""
+    seen = [each for each in timings if each.term is part and each.seconds > 0][-MAX_TIMINGS:]
+    seen = [each for each in seen if each.work.tokens > 0]
+    if not seen:
+        return first
+    ages = [0.5 ** ((len(seen) - 1 - index) / HALF_LIFE) for index in range(len(seen))]
+    if first is not None:
+        works = seen[0].work, *map(AttentionWork, _FIRST_TOKENS)
+        believed = [Timing(part, work, first.seconds(work)) for work in works]
+        believed = [each for each in believed if each.seconds > 0]
+        ages = [ages[0] * 0.5 ** (_FIRST_AGE / HALF_LIFE)] * len(believed) + ages
+        seen = believed + seen
+    terms = [(1.0, each.work.tokens, each.work.attention_pairs) for each in seen]
+    rows = np.array(terms, np.float64)[:, : 2 if ratio is None else 3]
+    seconds = np.array([each.seconds for each in seen])
+    priors, prior_weights = _priors(rows, seconds, ratio)
+    age = np.array(ages)
+    found, weights = seconds, age
+    for _ in range(_ITERATIONS):
+        # Between what it took and what it should have: too slow and too fast count the same.
+        scales = np.sqrt(seconds * found)
+        solution = _non_negative(
+            np.concatenate([rows / scales[:, None], priors]),
+            np.append(seconds / scales, np.zeros(len(priors))),
+            np.append(weights, prior_weights),
+        )
+        found = np.maximum(rows @ solution, 1e-3 * seconds)
+        weights = age / np.maximum(np.abs(np.log(found / seconds)), _NOISE_FLOOR)
+    return LinearCost(*solution.tolist())
+
+
+def _priors(rows: Floats, seconds: Floats, ratio: float | None) -> tuple[Floats, Floats]:
+    """Equations (n, terms) that are to give 0, and their weights (n,): what is believed of what the
+    timings do not determine."""
+    believed = [np.eye(rows.shape[1])[0] / np.median(seconds)]
+    weights = [_FIXED_PRIOR**2 / _NOISE_FLOOR]
+    if ratio:
+        size = np.median(rows[:, 2] / seconds)
+        believed.append(np.array([0.0, -ratio * size, size]))
+        weights.append(_RATIO_PRIOR**2 / _NOISE_FLOOR)
+    return np.array(believed), np.array(weights)
+
+
+def _non_negative(rows: Floats, expected: Floats, weights: Floats) -> Floats:
+    """The weighted least squares solution (terms,) of `rows` (n, terms) without a negative part, by
+    trying which parts are zero: there are three at most."""
+    root = np.sqrt(weights)
+    rows, expected = rows * root[:, None], expected * root
+    sizes = np.abs(rows).max(axis=0)
+    rows, width = rows / np.where(sizes, sizes, 1.0), rows.shape[1]
+    best, least = np.zeros(width), math.inf
+    for count in range(1, width + 1):
+        for chosen in map(list, combinations(range(width), count)):
+            solution, _, rank, _ = np.linalg.lstsq(rows[:, chosen], expected, rcond=1e-6)
+            if rank < count or solution.min() < 0:
+                continue
+            error = float(((rows[:, chosen] @ solution - expected) ** 2).sum())
+            if error < least:
+                best, least = np.zeros(width), error
+                best[chosen] = solution
+    return best / np.where(sizes, sizes, 1.0)
