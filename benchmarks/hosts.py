@@ -18,8 +18,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from app.models import across
-from app.models.across import LinkSpeed
 from app.models.architecture import Architecture, parse_architecture
 from app.util.tables import TextTable
 from benchmarks import hosts_on_paper
@@ -33,7 +31,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """Raises UserError for an unknown shape."""
     (length, *_) = options.lengths
     with tempfile.TemporaryDirectory() as folder, machines(folder, options) as ask:
-        link = LinkSpeed(*ask("link"))
+        link = hosts_on_paper.LinkSpeed(*ask("link"))
         shape = parse_architecture(json.loads((Path(folder) / "config.json").read_text("utf-8")))
         order = [ONE, LOOP, SLOWED]
 
@@ -60,7 +58,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 def _compared(
     shape: Architecture,
-    link: LinkSpeed,
+    link: hosts_on_paper.LinkSpeed,
     runs: dict[tuple[str, str], Run],
     mode: str,
     name: str,
@@ -69,25 +67,25 @@ def _compared(
     run, one = runs[mode, name], runs[mode, ONE]
     more: Run = {"ratio": run["seconds"] / one["seconds"]}
     if name == SLOWED:
-        steps = across.steps_of(one["read"], STEP)
+        steps = hosts_on_paper.steps_of(one["read"], STEP)
         more["predicted"] = _predicted(shape, link, one)
         more["error"] = more["predicted"] / run["seconds"] - 1
         more["added"] = run["seconds"] - runs[mode, LOOP]["seconds"]
-        more["exchange"] = across.exchange_seconds(shape, steps, 2, link)
+        more["exchange"] = hosts_on_paper.exchange_seconds(shape, steps, 2, link)
     return run | more
 
 
-def _predicted(shape: Architecture, link: LinkSpeed, one: Run) -> float:
+def _predicted(shape: Architecture, link: hosts_on_paper.LinkSpeed, one: Run) -> float:
     """Over two machines, from what one takes."""
-    steps = across.steps_of(one["read"], STEP)
-    return across.first_token_seconds(shape, one["target"], one["other"], steps, 2, link)
+    steps = hosts_on_paper.steps_of(one["read"], STEP)
+    return hosts_on_paper.first_token_seconds(shape, one["target"], one["other"], steps, 2, link)
 
 
 def _break_even(
-    shape: Architecture, link: LinkSpeed, mode: str, row: Row
+    shape: Architecture, link: hosts_on_paper.LinkSpeed, mode: str, row: Row
 ) -> dict[str, float | str | None]:
     """From which rate on two machines are faster, with this latency, or with a tenth of it."""
-    steps = across.steps_of(round(row.median("read")), STEP)
+    steps = hosts_on_paper.steps_of(round(row.median("read")), STEP)
     times = row.median("target"), row.median("other")
     found: dict[str, float | str | None] = {"part": "break-even", "reading": mode}
     for name, latency in (("rate", link.latency), ("rate_near", link.latency / 10)):

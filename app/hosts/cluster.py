@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import queue
 import socket
 import threading
@@ -29,14 +28,13 @@ from app.hosts.ranks import Rank, RingWatch
 from app.hosts.shard import ALIVE_SECONDS, ShardProcess, free_port
 from app.hosts.wire import CHECK_SECONDS, Connection, Message
 from app.protocol.commands import Load
-from app.protocol.hosts import Hosts, Link
+from app.protocol.hosts import Hosts
 from app.protocol.reasons import Data, FailureKind
 
 THIS_MACHINE = "this machine"
-CLOSED_SECONDS, STALLED_SECONDS, SPLIT_SECONDS = 2.0, 10.0, 60.0
-"""Time after which the ring counts as broken: closed, or without an exchange while the layers run,
-or without one where each machine computes whole layers. A machine that is gone closes the ring,
-too, but is reported before that."""
+CLOSED_SECONDS, STALLED_SECONDS = 2.0, 10.0
+"""Time after which the ring counts as broken: closed, or without an exchange while the layers run.
+A machine that is gone closes the ring, too, but is reported before that."""
 _EXCHANGING = ("fill", "forward")
 """Operations during which the layers exchange results."""
 
@@ -59,11 +57,11 @@ class Cluster:
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
         self._exchanging = False
-        self._ring = RingWatch(CLOSED_SECONDS, stalled_seconds(command.hosts))
+        self._ring = RingWatch(CLOSED_SECONDS, STALLED_SECONDS)
         threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
         try:
             self._start(command, command.hosts, start_check(stopped))
-            self.described = self._load(command, command.hosts, stopped)
+            self.described = self._load(command, stopped)
         except BaseException:
             self.close()
             raise
@@ -84,33 +82,29 @@ class Cluster:
         for control in self._controls:
             control.ask(asked)
         prepared = [each.ask({"do": "prepare"}) for each in self._controls]
-        own = hosts.own_ips or (self._controls[0].own_address,)
-        ports = [free_port(own[0]), *(each["port"] for each in prepared)]
-        ips = [own, *(each.host.ips or (each.address,) for each in self._controls)]
-        files, variables = link_settings(hosts, ips, ports)
+        own = self._controls[0].own_address
+        ports = [free_port(own), *(each["port"] for each in prepared)]
+        addresses = [own, *(each.address for each in self._controls)]
+        ring = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
         here, there = socket.socketpair()
         self._add(THIS_MACHINE, Connection(here))
         with there:
-            self._process = ShardProcess(
-                Connection(there),
-                variables | {"MLX_RANK": "0"},
-                self.rank_files(0, files),
-                folder,
-            )
+            self._process = ShardProcess(Connection(there), 0, self.ring_file(0, ring), folder)
         for number, control in enumerate(self._controls, 1):
             self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
-            start = {"do": "start", "name": name, "files": self.rank_files(number, files)}
-            control.ask(start | {"environment": variables | {"MLX_RANK": str(number)}})
+            start = {"do": "start", "name": name, "rank": number}
+            control.ask(start | {"ring": self.ring_file(number, ring)})
         self._gather("ready", check)
 
-    def rank_files(self, rank: int, files: dict[str, str]) -> dict[str, str]:
-        """The files of one rank. All are alike, except where a benchmark puts a relay between."""
-        return files
+    def ring_file(self, rank: int, ring: list[str]) -> str:
+        """MLX's file with the addresses of all ranks, for one of them. A benchmark puts relays
+        between them."""
+        return json.dumps([[address] for address in ring])
 
     def _add(self, name: str, connection: Connection) -> None:
         self.ranks.append(Rank(len(self.ranks), name, connection, self._replies, self._lose))
 
-    def _load(self, command: Load, hosts: Hosts, stopped: Callable[[], bool]) -> Message:
+    def _load(self, command: Load, stopped: Callable[[], bool]) -> Message:
         """Load all shards; returns their description, with the largest of each number."""
 
         def check() -> None:
@@ -119,8 +113,7 @@ class Cluster:
 
         for rank in self.ranks:
             rank.joining = True
-        load: Message = {"link": str(hosts.link), "name": command.names[0], "step": None}
-        load |= {"kv_bits": command.kv_bits, "split": list(hosts.split)}
+        load: Message = {"name": command.names[0], "step": None, "kv_bits": command.kv_bits}
         self._to_all(load | {"owner": f"{uuid.getnode():012x}"})
         self._gather("joined", check)
         described: Message = largest(self._gather("described", check))
@@ -219,29 +212,9 @@ class Cluster:
         self.on_lost()
 
 
-def stalled_seconds(hosts: Hosts) -> float:
-    """Seconds without an exchange after which the ring counts as broken. RDMA is not counted."""
-    if hosts.link is not Link.RING:
-        return math.inf
-    return SPLIT_SECONDS if hosts.split else STALLED_SECONDS
-
-
 def largest(values: Sequence[Any]) -> Any:
     """The largest of numbers, key by key in dictionaries; the first of anything else."""
     first = values[0]
     if isinstance(first, dict):
         return {key: largest([each[key] for each in values]) for key in first}
     return max(values) if isinstance(first, int | float) else first
-
-
-def link_settings(
-    hosts: Hosts, ips: Sequence[Sequence[str]], ports: Sequence[int]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Files and variables for MLX, the same on all machines. `ips` and `ports` are those of each
-    rank, where the ports are free."""
-    variables = dict(hosts.variables)
-    if hosts.link is Link.JACCL:
-        coordinator = {"MLX_JACCL_COORDINATOR": f"{ips[0][0]}:{ports[0]}"}
-        return {"MLX_IBV_DEVICES": hosts.rdma}, variables | coordinator
-    ring = [[f"{ip}:{port}" for ip in own[:1]] for own, port in zip(ips, ports, strict=True)]
-    return {"MLX_HOSTFILE": json.dumps(ring)}, variables

@@ -175,7 +175,7 @@ class Joining(FakeShard):
 
     def work(self) -> None:
         self.ready()
-        self.until("link")
+        self.until("name")
         time.sleep(self.seconds)
         self.connection.send({"joined": True})
         self.connection.send({"described": DESCRIBED})
@@ -218,7 +218,7 @@ def test_of_each_number_the_largest_counts(load: Load, monkeypatch: pytest.Monke
     class Different(FakeShard):
         def work(self) -> None:
             self.ready()
-            self.until("link")
+            self.until("name")
             size = {"bytes_per_token": 8.0 * self.rank, "max_window_bytes": 5.0 - self.rank}
             transient = {"heads": self.rank, "on_cpu": self.rank == 1}
             self.connection.send({"joined": True})
@@ -256,7 +256,7 @@ def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -
         threading.Thread(target=_keep_alive, args=(connection,), daemon=True).start()
         while "ready" not in connection.receive(20):
             pass
-        connection.send({"link": "ring", "name": "x", "kv_bits": None, "step": None, "split": []})
+        connection.send({"name": "x", "kv_bits": None, "step": None})
         assert process.wait(10) == 1
     finally:
         process.kill()

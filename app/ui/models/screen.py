@@ -273,18 +273,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return []
         if not self._seen_machines:
             return [Content("Looking at the other machines…")]
-        speed = self._seconds_per_parameter()
-        return [machines_text(overview, draft, self._seen_machines, speed)]
-
-    def _seconds_per_parameter(self) -> float | None:
-        """What one parameter of the loaded target takes for one token, if it was timed here."""
-        cost, load = self._costs().target, self._pair_status().load
-        loaded = next(
-            (o for o in self._inventory.models if str(o.model.folder) == load.target), None
-        )
-        if cost is None or loaded is None or load.hosts is not None:
-            return None
-        return cost.per_token / max(loaded.model.size.architecture.active_parameters, 1)
+        return [machines_text(overview, draft, self._seen_machines)]
 
     def _actions_of(self, row: Row) -> list[Action]:
         overview = self._inventory.find(row.name)
