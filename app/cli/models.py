@@ -26,6 +26,8 @@ from app.models.cache import (
     default_cache,
     is_repository,
     links,
+    not_installed,
+    verify,
 )
 from app.models.fit import parse_memory
 from app.models.found import (
@@ -36,14 +38,12 @@ from app.models.found import (
     missing_places,
     user_places,
 )
-from app.models.gguf.file import parts_of
-from app.models.gguf.summary import summarise
+from app.models.gguf.file import parts_of, summarise
 from app.models.hub import default_hub_settings
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
 from app.models.progress import Progress
 from app.models.pull import Outcome, Pull
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
-from app.models.verify import verify
 from app.paths import config_path, display_path, shell_path
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.util.formatting import clock, plural, size
@@ -218,7 +218,7 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
             return _show_file(Path(os.path.expanduser(name)).absolute())
         if os.path.isdir(os.path.expanduser(name)):
             return _say(name, *model_fit.in_short(cache, name))
-        raise trash.not_installed(check_repository(name))
+        raise not_installed(check_repository(name))
     if found is not None:
         verified = cache.verified(name, found.commit) is not None
         _say(

@@ -23,8 +23,8 @@ from app.errors import UserError
 from app.hosts.machine import FREE_SHARE, content_fingerprint, machine_name, versions
 from app.hosts.shard import LOST_SECONDS, ShardProcess, free_port
 from app.hosts.wire import Connection, Message, WireError, accept
+from app.models.cache import resolve_model
 from app.models.check import check_model
-from app.models.resolve import resolve_model
 from app.util.sanitize import sanitize_line
 
 MAX_UNPROVED, MAX_UNPROVED_PER_ADDRESS = 32, 2

@@ -15,8 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.models.bounded_walk import Folder, bounded_walk
-from app.models.check import check_files
+from app.models.check import Folder, bounded_walk, check_files
 from app.models.errors import ModelError
 from app.models.gguf.file import is_gguf, parts_of
 from app.util.regular_files import read_file

@@ -18,7 +18,7 @@ from app.models.catalogue import Entry, catalogue
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, fit, format_tokens, mac_with, peak_bytes
-from app.models.model_details import ModelDetails, find_model, listed_size
+from app.models.library import ModelDetails, find_model, listed_size
 from app.models.tokenizers import fingerprint
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.util.formatting import size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,47 +12,29 @@ from app.models.check import read_json
 from app.models.errors import ModelError
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokenizer:
-    """Everything that determines what a token id means."""
-
-    kind: str
-    vocabulary: dict[str, int]
-    merges: list[tuple[str, ...]]
-    added: dict[int, str]
-
-
 def same_tokenizer(a: Path, b: Path) -> bool:
     """Whether the models in folders `a` and `b` have the same kind, vocabulary, merges, and added
     and special tokens. ModelError when a tokenizer cannot be read."""
-    return _read(a) == _read(b)
+    return fingerprint(a) == fingerprint(b)
 
 
 def fingerprint(folder: Path) -> str:
-    """Equal for two models exactly when `same_tokenizer`, so that many models can be compared
-    after reading each once. ModelError when the tokenizer cannot be read."""
-    tokenizer = _read(folder)
-    vocabulary = sorted(tokenizer.vocabulary.items(), key=repr)
-    added = sorted(tokenizer.added.items(), key=repr)
-    content = json.dumps([tokenizer.kind, vocabulary, tokenizer.merges, added])
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _read(folder: Path) -> _Tokenizer:
+    """A digest of everything that determines what a token id means. ModelError when the tokenizer
+    cannot be read."""
     content = read_json(folder / "tokenizer.json")
     try:
         model = content["model"]
-        return _Tokenizer(
-            # Old files have no type; among them, only BPE has merges.
-            kind=str(model.get("type") or ("BPE" if "merges" in model else "unknown")),
-            vocabulary=_vocabulary(model["vocab"]),
-            merges=[_merge(entry) for entry in model.get("merges") or ()],
-            added=_added(folder, content.get("added_tokens") or ()),
-        )
+        # Old files have no type; among them, only BPE has merges.
+        kind = str(model.get("type") or ("BPE" if "merges" in model else "unknown"))
+        vocabulary = sorted(_vocabulary(model["vocab"]).items(), key=repr)
+        merges = [_merge(entry) for entry in model.get("merges") or ()]
+        added = sorted(_added(folder, content.get("added_tokens") or ()).items())
+        whole = json.dumps([kind, vocabulary, merges, added])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ModelError(
             f"'{folder / 'tokenizer.json'}' is not a tokenizer", "download the model again"
         ) from None
+    return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _vocabulary(vocabulary: Any) -> dict[str, int]:

@@ -10,7 +10,7 @@ from app.models.cache import ModelCache, is_repository
 from app.models.catalogue import Entry, catalogue, find, search
 from app.models.errors import ModelError
 from app.models.fit import mac_with
-from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import SMOLLM2, find_packaged
 from app.models.pairs import best_draft, draft_candidates
 

@@ -20,9 +20,9 @@ from app.models.errors import ModelError
 from app.models.fit import fit, mac_with
 from app.models.found import Place, Program, find_models
 from app.models.gguf.convert import plan_conversion
-from app.models.gguf.summary import summarise
+from app.models.gguf.file import summarise
 from app.models.gguf.weights import Error, convert
-from app.models.model_details import find_model
+from app.models.library import find_model
 from app.models.text import breakdown_rows, facts, verdict_sentences
 from tests import tiny
 from tests.models import files

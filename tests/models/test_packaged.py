@@ -12,7 +12,7 @@ import pytest
 from app.models.cache import ModelCache, walk
 from app.models.errors import ModelError
 from app.models.gguf.convert import ConversionStopped
-from app.models.model_details import find_model
+from app.models.library import find_model
 from app.models.packaged import PackagedModel, fetch_packaged
 from app.models.progress import Progress
 from tests.models.packages import packaged_model

@@ -16,7 +16,7 @@ from app.models.cache import ModelCache
 from app.models.catalogue import Entry, catalogue
 from app.models.errors import ModelError
 from app.models.fit import MIN_TOKENS, ModelSize, mac_with
-from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.library import ModelDetails, find_model, known_models
 from app.models.pairs import (
     LONG_DOCUMENT_TOKENS,
     RatioSource,

