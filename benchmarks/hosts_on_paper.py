@@ -72,7 +72,6 @@ def on_paper(keep: float) -> Iterator[Row]:
                         "two": first_token_seconds(*times, 2, link),
                         "exchange": exchange_seconds(shape, steps, 2, link),
                         "bytes": exchange_bytes(shape, steps, 2),
-                        "rate": break_even_rate(*times, 2, link.latency),
                         "weights": shard_size(size, 2).weight_bytes,
                         "weights_one": size.weight_bytes,
                     }
@@ -90,39 +89,14 @@ def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int
     return sum(count * sum_bytes(size, shape.element_bytes, ranks) for count, size in sums)
 
 
-def break_even_rate(
-    shape: Architecture,
-    target_seconds: float,
-    other_seconds: float,
-    steps: Sequence[int],
-    ranks: int,
-    latency: float,
-) -> float | None:
-    """The slowest link of this latency over which `ranks` machines are as fast as one; None where
-    no rate is enough."""
-    slowest, fastest = 1e3, 1e13
-
-    def pays(rate: float) -> bool:
-        link = LinkSpeed(latency, rate)
-        args = (shape, target_seconds, other_seconds, steps)
-        return first_token_seconds(*args, ranks, link) <= first_token_seconds(*args)
-
-    if not pays(fastest):
-        return None
-    while fastest / slowest > 1.001:
-        middle = math.sqrt(slowest * fastest)
-        slowest, fastest = (slowest, middle) if pays(middle) else (middle, fastest)
-    return fastest
-
-
 # ------------------------------------------------------------------------- time
 
 
 def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) -> float:
-    """Of one sum of `elements` over all ranks. Each has one line, with the `rate` in and out at
-    once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then all get
-    the sums in as many (all-gather). A message is sent once the one before has come; with two
-    packets each, while the second of them is still on its way."""
+    """Time of one sum of `elements` over all ranks. Each rank has one line, with the `rate` in and
+    out at once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then
+    all get the sums in as many (all-gather). A message is sent once the one before has come; with
+    two packets each, while the second of them is still on its way."""
     if ranks < 2:
         return 0.0
     ways = max(min(2, elements * element_bytes // (ranks * ONE_WAY_FROM)), 1)
@@ -152,8 +126,8 @@ def sums_of(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
 def exchange_seconds(
     shape: Architecture, steps: Sequence[int], ranks: int, link: LinkSpeed
 ) -> float:
-    """Of all sums of a prefill in `steps` of tokens and until the first token. Each forward is
-    asked of the ranks, and answered."""
+    """Time of all sums of a prefill in `steps` of tokens, and until the first token. Each forward
+    is requested from the ranks, and answered."""
     if ranks < 2:
         return 0.0
     rounds = (len(steps) + 1) * 2 * link.latency
@@ -164,7 +138,7 @@ def exchange_seconds(
 
 
 def compute_share(shape: Architecture, ranks: int) -> float:
-    """Of what one machine computes of the layers, the share of each rank."""
+    """Fraction of the layers' computation that each rank does."""
     return shard_of(shape, ranks).active_parameters / max(shape.active_parameters, 1)
 
 
@@ -176,8 +150,8 @@ def first_token_seconds(
     ranks: int = 1,
     link: LinkSpeed | None = None,
 ) -> float:
-    """Until the first token, where one machine computes `target_seconds` in the target's layers, in
-    `steps` of tokens, and `other_seconds` before: those are not divided."""
+    """Time to the first token. One machine would compute `target_seconds` in the target's layers,
+    in `steps` of tokens, and `other_seconds` before; those are not divided."""
     if ranks < 2 or link is None:
         return other_seconds + target_seconds
     divided = target_seconds * compute_share(shape, ranks)

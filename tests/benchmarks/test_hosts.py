@@ -69,7 +69,6 @@ def rows(error: float) -> Iterator[Row]:
     for name in (ONE, LOOP, SLOWED):
         run = {"seconds": 0.03, "bytes": 40_960.0, "sums": 20.0, "control": 300.0}
         yield Row({"part": "token", "machines": name}, [run])
-    yield Row({"part": "break-even", "reading": "in full", "rate": 50e6, "rate_near": None})
     yield from paper.on_paper(0.2)
 
 
@@ -78,7 +77,6 @@ def test_the_table_has_a_line_for_everything() -> None:
     text = BENCH.table(result, True).markdown()
     assert "| in full, two, loopback | 2.00 (2.00 to 2.00) | 0.70 (0.70 to 0.70) |" in text
     assert "0.30 (0.30 to 0.30), predicted 0.25" in text
-    assert "| 0.40; never |" in text
     assert "| 235B-A22B (66 GB on each instead of 132), Thunderbolt 5, sparse | 92 |" in text
     assert "1.10 ms and 0.96 Gb/s" in BENCH.about(result)
 
@@ -115,16 +113,6 @@ def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
 
 def test_each_rank_sends_its_part_of_every_sum() -> None:
     assert paper.exchange_bytes(SHAPE, [256, 100], 2) == (18 * 356 + 20) * 512 * 4
-
-
-def test_break_even_is_where_two_machines_are_as_fast_as_one() -> None:
-    steps, latency = paper.steps_of(4096, 256), 1e-4
-    rate = paper.break_even_rate(SHAPE, 4.0, 0.5, steps, 2, latency)
-    assert rate is not None
-    link = paper.LinkSpeed(latency, rate)
-    two = paper.first_token_seconds(SHAPE, 4.0, 0.5, steps, 2, link)
-    assert two == pytest.approx(4.5, rel=0.01)
-    assert paper.break_even_rate(SHAPE, 0.1, 0.5, steps, 2, 1e-1) is None
 
 
 def test_a_sum_over_two_machines_takes_two_messages() -> None:

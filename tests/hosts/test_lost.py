@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from app.hosts import cluster
-from app.hosts.cluster import Cluster
-from app.hosts.ranks import RingState, RingWatch
+from app.hosts.cluster import Cluster, RingState, RingWatch
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
 from app.protocol.hosts import Hosts

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from app.engine.model.loader import LoadError, LoadStopped
-from app.hosts import cluster, control, ranks, worker
+from app.hosts import cluster, control, worker
 from app.hosts.cluster import Cluster, largest
 from app.hosts.shard import free_port
 from app.hosts.wire import Connection, Message, WireError
@@ -184,12 +184,12 @@ class Joining(FakeShard):
 def test_one_that_joins_the_others_may_be_silent_for_longer(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 0.5)
     fakes.use(monkeypatch, Joining)
     loaded = Cluster(load, never)
     fakes.wait_until(lambda: loaded.lost is not None)  # afterwards it may not
     loaded.close()
-    monkeypatch.setattr(ranks, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "JOIN_SECONDS", 0.1)
     with pytest.raises(LoadError, match=FailureKind.MACHINE_LOST) as raised:
         Cluster(load, never)
     assert raised.value.failure.data["error"] == "it did not reach the others"
