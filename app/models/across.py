@@ -70,7 +70,7 @@ def _shard_layer(layer: Layer, hidden: int, ranks: int) -> Layer:
 
 
 def shard_size(target: ModelSize, ranks: int) -> ModelSize:
-    """The same with the bytes of its weights."""
+    """Architecture and weight bytes of one machine's shard."""
     shard = shard_of(target.architecture, ranks)
     share = shard.parameters / target.architecture.parameters
     return ModelSize(target.name, shard, math.ceil(target.weight_bytes * share))

@@ -181,7 +181,7 @@ class ModelCache:
         return next((path for path in paths if _size(path) == file.size), None)
 
     def manifests(self, name: str) -> list[Manifest]:
-        """Those of all verified commits."""
+        """The manifests of all verified commits."""
         folder = self.app_folder / "verified" / folder_name(name)
         found = map(read_manifest, sorted(folder.glob("*.json")))
         return [manifest for manifest in found if manifest is not None]

@@ -176,9 +176,8 @@ def shards(folder: Path) -> set[str]:
 
 
 def _check_weights(path: Path) -> None:
-    size, length, header = read_header(path)
-    last = max((end for _, end in extents(path, header).values()), default=0)
-    expected = 8 + length + last
+    size, start, extents = _read_header(path)
+    expected = start + max((end for _, end in extents.values()), default=0)
     if size < expected:
         raise ModelError(
             f"'{path}' is truncated: it has {size:,} of {expected:,} bytes",
@@ -191,9 +190,10 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def read_header(path: Path) -> tuple[int, int, bytes]:
-    """The size, the header's length and the header of a safetensors file, which consists of the
-    length (8 bytes), the header and the data. ModelError when it cannot be read."""
+def _read_header(path: Path) -> tuple[int, int, dict[str, tuple[int, int]]]:
+    """The size of a safetensors file, where its data start, and where each tensor begins and ends
+    in them, by name. The file has the header's length (8 bytes), the header and the data.
+    ModelError when the header cannot be read."""
     try:
         size = path.stat().st_size
         with open_file(path) as file:
@@ -203,21 +203,15 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
         raise ModelError.unreadable(path, error) from None
     if header is None:
         raise ModelError(f"'{path}' is truncated or not a safetensors file", _REDOWNLOAD)
-    return size, length, header
-
-
-def extents(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
-    """Where each tensor begins and ends, in bytes after the header, by name. ModelError when
-    the header of a safetensors file is damaged."""
     try:
-        tensors = json.loads(header)
-        return {
+        extents = {
             name: _extent(tensor["shape"], *tensor["data_offsets"])
-            for name, tensor in tensors.items()
+            for name, tensor in json.loads(header).items()
             if name != "__metadata__"
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ModelError(f"The header of '{path}' is damaged", _REDOWNLOAD) from None
+    return size, 8 + length, extents
 
 
 def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
@@ -398,7 +392,13 @@ _SKIPPED_MODULES = (
 
 def loaded_bytes(folder: Path) -> int:
     """Bytes of the tensors that are loaded from the files in `folder`. ModelError."""
-    return sum(_file_bytes(path) for path in check_files(folder))
+    headers = (_read_header(path) for path in check_files(folder))
+    return sum(
+        end - begin
+        for _, _, extents in headers
+        for name, (begin, end) in extents.items()
+        if not _is_skipped(name)
+    )
 
 
 def listed_bytes(files: Iterable[ModelFile]) -> int:
@@ -413,12 +413,6 @@ def weight_format(config: dict[str, Any]) -> str:
         return f"{stored['bits']}-bit"
     named = config.get("dtype") or config.get("torch_dtype")
     return named.removeprefix("torch.") if isinstance(named, str) else ""
-
-
-def _file_bytes(path: Path) -> int:
-    _, _, header = read_header(path)
-    tensors = extents(path, header).items()
-    return sum(end - begin for name, (begin, end) in tensors if not _is_skipped(name))
 
 
 def _is_skipped(name: str) -> bool:

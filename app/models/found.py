@@ -63,7 +63,7 @@ class Place:
 
 
 def default_places() -> tuple[Place, ...]:
-    """Where other programs keep their models by default. Not all exist."""
+    """Folders in which other programs keep models by default. They need not exist."""
     home = Path.home()
     caches = home / "Library/Caches" if sys.platform == "darwin" else _cache_home(home)
     return (
@@ -155,9 +155,9 @@ def _of_ollama(place: Place) -> Iterator[FoundModel]:
     """One for each file; `latest` is its name only if it has no other."""
     names: dict[Path, list[str]] = {}
     faults: dict[Path, str | None] = {}
-    for model in ollama_models(place.folder):
-        names.setdefault(model.path, []).append(model.name)
-        faults[model.path] = model.fault
+    for name, path, fault in _ollama_models(place.folder):
+        names.setdefault(path, []).append(name)
+        faults[path] = fault
     for path, labels in names.items():
         name, *aliases = sorted(labels, key=lambda label: (label.endswith(":latest"), label))
         fault = faults[path] or _gguf_fault(path)
@@ -224,18 +224,10 @@ _MAX_MANIFEST = 1 << 20
 _PULL_AGAIN = "pull the model again with Ollama"
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaModel:
-    """`path` is the model's GGUF file; with a `fault` it may be missing, or be the manifest."""
-
-    name: str
-    path: Path
-    fault: str | None = None
-
-
-def ollama_models(folder: Path) -> Iterator[OllamaModel]:
-    """The models of a folder of Ollama's. Skips those without a GGUF file, such as those in the
-    cloud."""
+def _ollama_models(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
+    """The name of each model of Ollama's folder, its GGUF file, and its fault, with which the path
+    may be of a missing file or of the manifest. Skips models without a GGUF file, such as those in
+    the cloud."""
     manifests = folder / "manifests"
     for found in bounded_walk(manifests, depth=3):
         owner = found.path.relative_to(manifests).parts
@@ -248,11 +240,11 @@ def ollama_models(folder: Path) -> Iterator[OllamaModel]:
             try:
                 digest = _model_digest(manifest)
             except ModelError as error:
-                yield OllamaModel(label, manifest, str(error))
+                yield label, manifest, str(error)
                 continue
             if digest is not None:
                 blob = folder / "blobs" / digest.replace(":", "-")
-                yield OllamaModel(label, blob, _blob_fault(blob))
+                yield label, blob, _blob_fault(blob)
 
 
 def _blob_fault(blob: Path) -> str | None:

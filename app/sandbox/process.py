@@ -47,7 +47,7 @@ class TextRefused(TextError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """For one request: CPU seconds, and bytes of memory and of the answer."""
+    """Limits of one request: CPU seconds, and bytes of memory and of the answer."""
 
     seconds: float
     memory: int
@@ -62,8 +62,8 @@ MEASURE_LIMITS = Limits(10.0, 2048 * _MB)
 
 
 def open_limits(size: int) -> Limits:
-    """For a tokenizer.json of this many bytes. One of 25 MB took 6 seconds beside other work, and
-    at another time more than 14. One of 33 MB took 900 MB."""
+    """Limits for reading a tokenizer.json of `size` bytes. One of 25 MB took 6 to 14 seconds on a
+    busy machine. One of 33 MB took 900 MB."""
     return Limits(4 + size / _MB, 512 * _MB + 64 * size)
 
 
@@ -92,7 +92,7 @@ class TextProcess:
         self._end: Callable[[], object] = lambda: None
         self._setup: tuple[dict[str, Any], list[bytes], Limits] | None = None
         self._unanswered: Limits | None = None
-        """Of a setup whose answer was not read yet."""
+        """Limits of a setup whose answer was not read yet."""
         self._opened = ""
         """The digest of the tokenizer that `open` has read."""
         self.begin_ids: tuple[int, ...] = ()

@@ -22,11 +22,11 @@ from app.models.gguf.architectures import OTHER
 from app.models.gguf.file import GgufError, GgufFile, Tensor
 
 GROUP = 32
-"""Numbers that share a scale and a bias, in the types of ggml's that MLX can hold."""
+"""Numbers that share a scale and a bias in ggml's types that MLX can store."""
 EXACT = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8}
-"""Bits a number of the types that MLX holds bit for bit."""
+"""Bits per number of the types that MLX stores bit for bit."""
 ROUNDED = {"Q4_K": 4, "Q5_K": 5}
-"""Those of which only the scales are rounded."""
+"""Bits per number of the types whose numbers are kept while their scales are rounded."""
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 DEFAULT_BITS = 8
 """Bits for weights in a type that MLX does not have."""
@@ -39,7 +39,7 @@ Codes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of a tensor: `bits` a number in groups of `group`, or, without, in `dtype`."""
+    """How a tensor is stored: with `bits` per number in groups of `group`, or else in `dtype`."""
 
     name: str
     tensor: Tensor
@@ -178,7 +178,7 @@ def _rows(planned: Plan) -> Codes:
 
 
 def _order(planned: Plan) -> NDArray[np.int64] | None:
-    """Where each row is in the file, if not in our order. A bias is one row."""
+    """The file's row for each of our rows, or None where they are the same. A bias is one row."""
     if planned.heads is None or not planned.is_matrix:
         return None
     return _halves_apart(np.arange(planned.tensor.shape[0]), planned.heads)
