@@ -38,8 +38,8 @@ ENDING_SECONDS = 15.0
 IDLE_SECONDS = 60.0
 """Silence after which a first machine is disconnected."""
 PREPARED_SECONDS = 30.0
-"""The same for one that has reserved the worker, until the rank's process runs. That process notices
-by itself when the first machine is gone."""
+"""The same for one that has reserved the worker, until the rank's process runs. That process
+notices by itself when the first machine is gone."""
 
 
 class Worker:
