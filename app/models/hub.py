@@ -19,7 +19,7 @@ import random
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -239,18 +239,13 @@ class Hub:
             f"The config.json of {repository} is not a JSON object", "choose another model"
         )
 
-    @asynccontextmanager
-    async def file(
+    def file(
         self, repository: str, commit: str, path: str, bytes_range: str | None
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         """The response for a file, with status 200, 206 or 416, and not yet read. Raises
         RetryableError, ModelError."""
         url = self._file_url(repository, commit, path)
-        headers = {"Range": bytes_range} if bytes_range else {}
-        async with self._get(repository, url, headers, commit) as response:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise RetryableError("the hub sent the file compressed")
-            yield response
+        return self._get(repository, url, commit, {"Range": bytes_range} if bytes_range else {})
 
     async def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
         """The body of a response as it arrives. RetryableError when it comes too slowly."""
@@ -324,7 +319,7 @@ class Hub:
 
         async def once() -> tuple[bytes, str | None]:
             body = bytearray()
-            async with self._get(repository, url, commit=commit) as response:
+            async with self._get(repository, url, commit) as response:
                 if response.status_code != 200:
                     raise RetryableError(f"the hub answered with status {response.status_code}")
                 async for chunk in self.chunks(response):
@@ -340,8 +335,8 @@ class Hub:
         self,
         repository: str,
         url: str,
+        commit: str | None,
         headers: dict[str, str] | None = None,
-        commit: str | None = None,
     ) -> AsyncIterator[httpx2.Response]:
         """The response after all redirects, whose hub must know this `commit`. Raises
         RetryableError, ModelError, DownloadError."""
@@ -354,6 +349,8 @@ class Hub:
             try:
                 if response.status_code not in (200, 206, 416):
                     raise self._failure(repository, response)
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise RetryableError("the hub sent the file compressed")
                 yield response
             finally:
                 await response.aclose()
