@@ -189,14 +189,14 @@ def _estimate_rows(result: Fit) -> Iterator[str]:
     yield from verdict_sentences(result)
 
 
-def _entries() -> tuple[catalogue.Entry, ...]:
+def _entries() -> tuple[catalogue.CatalogueEntry, ...]:
     return catalogue.catalogue(config_path())
 
 
 def _candidates(
     target: ModelDetails,
     cache: ModelCache,
-    entries: tuple[catalogue.Entry, ...],
+    entries: tuple[catalogue.CatalogueEntry, ...],
     machine: Machine,
     measured: MeasuredRatio | None = None,
 ) -> list[DraftCandidate]:

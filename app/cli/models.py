@@ -41,7 +41,7 @@ from app.models.found import (
 from app.models.gguf.file import parts_of, summarise
 from app.models.hub import default_hub_settings
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
-from app.models.progress import Progress
+from app.models.progress import ByteProgress
 from app.models.pull import Outcome, Pull
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
 from app.paths import config_path, display_path, shell_path
@@ -450,7 +450,7 @@ class Display:
         self._tenth = 0
         self.clear = self._line.clear
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ByteProgress) -> None:
         self._line.show(progress_line(progress))
         tenth = progress.done * 10 // progress.total if progress.total else 0
         if not self._line.live and self._tenth < tenth < 10:
@@ -458,7 +458,7 @@ class Display:
             _tell(self._label + progress_line(progress))
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: ByteProgress) -> str:
     """`45%  3.2 GB of 7.1 GB · 45.1 MB/s · 1:23 left`, and the note."""
     parts = []
     if progress.total:

@@ -33,7 +33,7 @@ from app.models.manifest import (
     file_digest,
     read_manifest,
 )
-from app.models.progress import Progress, ProgressMeter
+from app.models.progress import ByteProgress, ProgressMeter
 from app.util.atomic_files import make_folder, write_durably
 from app.util.durable import sync_path
 from app.util.regular_files import read_file
@@ -361,7 +361,7 @@ class VerifyResult:
 def verify(
     cache: ModelCache,
     repository: str,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> VerifyResult:
     """Hash every file of a model's snapshot, whichever program downloaded it: a blob's name is its

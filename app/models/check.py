@@ -429,14 +429,16 @@ MAX_DEPTH, MAX_ENTRIES = 4, 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class WalkedFolder:
     """`files` are names, sorted, of whatever is not a folder; links to files are among them."""
 
     path: Path
     files: tuple[str, ...]
 
 
-def bounded_walk(top: Path, depth: int = MAX_DEPTH, entries: int = MAX_ENTRIES) -> Iterator[Folder]:
+def bounded_walk(
+    top: Path, depth: int = MAX_DEPTH, entries: int = MAX_ENTRIES
+) -> Iterator[WalkedFolder]:
     """`top` and the folders below it, the upper ones first. Each is visited once, also when links
     lead to it. Skips what is hidden and what cannot be read."""
     queue, seen = deque([(top, 0)]), set[tuple[int, int]]()
@@ -457,7 +459,7 @@ def bounded_walk(top: Path, depth: int = MAX_DEPTH, entries: int = MAX_ENTRIES) 
         if level < depth:
             queue.extend((path / name, level + 1) for name in folders)
         names = set(folders)
-        yield Folder(path, tuple(entry.name for entry in found if entry.name not in names))
+        yield WalkedFolder(path, tuple(entry.name for entry in found if entry.name not in names))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.models.check import Folder, bounded_walk, check_files
+from app.models.check import WalkedFolder, bounded_walk, check_files
 from app.models.errors import ModelError
 from app.models.gguf.file import is_gguf, parts_of
 from app.util.regular_files import read_file
@@ -55,29 +55,29 @@ class FoundModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelPlace:
     """A folder in which `program` keeps models."""
 
     program: Program
     folder: Path
 
 
-def default_places() -> tuple[Place, ...]:
+def default_places() -> tuple[ModelPlace, ...]:
     """Folders in which other programs keep models by default. They need not exist."""
     home = Path.home()
     caches = home / "Library/Caches" if sys.platform == "darwin" else _cache_home(home)
     return (
-        Place(Program.LM_STUDIO, home / ".lmstudio/models"),
-        Place(Program.LM_STUDIO, home / ".cache/lm-studio/models"),
-        Place(Program.OLLAMA, _variable("OLLAMA_MODELS") or home / ".ollama/models"),
-        Place(Program.LLAMA_CPP, _variable("LLAMA_CACHE") or caches / "llama.cpp"),
+        ModelPlace(Program.LM_STUDIO, home / ".lmstudio/models"),
+        ModelPlace(Program.LM_STUDIO, home / ".cache/lm-studio/models"),
+        ModelPlace(Program.OLLAMA, _variable("OLLAMA_MODELS") or home / ".ollama/models"),
+        ModelPlace(Program.LLAMA_CPP, _variable("LLAMA_CACHE") or caches / "llama.cpp"),
     )
 
 
-def user_places(folders: str) -> tuple[Place, ...]:
+def user_places(folders: str) -> tuple[ModelPlace, ...]:
     """The folders of the setting `models.folders`."""
     paths = map(_path, folders.split(SEPARATOR))
-    return tuple(Place(Program.USER, path) for path in paths if path is not None)
+    return tuple(ModelPlace(Program.USER, path) for path in paths if path is not None)
 
 
 def missing_places(folders: str) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ def missing_places(folders: str) -> tuple[str, ...]:
     )
 
 
-def find_models(places: Iterable[Place]) -> tuple[FoundModel, ...]:
+def find_models(places: Iterable[ModelPlace]) -> tuple[FoundModel, ...]:
     """The models in `places`, in their order; what is in several of them, or linked, is in the
     first only. Reads no weights. Takes milliseconds for each model."""
     found: dict[str, FoundModel] = {}
@@ -101,7 +101,7 @@ def find_models(places: Iterable[Place]) -> tuple[FoundModel, ...]:
     return tuple(found.values())
 
 
-def _in_folders(place: Place) -> Iterator[FoundModel]:
+def _in_folders(place: ModelPlace) -> Iterator[FoundModel]:
     inside: set[Path] = set()
     """MLX models and the folders in them, which are not searched for others."""
     for folder in bounded_walk(place.folder):
@@ -114,12 +114,12 @@ def _in_folders(place: Place) -> Iterator[FoundModel]:
         yield from _gguf_models(place, folder)
 
 
-def _has_mlx_model(folder: Folder) -> bool:
+def _has_mlx_model(folder: WalkedFolder) -> bool:
     weights = any(name.endswith(".safetensors") for name in folder.files)
     return weights and "config.json" in folder.files
 
 
-def _mlx_model(place: Place, folder: Folder) -> FoundModel:
+def _mlx_model(place: ModelPlace, folder: WalkedFolder) -> FoundModel:
     relative = folder.path.relative_to(place.folder)
     name = relative.as_posix() if relative.parts else folder.path.name
     fault = None
@@ -136,7 +136,7 @@ def _mlx_model(place: Place, folder: Folder) -> FoundModel:
     return FoundModel(name, Kind.MLX, place.program, folder.path, size, fault)
 
 
-def _gguf_models(place: Place, folder: Folder) -> Iterator[FoundModel]:
+def _gguf_models(place: ModelPlace, folder: WalkedFolder) -> Iterator[FoundModel]:
     """One for each file, or for all parts of a split one."""
     groups: dict[tuple[str, str], list[str]] = {}
     for file in folder.files:
@@ -151,7 +151,7 @@ def _gguf_models(place: Place, folder: Folder) -> Iterator[FoundModel]:
         yield FoundModel(stem, Kind.GGUF, place.program, path, size, _gguf_fault(path))
 
 
-def _of_ollama(place: Place) -> Iterator[FoundModel]:
+def _of_ollama(place: ModelPlace) -> Iterator[FoundModel]:
     """One for each file; `latest` is its name only if it has no other."""
     names: dict[Path, list[str]] = {}
     faults: dict[Path, str | None] = {}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from app.models.architecture import parse_architecture
 from app.models.cache import ModelCache, check_repository, default_cache, resolve_model
-from app.models.catalogue import Entry, catalogue, find
+from app.models.catalogue import CatalogueEntry, catalogue, find
 from app.models.check import listed_bytes, loaded_bytes, read_json, weight_format
 from app.models.errors import ModelError
 from app.models.fit import ModelSize
-from app.models.found import Place
+from app.models.found import ModelPlace
 from app.models.packaged import conversion_bits, find_packaged
 from app.paths import config_path
 from app.protocol.generation_config import read_generation_config
@@ -29,7 +29,7 @@ def _user_settings() -> HubSettings:
     return default_hub_settings()
 
 
-def _nowhere() -> tuple[Place, ...]:
+def _nowhere() -> tuple[ModelPlace, ...]:
     return ()
 
 
@@ -42,9 +42,9 @@ class Library:
     cache: ModelCache
     config_folder: Path | None = None
     hub_settings: Callable[[], HubSettings] = _user_settings
-    places: Callable[[], tuple[Place, ...]] = _nowhere
+    places: Callable[[], tuple[ModelPlace, ...]] = _nowhere
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CatalogueEntry, ...]:
         """The entries of both catalogues. ModelError when the user's is invalid."""
         return catalogue(self.config_folder)
 
@@ -61,7 +61,7 @@ class Library:
         return search_hub(words, self.hub_settings())
 
 
-def default_library(places: Callable[[], tuple[Place, ...]] = _nowhere) -> Library:
+def default_library(places: Callable[[], tuple[ModelPlace, ...]] = _nowhere) -> Library:
     """The user's library."""
     return Library(default_cache(), config_path(), places=places)
 
@@ -80,7 +80,7 @@ class ModelDetails:
 
     size: ModelSize
     folder: Path | None
-    entry: Entry | None
+    entry: CatalogueEntry | None
     quantised: str = ""
     """The format of the weights in memory, such as `4-bit`."""
     sampling: ModelSampling | None = None
@@ -104,7 +104,7 @@ class ModelDetails:
 def find_model(
     name: str,
     cache: ModelCache,
-    entries: tuple[Entry, ...],
+    entries: tuple[CatalogueEntry, ...],
     look_up: HubLookup | None = None,
     draft: bool = False,
 ) -> ModelDetails:
@@ -133,7 +133,7 @@ def find_model(
     return ModelDetails(sized, None, entry, weight_format(remote.config))
 
 
-def listed_size(entry: Entry) -> ModelSize | None:
+def listed_size(entry: CatalogueEntry) -> ModelSize | None:
     """What the catalogue knows of a model's size, if it does."""
     shape = entry.architecture
     if shape is None:
@@ -151,7 +151,7 @@ def _bits(size: ModelSize) -> str:
     return f"{round(8 * size.weight_bytes / size.architecture.parameters)}-bit"
 
 
-def _listed_format(entry: Entry) -> str:
+def _listed_format(entry: CatalogueEntry) -> str:
     """What the weights are once the model is installed, not what is downloaded."""
     bits = conversion_bits() if find_packaged(entry.name) is not None else None
     return entry.quantised if bits is None else f"{bits}-bit"
@@ -165,7 +165,7 @@ def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
         return None
 
 
-def known_models(cache: ModelCache, entries: tuple[Entry, ...]) -> list[ModelDetails]:
+def known_models(cache: ModelCache, entries: tuple[CatalogueEntry, ...]) -> list[ModelDetails]:
     """All models in the cache and in the catalogue whose memory can be estimated. Reads no
     weights."""
     names = dict.fromkeys([*cache.names(), *(entry.name for entry in entries)])

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from app.models import speedup
 from app.models.cache import ModelCache
-from app.models.catalogue import Entry, catalogue
+from app.models.catalogue import CatalogueEntry, catalogue
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, fit, format_tokens, mac_with, peak_bytes
@@ -235,7 +235,7 @@ class Recommendation:
     fit: Fit
 
 
-def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
+def recommend(entries: Iterable[CatalogueEntry], machine: Machine) -> Recommendation | None:
     """What people run on such a machine, if it can read a long document there; else the model that
     can read the longest. The newest of several."""
     targets = [

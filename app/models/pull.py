@@ -25,7 +25,7 @@ from app.models.check import INDEX, check_configs, check_model, shards
 from app.models.errors import DownloadError, ModelError, disk_errors
 from app.models.hub import Hub, HubSettings, RetryableError
 from app.models.manifest import Manifest, ModelFile, file_digest
-from app.models.progress import Progress, ProgressMeter
+from app.models.progress import ByteProgress, ProgressMeter
 from app.models.unfinished import PartialFile, lock_model
 from app.util.atomic_files import make_folder
 from app.util.formatting import size
@@ -51,7 +51,7 @@ class Pull:
         cache: ModelCache,
         repository: str,
         settings: HubSettings,
-        on_progress: Callable[[Progress], object] = lambda progress: None,
+        on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     ) -> None:
         """ModelError when `repository` is not a repository name."""
         self.repository = check_repository(repository)

@@ -17,7 +17,7 @@ PIECE = 256 * 1024
 """Characters encoded at once: encoding needs hundreds of times their memory."""
 
 
-class _Cancelled(Exception):
+class _CountCancelled(Exception):
     """The count is no longer needed."""
 
 
@@ -50,7 +50,7 @@ class TokenCounter:
 
         def check() -> None:
             if cancelled():
-                raise _Cancelled
+                raise _CountCancelled
 
         with self._in_turn:
             try:
@@ -62,7 +62,7 @@ class TokenCounter:
                     for piece in pieces(text, PIECE):
                         check()
                         total += self._texts.count(piece, check)
-            except _Cancelled:
+            except _CountCancelled:
                 return None
             except TextError as error:
                 raise ModelError(

@@ -175,8 +175,8 @@ class Trace:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._layers = {id(module): _Layer(module) for module in model.layers}
-        self._running: list[_Layer] = []
+        self._layers = {id(module): _ObservedLayer(module) for module in model.layers}
+        self._running: list[_ObservedLayer] = []
         self._cache = make_prompt_cache(model)
         self._caches = {id(leaf): _Cache(leaf) for each in self._cache for leaf in _leaves(each)}
         self.hidden = self.vocabulary = 0
@@ -288,7 +288,7 @@ def _observed_calls(owner: Any, name: str, observer: Callable[..., Any]) -> Iter
             delattr(owner, name)
 
 
-class _Layer:
+class _ObservedLayer:
     """One layer, and what was seen of it."""
 
     def __init__(self, module: Any) -> None:

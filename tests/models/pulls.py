@@ -14,7 +14,7 @@ from app.models.cache import ModelCache, blobs
 from app.models.errors import ModelError
 from app.models.hub import HubSettings, RetryPolicy
 from app.models.manifest import file_digest
-from app.models.progress import Progress
+from app.models.progress import ByteProgress
 from app.models.pull import Outcome, Pull
 from tests.models import files
 from tests.models.fake_hub import FakeHub
@@ -66,7 +66,7 @@ class Puller:
     cache: ModelCache
     hub: FakeHub
     token: str | None = None
-    reports: list[Progress] = field(default_factory=list)
+    reports: list[ByteProgress] = field(default_factory=list)
 
     def settings(self, patience: RetryPolicy = QUICK) -> HubSettings:
         return HubSettings(self.hub.endpoint, self.token, patience, 3, reserve_bytes=0, tls=NO_TLS)
@@ -100,7 +100,7 @@ def check_clean(cache: ModelCache) -> None:
             assert link.exists()
 
 
-def check_reports(reports: list[Progress]) -> None:
+def check_reports(reports: list[ByteProgress]) -> None:
     """Bytes never run backwards or past the end."""
     done = [report.done for report in reports]
     assert done == sorted(done)

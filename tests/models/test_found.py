@@ -13,7 +13,7 @@ from app.models.cache import resolve_model
 from app.models.found import (
     FoundModel,
     Kind,
-    Place,
+    ModelPlace,
     Program,
     default_places,
     find_models,
@@ -26,7 +26,7 @@ from tests.models import files, kept
 
 
 def find(folder: Path, program: Program = Program.USER) -> tuple[FoundModel, ...]:
-    return find_models([Place(program, folder)])
+    return find_models([ModelPlace(program, folder)])
 
 
 def names(models: tuple[FoundModel, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from app.models.cache import ModelCache
 from app.models.check import check_model
 from app.models.errors import ModelError
 from app.models.fit import fit, mac_with
-from app.models.found import Place, Program, find_models
+from app.models.found import ModelPlace, Program, find_models
 from app.models.library import find_model
 from app.models.text import breakdown_rows, facts, verdict_sentences
 from tests import tiny
@@ -44,7 +44,7 @@ def wrong_configs() -> Iterator[dict[str, Any]]:
 
 def check_config(config: dict[str, Any], folder: Path) -> None:
     files.write(folder / "m" / "config.json", config)
-    (found,) = find_models([Place(Program.USER, folder / "m")])
+    (found,) = find_models([ModelPlace(Program.USER, folder / "m")])
     assert found.fault is None or "\n" not in found.fault
     with suppress(ModelError):
         model = find_model(str(folder / "m"), ModelCache(folder / "cache"), ())

@@ -162,7 +162,7 @@ def read_gguf(path: Path) -> GgufFile:
     for number, part in enumerate(paths):
         data = _mapped(part)
         try:
-            here, found = _Reader(part, data).read()
+            here, found = _GgufReader(part, data).read()
         except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise GgufError(f"'{part}' is damaged ({error})", _AGAIN) from None
         own = Metadata(part, here)
@@ -193,7 +193,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
         raise GgufError.unreadable(path, error) from None
 
 
-class _Reader:
+class _GgufReader:
     """Reads one part. ValueError and struct.error say where it is damaged."""
 
     def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:

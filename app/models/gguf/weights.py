@@ -38,7 +38,7 @@ Codes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TensorPlan:
     """How a tensor is stored: with `bits` per number in groups of `group`, or else in `dtype`."""
 
     name: str
@@ -90,7 +90,7 @@ SAFETENSORS_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 
 def plan(
     gguf: GgufFile, config: dict[str, Any], named: list[tuple[str, Tensor]], bits: int | None
-) -> list[Plan]:
+) -> list[TensorPlan]:
     """How to hold each tensor. `bits` (4, 8, or 16 for not at all) is for what MLX cannot hold as
     it is; None means 8 for what is quantised in the file, and nothing for what is not. 32
     dequantises everything, which a CPU computes with many times faster. GgufError when a type is
@@ -112,7 +112,7 @@ def plan(
             }.get(name.split(".")[-2])
         # llama.cpp multiplies by a norm's weight, mlx-lm's gemma3 by one more than it.
         offset = -1.0 if gguf.architecture == "gemma3" and len(tensor.shape) == 1 else 0.0
-        plans.append(Plan(name, tensor, dtype, chosen, group, heads, offset))
+        plans.append(TensorPlan(name, tensor, dtype, chosen, group, heads, offset))
     return plans
 
 
@@ -138,7 +138,7 @@ def _bits(tensor: Tensor, wanted: int | None) -> tuple[int | None, int]:
 
 
 @dataclass(slots=True)
-class Error:
+class ErrorSum:
     """The sum of squared errors and of squares of the matrices that were not held exactly."""
 
     wrong: float = 0.0
@@ -155,7 +155,7 @@ class Error:
 
 
 def convert(
-    planned: Plan, error: Error, check: Callable[[], object] = lambda: None
+    planned: TensorPlan, error: ErrorSum, check: Callable[[], object] = lambda: None
 ) -> Iterator[NDArray[Any]]:
     """The tensors of `planned.outputs()`, in that order, as bytes that safetensors hold. `check` is
     called after every 16 million numbers and may raise; `error` is added to."""
@@ -171,13 +171,13 @@ def convert(
         yield np.concatenate(pieces)
 
 
-def _rows(planned: Plan) -> Codes:
+def _rows(planned: TensorPlan) -> Codes:
     """The tensor's bytes by rows (N, B)."""
     count = math.prod(planned.tensor.shape[:-1])
     return planned.tensor.data.reshape(count, -1)
 
 
-def _order(planned: Plan) -> NDArray[np.int64] | None:
+def _order(planned: TensorPlan) -> NDArray[np.int64] | None:
     """The file's row for each of our rows, or None where they are the same. A bias is one row."""
     if planned.heads is None or not planned.is_matrix:
         return None
@@ -190,7 +190,7 @@ def _halves_apart(values: NDArray[Any], heads: int) -> NDArray[Any]:
     return values.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _convert_rows(planned: Plan, rows: Codes, error: Error) -> tuple[NDArray[Any], ...]:
+def _convert_rows(planned: TensorPlan, rows: Codes, error: ErrorSum) -> tuple[NDArray[Any], ...]:
     if planned.bits is None:
         floats = dequantise(planned.tensor.kind, rows) + np.float32(planned.offset)
         if planned.heads is not None and not planned.is_matrix:

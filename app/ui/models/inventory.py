@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.models import speedup
 from app.models.cache import Installed, is_repository
-from app.models.catalogue import Entry, catalogue
+from app.models.catalogue import CatalogueEntry, catalogue
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.found import FoundModel, Kind, find_models, missing_places, user_places
@@ -98,7 +98,7 @@ def _found(library: Library, folders: str) -> tuple[tuple[FoundModel, ...], list
     return tuple(found), loadable
 
 
-def _entries(library: Library) -> tuple[tuple[Entry, ...], str]:
+def _entries(library: Library) -> tuple[tuple[CatalogueEntry, ...], str]:
     try:
         return library.entries(), ""
     except ModelError as error:

@@ -16,7 +16,7 @@ from gguf.constants import GGMLQuantizationType
 from app.models.errors import ModelError
 from app.models.gguf.convert import plan_conversion
 from app.models.gguf.file import read_gguf, summarise
-from app.models.gguf.weights import Error, convert
+from app.models.gguf.weights import ErrorSum, convert
 from tests.models.gguf.making import NAMES, write_gguf
 
 MANY = (1 << 64) - 1
@@ -310,7 +310,7 @@ def converted(path: Path) -> None:
     json.dumps([planned.config, planned.tokenizer, planned.tokenizer_config])
     assert list(planned.lines())
     for each in planned.plans:
-        assert list(convert(each, Error()))
+        assert list(convert(each, ErrorSum()))
 
 
 def test_a_few_wrong_gguf_files_are_converted_or_refused(tmp_path: Path) -> None:
