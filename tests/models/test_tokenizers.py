@@ -11,8 +11,15 @@ from tokenizers import Tokenizer
 
 from app.models.embedded import target_path
 from app.models.errors import ModelError
-from app.models.token_count import SAMPLE, SAMPLES, TokenCounter, pieces, sample
-from app.models.tokenizers import fingerprint, same_tokenizer
+from app.models.tokenizers import (
+    SAMPLE,
+    SAMPLES,
+    TokenCounter,
+    fingerprint,
+    pieces,
+    same_tokenizer,
+    sample,
+)
 from tests.models import files
 
 
@@ -101,7 +108,7 @@ def test_the_count_is_that_of_the_whole_text_but_for_a_token_at_a_cut(
     whole = len(tokenizer.encode(TEXT, add_special_tokens=False))
     counter = TokenCounter(target_path())
     assert counter.count([TEXT]) == whole
-    monkeypatch.setattr("app.models.token_count.PIECE", 200)
+    monkeypatch.setattr("app.models.tokenizers.PIECE", 200)
     cuts = len(list(pieces(TEXT, 200)))
     assert whole <= (counter.count([TEXT]) or 0) <= whole + cuts
 
