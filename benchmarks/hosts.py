@@ -18,8 +18,6 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from app.models import across
-from app.models.across import LinkSpeed
 from app.models.architecture import Architecture, parse_architecture
 from app.util.tables import TextTable
 from benchmarks import hosts_on_paper
@@ -33,7 +31,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """Raises UserError for an unknown shape."""
     (length, *_) = options.lengths
     with tempfile.TemporaryDirectory() as folder, machines(folder, options) as ask:
-        link = LinkSpeed(*ask("link"))
+        link = hosts_on_paper.LinkSpeed(*ask("link"))
         shape = parse_architecture(json.loads((Path(folder) / "config.json").read_text("utf-8")))
         order = [ONE, LOOP, SLOWED]
 
@@ -43,24 +41,20 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             return {key: _compared(shape, link, runs, *key) for key in runs}
 
         measured = progress.repeat(f"{length:,} tokens", one_run)
-        rows = {}
         for mode in MODES:
             for name in (ONE, LOOP, SLOWED):
                 labels = {"part": "measured", "reading": mode, "machines": name}
                 labels |= asdict(link) if name == SLOWED else {}
-                rows[mode, name] = Row(labels, [run[mode, name] for run in measured])
-                yield rows[mode, name]
+                yield Row(labels, [run[mode, name] for run in measured])
         for name in (ONE, LOOP, SLOWED):
             runs = progress.repeat(f"writing, {name}", partial(ask, name, TOKEN, length), False)
             yield Row({"part": "token", "machines": name}, runs)
-    for mode in MODES:
-        yield Row(_break_even(shape, link, mode, rows[mode, ONE]))
     yield from hosts_on_paper.on_paper(options.keep)
 
 
 def _compared(
     shape: Architecture,
-    link: LinkSpeed,
+    link: hosts_on_paper.LinkSpeed,
     runs: dict[tuple[str, str], Run],
     mode: str,
     name: str,
@@ -69,30 +63,18 @@ def _compared(
     run, one = runs[mode, name], runs[mode, ONE]
     more: Run = {"ratio": run["seconds"] / one["seconds"]}
     if name == SLOWED:
-        steps = across.steps_of(one["read"], STEP)
+        steps = hosts_on_paper.steps_of(one["read"], STEP)
         more["predicted"] = _predicted(shape, link, one)
         more["error"] = more["predicted"] / run["seconds"] - 1
         more["added"] = run["seconds"] - runs[mode, LOOP]["seconds"]
-        more["exchange"] = across.exchange_seconds(shape, steps, 2, link)
+        more["exchange"] = hosts_on_paper.exchange_seconds(shape, steps, 2, link)
     return run | more
 
 
-def _predicted(shape: Architecture, link: LinkSpeed, one: Run) -> float:
+def _predicted(shape: Architecture, link: hosts_on_paper.LinkSpeed, one: Run) -> float:
     """Over two machines, from what one takes."""
-    steps = across.steps_of(one["read"], STEP)
-    return across.first_token_seconds(shape, one["target"], one["other"], steps, 2, link)
-
-
-def _break_even(
-    shape: Architecture, link: LinkSpeed, mode: str, row: Row
-) -> dict[str, float | str | None]:
-    """From which rate on two machines are faster, with this latency, or with a tenth of it."""
-    steps = across.steps_of(round(row.median("read")), STEP)
-    times = row.median("target"), row.median("other")
-    found: dict[str, float | str | None] = {"part": "break-even", "reading": mode}
-    for name, latency in (("rate", link.latency), ("rate_near", link.latency / 10)):
-        found[name] = hosts_on_paper.break_even_rate(shape, *times, steps, 2, latency)
-    return found
+    steps = hosts_on_paper.steps_of(one["read"], STEP)
+    return hosts_on_paper.first_token_seconds(shape, one["target"], one["other"], steps, 2, link)
 
 
 # ------------------------------------------------------------------------- the report
@@ -113,7 +95,6 @@ def about(result: Result) -> str:
         " *Predicted* is the time to the first token over the relay, from that of one machine in"
         " the same run, with the link as the app measures it. *The link adds* is the difference"
         " between the relay and loopback in a run, and beside it the predicted exchange."
-        " *Break-even* is the slowest link over which two machines are as fast as one."
         " Ranks wait for each other in busy loops: whatever else runs on the cores meanwhile makes"
         " two machines slower by several times what it takes."
         " Nothing below *on paper* was measured: machines of"
@@ -137,7 +118,6 @@ HEADINGS = (
     "sums",
     "KB a token",
     "control, KB",
-    "break-even, Gb/s",
 )
 
 
@@ -180,18 +160,6 @@ def _token(row: Row) -> dict[str, str]:
     return cells
 
 
-def _even(row: Row) -> dict[str, str]:
-    rates = [_gigabits(row[name]) for name in ("rate", "rate_near")]
-    return {
-        "": f"break-even, {row['reading']}; with a tenth of the latency",
-        "break-even, Gb/s": "; ".join(rates),
-    }
-
-
-def _gigabits(rate: float | None) -> str:
-    return "never" if rate is None else f"{8e-9 * rate:.2f}"
-
-
 def _paper(row: Row) -> dict[str, str]:
     weights = f"{row['weights'] / 1e9:.0f} GB on each instead of {row['weights_one'] / 1e9:.0f}"
     return {
@@ -200,11 +168,10 @@ def _paper(row: Row) -> dict[str, str]:
         "of one machine": f"{row['two'] / row['one']:.2f}",
         "the link adds, s": f"{row['exchange']:.1f}",
         "layers, MB": f"{row['bytes'] / 1e6:,.0f}",
-        "break-even, Gb/s": _gigabits(row["rate"]),
     }
 
 
-CELLS = {"measured": _measured, "token": _token, "break-even": _even, "paper": _paper}
+CELLS = {"measured": _measured, "token": _token, "paper": _paper}
 """Of a row, by its part: texts by the headings."""
 
 

@@ -1,18 +1,38 @@
-"""What two Macs would take to the first token of a target that is too big for one: predicted, not
-measured."""
+"""Predicts the time to the first token over several machines, also for two Macs and a target that
+is too big for one.
+
+After attention and after the MLP of every layer, what each machine (*rank*) has computed of the
+hidden states is summed over all ranks, by MLX's ring (`mlx/distributed/ring/ring.cpp` of MLX 0.32),
+whose messages are followed here one by one. Times in seconds, rates in bytes a second.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from app.models import across
-from app.models.across import LinkSpeed
+from app.models.across import shard_of, shard_size
 from app.models.architecture import Architecture, parse_architecture
 from app.models.fit import PREFILL_STEP, ModelSize
 from app.models.speedup import OVERHEAD, token_cost
 from benchmarks.harness import Row
 from benchmarks.shapes import configs_of
+
+SUMS_PER_LAYER = 2
+ONE_WAY_FROM = 1 << 18
+"""Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
+LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
+"""Elements, and bytes, of a packet. A part is sent in two packets, if they are not too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpeed:
+    """Latency in seconds one way, and bytes a second each way, between two machines."""
+
+    latency: float
+    rate: float
+
 
 MODELS = {
     "70B": "llama-70b+8b",
@@ -39,7 +59,7 @@ def on_paper(keep: float) -> Iterator[Row]:
                 read = round(TOKENS * share)
                 target = read * token_cost(size, read) / OPERATIONS
                 other = 0.0 if share == 1 else OVERHEAD * dense
-                steps = across.steps_of(read, PREFILL_STEP)
+                steps = steps_of(read, PREFILL_STEP)
 
                 times = shape, target, other, steps
                 yield Row(
@@ -49,11 +69,10 @@ def on_paper(keep: float) -> Iterator[Row]:
                         "link": link_name,
                         "reading": reading,
                         "one": target + other,
-                        "two": across.first_token_seconds(*times, 2, link),
-                        "exchange": across.exchange_seconds(shape, steps, 2, link),
+                        "two": first_token_seconds(*times, 2, link),
+                        "exchange": exchange_seconds(shape, steps, 2, link),
                         "bytes": exchange_bytes(shape, steps, 2),
-                        "rate": break_even_rate(*times, 2, link.latency),
-                        "weights": across.shard_size(size, 2).weight_bytes,
+                        "weights": shard_size(size, 2).weight_bytes,
                         "weights_one": size.weight_bytes,
                     }
                 )
@@ -66,30 +85,80 @@ def sum_bytes(elements: int, element_bytes: int, ranks: int) -> int:
 
 def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int:
     """What each rank sends to others until the first token."""
-    sums = across.sums_of(shape, steps)
+    sums = sums_of(shape, steps)
     return sum(count * sum_bytes(size, shape.element_bytes, ranks) for count, size in sums)
 
 
-def break_even_rate(
+# ------------------------------------------------------------------------- time
+
+
+def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) -> float:
+    """Time of one sum of `elements` over all ranks. Each rank has one line, with the `rate` in and
+    out at once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then
+    all get the sums in as many (all-gather). A message is sent once the one before has come; with
+    two packets each, while the second of them is still on its way."""
+    if ranks < 2:
+        return 0.0
+    ways = max(min(2, elements * element_bytes // (ranks * ONE_WAY_FROM)), 1)
+    part = math.ceil(math.ceil(elements / ways) / ranks)
+    packet = max(LEAST_PACKET, min(MOST_PACKET // element_bytes, part // 2))
+    packets = [min(packet, part - start) for start in range(0, part, packet)]
+    ahead = 1 if len(packets) > 1 else 0
+    now = line_free = 0.0
+    arrivals: list[float] = []
+    for _ in range(2 * (ranks - 1)):
+        for size in packets:
+            line_free = max(line_free, now) + ways * size * element_bytes / link.rate
+            arrivals.append(line_free + link.latency)
+            if len(arrivals) > ahead:
+                now = max(now, arrivals[-1 - ahead])
+    return arrivals[-1]
+
+
+def sums_of(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
+    """How many sums of how many elements there are until the first token. A forward that only fills
+    the caches ends in the last layer."""
+    filling = SUMS_PER_LAYER * (len(shape.layers) - 1)
+    sums = [(filling, tokens * shape.hidden_size) for tokens in steps]
+    return [*sums, (SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
+
+
+def exchange_seconds(
+    shape: Architecture, steps: Sequence[int], ranks: int, link: LinkSpeed
+) -> float:
+    """Time of all sums of a prefill in `steps` of tokens, and until the first token. Each forward
+    is requested from the ranks, and answered."""
+    if ranks < 2:
+        return 0.0
+    rounds = (len(steps) + 1) * 2 * link.latency
+    return rounds + sum(
+        count * sum_seconds(size, shape.element_bytes, ranks, link)
+        for count, size in sums_of(shape, steps)
+    )
+
+
+def compute_share(shape: Architecture, ranks: int) -> float:
+    """Fraction of the layers' computation that each rank does."""
+    return shard_of(shape, ranks).active_parameters / max(shape.active_parameters, 1)
+
+
+def first_token_seconds(
     shape: Architecture,
     target_seconds: float,
     other_seconds: float,
     steps: Sequence[int],
-    ranks: int,
-    latency: float,
-) -> float | None:
-    """The slowest link of this latency over which `ranks` machines are as fast as one; None where
-    no rate is enough."""
-    slowest, fastest = 1e3, 1e13
+    ranks: int = 1,
+    link: LinkSpeed | None = None,
+) -> float:
+    """Time to the first token. One machine would compute `target_seconds` in the target's layers,
+    in `steps` of tokens, and `other_seconds` before; those are not divided."""
+    if ranks < 2 or link is None:
+        return other_seconds + target_seconds
+    divided = target_seconds * compute_share(shape, ranks)
+    return other_seconds + divided + exchange_seconds(shape, steps, ranks, link)
 
-    def pays(rate: float) -> bool:
-        link = LinkSpeed(latency, rate)
-        args = (shape, target_seconds, other_seconds, steps)
-        return across.first_token_seconds(*args, ranks, link) <= across.first_token_seconds(*args)
 
-    if not pays(fastest):
-        return None
-    while fastest / slowest > 1.001:
-        middle = math.sqrt(slowest * fastest)
-        slowest, fastest = (slowest, middle) if pays(middle) else (middle, fastest)
-    return fastest
+def steps_of(tokens: int, step: int) -> list[int]:
+    """The steps in which `tokens` are prefilled: all but the last token."""
+    whole, rest = divmod(max(tokens - 1, 0), step)
+    return [step] * whole + [rest] * bool(rest)

@@ -3,7 +3,6 @@ thread, one by itself and two over two ranks, on loopback and through a relay.""
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import threading
@@ -14,10 +13,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.models.across import LinkSpeed
 from app.protocol.options import BackgroundPolicy, Mode, Sampling
 from app.protocol.stats import Phase
 from benchmarks.harness import Options, Run
+from benchmarks.hosts_on_paper import LinkSpeed
 from benchmarks.relay import LOOPBACK, Relay
 from benchmarks.shapes import save_target
 
@@ -212,19 +211,17 @@ def relayed(relay: Relay) -> type[Cluster]:
     from app.hosts.cluster import Cluster
 
     class Relayed(Cluster):
-        def rank_files(self, rank: int, files: dict[str, str]) -> dict[str, str]:
-            return through(relay, rank, files)
+        def ring_file(self, rank: int, ring: list[str]) -> str:
+            return super().ring_file(rank, through(relay, rank, ring))
 
     return Relayed
 
 
-def through(relay: Relay, rank: int, files: dict[str, str]) -> dict[str, str]:
-    """A rank's files, in which its right neighbour's address is the relay's."""
-    ring = json.loads(files["MLX_HOSTFILE"])
+def through(relay: Relay, rank: int, ring: list[str]) -> list[str]:
+    """The addresses of all ranks, with that of the relay for this rank's right neighbour."""
     right = (rank + 1) % len(ring)
-    port = int(ring[right][0].rpartition(":")[2])
-    ring[right] = [f"{LOOPBACK}:{relay.open(rank, right, port)}"]
-    return files | {"MLX_HOSTFILE": json.dumps(ring)}
+    port = int(ring[right].rpartition(":")[2])
+    return [*ring[:right], f"{LOOPBACK}:{relay.open(rank, right, port)}", *ring[right + 1 :]]
 
 
 @cache

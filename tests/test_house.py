@@ -136,7 +136,7 @@ def test_every_dependency_is_locked_at_a_version_it_allows() -> None:
     [
         "app.ui",
         "app.protocol.engine",
-        "app.models.resolve",
+        "app.models.cache",
         "app.models.pairs",
         "app.ingest.reader",
         "app.store.store",

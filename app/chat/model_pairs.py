@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
+from app.models.cache import resolve_model
 from app.models.check import check_files, check_model
 from app.models.embedded import BUILT_IN, EMBEDDED
 from app.models.errors import ModelError
-from app.models.resolve import resolve_model
 from app.models.tokenizers import same_tokenizer
 from app.protocol.commands import Load
 from app.protocol.hosts import Hosts

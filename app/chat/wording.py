@@ -412,14 +412,6 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "use another number of machines, or choose another model",
     ),
     FailureKind.LAYERS_LOST: ("mlx-lm lost layers of {model} while it divided them", _DOWNLOAD),
-    FailureKind.NO_PIPELINE: (
-        "The layers of {model} cannot be split: mlx-lm has no pipeline for its architecture",
-        "leave --split out, or choose another model",
-    ),
-    FailureKind.WRONG_SPLIT: (
-        "{model} has {layers} layers for {machines} machines",
-        "give --split {machines} numbers whose sum is {layers}",
-    ),
     FailureKind.MACHINES_NOT_READY: (
         "The machines were not ready after {seconds:.0f} seconds",
         "look at the terminals of their workers, and try again",

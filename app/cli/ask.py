@@ -158,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
     """Answer `options.question`. Everything is checked before a model is loaded."""
     settings = user_settings()
     question, sampling = _question(options, settings)
-    load = requested_load(options, settings, chosen_hosts(options.hosts, options.split))
+    load = requested_load(options, settings, chosen_hosts(options.hosts))
     saves = options.conversation is not None
     with open_store(LOCK_SECONDS, settings) if saves else TemporaryStore() as store:
         id = _conversation(store, options.conversation) if saves else None

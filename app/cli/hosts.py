@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from app.protocol.hosts import HostMachine, Hosts
 
 
-def chosen_hosts(text: str | None, split: tuple[int, ...] | None = None) -> Hosts | None:
-    """The machines of `--hosts`, or else of the environment, with the layers of `--split`. Raises
-    UserError."""
+def chosen_hosts(text: str | None) -> Hosts | None:
+    """The machines of `--hosts`, or else of the environment. Raises UserError."""
     if text is not None:
         from app.hosts.hostfile import refuse_keys
 
@@ -33,18 +32,10 @@ def chosen_hosts(text: str | None, split: tuple[int, ...] | None = None) -> Host
     else:
         text = os.environ.get(HOSTS_VARIABLE)
     if text is None:
-        if split:
-            raise UserError("--split is for several machines", "name them with --hosts")
         return None
     from app.hosts.hostfile import requested_hosts
 
-    hosts = requested_hosts(text)
-    if split and len(split) != hosts.size:
-        raise UserError(
-            f"--split has {len(split)} numbers of layers, and there are {hosts.size} machines",
-            f"give {hosts.size} numbers with commas between them, this machine's first",
-        )
-    return dataclasses.replace(hosts, split=split or ())
+    return requested_hosts(text)
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:

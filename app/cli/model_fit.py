@@ -21,7 +21,7 @@ from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, mac_with, with_kv_bits
 from app.models.fit import fit as estimate
 from app.models.hub import HubModel
-from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.library import ModelDetails, find_model, known_models
 from app.models.pairs import DraftCandidate, MeasuredRatio, embedded_pair
 from app.models.text import (
     breakdown_rows,
@@ -189,14 +189,14 @@ def _estimate_rows(result: Fit) -> Iterator[str]:
     yield from verdict_sentences(result)
 
 
-def _entries() -> tuple[catalogue.Entry, ...]:
+def _entries() -> tuple[catalogue.CatalogueEntry, ...]:
     return catalogue.catalogue(config_path())
 
 
 def _candidates(
     target: ModelDetails,
     cache: ModelCache,
-    entries: tuple[catalogue.Entry, ...],
+    entries: tuple[catalogue.CatalogueEntry, ...],
     machine: Machine,
     measured: MeasuredRatio | None = None,
 ) -> list[DraftCandidate]:

@@ -26,6 +26,8 @@ from app.models.cache import (
     default_cache,
     is_repository,
     links,
+    not_installed,
+    verify,
 )
 from app.models.fit import parse_memory
 from app.models.found import (
@@ -36,14 +38,12 @@ from app.models.found import (
     missing_places,
     user_places,
 )
-from app.models.gguf.file import parts_of
-from app.models.gguf.summary import summarise
+from app.models.gguf.file import parts_of, summarise
 from app.models.hub import default_hub_settings
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
-from app.models.progress import Progress
+from app.models.progress import ByteProgress
 from app.models.pull import Outcome, Pull
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
-from app.models.verify import verify
 from app.paths import config_path, display_path, shell_path
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.util.formatting import clock, plural, size
@@ -218,7 +218,7 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
             return _show_file(Path(os.path.expanduser(name)).absolute())
         if os.path.isdir(os.path.expanduser(name)):
             return _say(name, *model_fit.in_short(cache, name))
-        raise trash.not_installed(check_repository(name))
+        raise not_installed(check_repository(name))
     if found is not None:
         verified = cache.verified(name, found.commit) is not None
         _say(
@@ -450,7 +450,7 @@ class Display:
         self._tenth = 0
         self.clear = self._line.clear
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ByteProgress) -> None:
         self._line.show(progress_line(progress))
         tenth = progress.done * 10 // progress.total if progress.total else 0
         if not self._line.live and self._tenth < tenth < 10:
@@ -458,7 +458,7 @@ class Display:
             _tell(self._label + progress_line(progress))
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: ByteProgress) -> str:
     """`45%  3.2 GB of 7.1 GB · 45.1 MB/s · 1:23 left`, and the note."""
     parts = []
     if progress.total:

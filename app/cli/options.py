@@ -16,7 +16,7 @@ from app.errors import UserError
 
 MIN_PROMPT_TOKENS = 256
 """Length of the shortest prompt that is measured."""
-MAX_PROMPT_TOKENS, MAX_LAYERS = 1 << 30, 10_000
+MAX_PROMPT_TOKENS = 1 << 30
 
 
 # --------------------------------------------------------------------------- types
@@ -79,11 +79,6 @@ def parse_prompt_length(text: str, minimum: int = MIN_PROMPT_TOKENS) -> int:
     return tokens
 
 
-def parse_split(text: str) -> tuple[int, ...]:
-    """Numbers of layers with commas between them."""
-    return tuple(whole("number of layers", 1, MAX_LAYERS)(part.strip()) for part in text.split(","))
-
-
 # --------------------------------------------------------------------------- shared options
 
 # Options for the models may also precede the command. A command's own one must have no default,
@@ -112,16 +107,8 @@ def add_hosts(command: argparse.ArgumentParser, default: Any = argparse.SUPPRESS
         metavar="HOSTS",
         default=default,
         help="spread the target over this machine and others, on which `specchat worker` runs:"
-        " ADDRESS,... or a file of mlx.distributed_config; SPECCHAT_HOSTS=KEY@ADDRESS in the"
-        " environment does the same, and stores the key",
-    )
-    command.add_argument(
-        "--split",
-        type=parse_split,
-        metavar="N,N",
-        default=default,
-        help="whole layers for each machine, this one first, instead of a part of every layer:"
-        " for machines of different size, where mlx-lm has a pipeline",
+        " ADDRESS,...; SPECCHAT_HOSTS=KEY@ADDRESS in the environment does the same, and stores the"
+        " key",
     )
 
 

@@ -40,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from app.cli.hosts import chosen_hosts
 
-    hosts = chosen_hosts(args.hosts, args.split)
+    hosts = chosen_hosts(args.hosts)
     return run_app(Chosen(args.target, args.draft, args.kv_bits, hosts, args.paths))
 
 

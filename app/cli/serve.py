@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
             f"Other machines can reach {options.host}",
             "add --allow-others if that is what you want, or leave --host out",
         )
-    load = requested_load(options, settings, chosen_hosts(options.hosts, options.split))
+    load = requested_load(options, settings, chosen_hosts(options.hosts))
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
     policy = settings.cache_policy(None, str(costs_path()))
     engine = MlxEngine(connect=connect)

@@ -12,11 +12,11 @@ from typing import NoReturn
 
 from app.cli.options import whole
 from app.errors import UserError
-from app.hosts.hostfile import VARIABLE, spelled
+from app.hosts.hostfile import VARIABLE
 from app.hosts.machine import own_addresses
 from app.hosts.worker import Worker
 from app.paths import config_path
-from app.protocol.hosts import MAX_PORT, WORKER_PORT
+from app.protocol.hosts import MAX_PORT, WORKER_PORT, Host
 from app.util.regular_files import make_secret, read_secret
 from app.util.sanitize import sanitize_line
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     key = _key(config_path() / KEY_FILE)
     lending = Worker(address, args.port, key, _say)
     try:
-        hosts = f"{key}@{spelled(address, lending.port)}"
+        hosts = f"{key}@{Host(address, lending.port).name}"
         sys.stdout.write(f"On the first machine, type: {VARIABLE}={hosts} specchat\n")
         sys.stdout.flush()
         sys.stderr.write(f"{REMARK}\n")

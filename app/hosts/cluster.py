@@ -19,26 +19,130 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.engine.sharded.model import Operation
 from app.hosts.control import Check, HostControl, start_check
 from app.hosts.machine import content_fingerprint
-from app.hosts.ranks import Rank, RingWatch
-from app.hosts.shard import ALIVE_SECONDS, ShardProcess, free_port
-from app.hosts.wire import CHECK_SECONDS, Connection, Message
+from app.hosts.shard import ALIVE_SECONDS, JOIN_SECONDS, LOST_SECONDS, ShardProcess, free_port
+from app.hosts.wire import CHECK_SECONDS, Connection, Message, WireError
 from app.protocol.commands import Load
-from app.protocol.hosts import Hosts, Link
+from app.protocol.hosts import Hosts
 from app.protocol.reasons import Data, FailureKind
 
 THIS_MACHINE = "this machine"
-CLOSED_SECONDS, STALLED_SECONDS, SPLIT_SECONDS = 2.0, 10.0, 60.0
-"""Time after which the ring counts as broken: closed, or without an exchange while the layers run,
-or without one where each machine computes whole layers. A machine that is gone closes the ring,
-too, but is reported before that."""
+CLOSED_SECONDS, STALLED_SECONDS = 2.0, 10.0
+"""Time after which the ring counts as broken: closed, or without an exchange while the layers run.
+A machine that is gone closes the ring, too, but is reported before that."""
 _EXCHANGING = ("fill", "forward")
 """Operations during which the layers exchange results."""
+
+
+class RankMemory(NamedTuple):
+    """Memory of a rank's process in bytes: available, MLX's upper limit, and in use by MLX."""
+
+    available: float
+    ceiling: float
+    active: float
+
+    def free(self, share: float) -> float:
+        """Bytes that are left below this share of the ceiling."""
+        return min(self.available, share * self.ceiling - self.active)
+
+
+class RingState(NamedTuple):
+    """Whether a neighbour has closed its end, and the bytes exchanged so far; None where they are
+    not counted."""
+
+    closed: bool = False
+    bytes: int | None = None
+
+
+class RingWatch:
+    """Decides when the ring counts as broken: closed for `closed` seconds, or without an exchange
+    for `stalled` seconds while the layers run."""
+
+    def __init__(self, closed: float, stalled: float) -> None:
+        self._closed, self._stalled = closed, stalled
+        self._closed_since = self._still_since = math.inf
+        self._bytes: int | None = None
+
+    def problem(self, states: Sequence[RingState], exchanging: bool, now: float) -> str:
+        """What is wrong, a clause, or an empty text. `states` are those of all ranks."""
+        closed = any(state.closed for state in states)
+        self._closed_since = min(self._closed_since, now) if closed else math.inf
+        counts = [state.bytes for state in states if state.bytes is not None]
+        if not exchanging or len(counts) < len(states) or sum(counts) != self._bytes:
+            self._bytes, self._still_since = sum(counts), now
+        if now - self._closed_since >= self._closed:
+            return "it was closed"
+        if now - self._still_since >= self._stalled:
+            return f"nothing came for {self._stalled:.0f} seconds"
+        return ""
+
+
+class Rank:
+    """A connection to one rank's process. Its messages go into `replies`, with its number;
+    `on_lost` gets a name and a reason once the rank is silent, gone, or failed after loading."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        connection: Connection,
+        replies: queue.SimpleQueue[tuple[int, Message]],
+        on_lost: Callable[[str, Data], None],
+    ) -> None:
+        self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
+        self.ring = RingState()
+        self._ended_with_ring = False
+        """Whether the process ended because a neighbour closed the ring, which is then the one to
+        report."""
+        self._connection, self._replies, self._on_lost = connection, replies, on_lost
+        self.joining = self._joined = self._loaded = False
+        self.sent_bytes = 0
+        threading.Thread(target=self._receive, name=f"rank {number}", daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        if self._ended_with_ring:
+            return
+        try:
+            self.sent_bytes += self._connection.send(message)
+        except WireError as error:
+            self._on_lost(self.name, {"error": str(error)})
+
+    def _receive(self) -> None:
+        try:
+            while not self._ended_with_ring:
+                self._take(self._connection.receive(self._silent_seconds))
+        except WireError as error:
+            unreached = self.joining and not self._joined
+            text = "it did not reach the others" if unreached else str(error)
+            self._on_lost(self.name, {"error": text})
+
+    @property
+    def _silent_seconds(self) -> float:
+        """Time limit for silence. Until a rank has joined the others, MLX blocks its process."""
+        return LOST_SECONDS if self._joined else JOIN_SECONDS + LOST_SECONDS
+
+    def _take(self, message: Message) -> None:
+        if (memory := message.pop("memory", None)) is not None:
+            self.memory = RankMemory(*memory)
+        if (ring := message.pop("ring", None)) is not None:
+            self.ring = RingState(*ring)
+        if message.get("alive"):
+            return
+        self._joined |= "joined" in message
+        self._loaded |= "described" in message
+        self._replies.put((self.number, message))
+        if self._loaded and (failed := message.get("failed")) is not None:
+            self._ended_with_ring = self.ring.closed
+            if not self._ended_with_ring:
+                self._on_lost(self.name, failed)
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class Cluster:
@@ -59,11 +163,11 @@ class Cluster:
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
         self._exchanging = False
-        self._ring = RingWatch(CLOSED_SECONDS, stalled_seconds(command.hosts))
+        self._ring = RingWatch(CLOSED_SECONDS, STALLED_SECONDS)
         threading.Thread(target=self._say_alive, name="alive", daemon=True).start()
         try:
             self._start(command, command.hosts, start_check(stopped))
-            self.described = self._load(command, command.hosts, stopped)
+            self.described = self._load(command, stopped)
         except BaseException:
             self.close()
             raise
@@ -84,33 +188,29 @@ class Cluster:
         for control in self._controls:
             control.ask(asked)
         prepared = [each.ask({"do": "prepare"}) for each in self._controls]
-        own = hosts.own_ips or (self._controls[0].own_address,)
-        ports = [free_port(own[0]), *(each["port"] for each in prepared)]
-        ips = [own, *(each.host.ips or (each.address,) for each in self._controls)]
-        files, variables = link_settings(hosts, ips, ports)
+        own = self._controls[0].own_address
+        ports = [free_port(own), *(each["port"] for each in prepared)]
+        addresses = [own, *(each.address for each in self._controls)]
+        ring = [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]
         here, there = socket.socketpair()
         self._add(THIS_MACHINE, Connection(here))
         with there:
-            self._process = ShardProcess(
-                Connection(there),
-                variables | {"MLX_RANK": "0"},
-                self.rank_files(0, files),
-                folder,
-            )
+            self._process = ShardProcess(Connection(there), 0, self.ring_file(0, ring), folder)
         for number, control in enumerate(self._controls, 1):
             self._add(control.host.name, control.attach(prepared[number - 1]["ticket"]))
-            start = {"do": "start", "name": name, "files": self.rank_files(number, files)}
-            control.ask(start | {"environment": variables | {"MLX_RANK": str(number)}})
+            start = {"do": "start", "name": name, "rank": number}
+            control.ask(start | {"ring": self.ring_file(number, ring)})
         self._gather("ready", check)
 
-    def rank_files(self, rank: int, files: dict[str, str]) -> dict[str, str]:
-        """The files of one rank. All are alike, except where a benchmark puts a relay between."""
-        return files
+    def ring_file(self, rank: int, ring: list[str]) -> str:
+        """MLX's file with the addresses of all ranks, for one of them. A benchmark puts relays
+        between them."""
+        return json.dumps([[address] for address in ring])
 
     def _add(self, name: str, connection: Connection) -> None:
         self.ranks.append(Rank(len(self.ranks), name, connection, self._replies, self._lose))
 
-    def _load(self, command: Load, hosts: Hosts, stopped: Callable[[], bool]) -> Message:
+    def _load(self, command: Load, stopped: Callable[[], bool]) -> Message:
         """Load all shards; returns their description, with the largest of each number."""
 
         def check() -> None:
@@ -119,8 +219,7 @@ class Cluster:
 
         for rank in self.ranks:
             rank.joining = True
-        load: Message = {"link": str(hosts.link), "name": command.names[0], "step": None}
-        load |= {"kv_bits": command.kv_bits, "split": list(hosts.split)}
+        load: Message = {"name": command.names[0], "step": None, "kv_bits": command.kv_bits}
         self._to_all(load | {"owner": f"{uuid.getnode():012x}"})
         self._gather("joined", check)
         described: Message = largest(self._gather("described", check))
@@ -219,29 +318,9 @@ class Cluster:
         self.on_lost()
 
 
-def stalled_seconds(hosts: Hosts) -> float:
-    """Seconds without an exchange after which the ring counts as broken. RDMA is not counted."""
-    if hosts.link is not Link.RING:
-        return math.inf
-    return SPLIT_SECONDS if hosts.split else STALLED_SECONDS
-
-
 def largest(values: Sequence[Any]) -> Any:
     """The largest of numbers, key by key in dictionaries; the first of anything else."""
     first = values[0]
     if isinstance(first, dict):
         return {key: largest([each[key] for each in values]) for key in first}
     return max(values) if isinstance(first, int | float) else first
-
-
-def link_settings(
-    hosts: Hosts, ips: Sequence[Sequence[str]], ports: Sequence[int]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Files and variables for MLX, the same on all machines. `ips` and `ports` are those of each
-    rank, where the ports are free."""
-    variables = dict(hosts.variables)
-    if hosts.link is Link.JACCL:
-        coordinator = {"MLX_JACCL_COORDINATOR": f"{ips[0][0]}:{ports[0]}"}
-        return {"MLX_IBV_DEVICES": hosts.rdma}, variables | coordinator
-    ring = [[f"{ip}:{port}" for ip in own[:1]] for own, port in zip(ips, ports, strict=True)]
-    return {"MLX_HOSTFILE": json.dumps(ring)}, variables

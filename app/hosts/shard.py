@@ -51,29 +51,21 @@ _PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 class ShardProcess:
     """Starts and ends the process of a rank. It takes over `connection`, and loads its shard of the
-    model in the folder `model`. `files` are written; variables of their names have the paths."""
+    model in the folder `model`. `ring` is the content of MLX's file of addresses."""
 
     MODULE = "app.hosts.shard"
 
-    def __init__(
-        self,
-        connection: Connection,
-        environment: dict[str, str],
-        files: dict[str, str],
-        model: Path,
-    ) -> None:
+    def __init__(self, connection: Connection, rank: int, ring: str, model: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(
             prefix="specchat-hosts-", ignore_cleanup_errors=True
         )
-        for name, content in files.items():
-            path = Path(self._folder.name) / name
-            path.write_text(content, encoding="utf-8")
-            environment = environment | {name: str(path)}
+        addresses = Path(self._folder.name) / "ring.json"
+        addresses.write_text(ring, encoding="utf-8")
         descriptor, seals = connection.socket.fileno(), connection.seals
         arguments = [str(descriptor), str(model), self._folder.name]
         self._process = subprocess.Popen(
             [sys.executable, "-m", self.MODULE, *arguments],
-            env=os.environ | environment,
+            env=os.environ | {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(addresses)},
             pass_fds=[descriptor],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -170,7 +162,6 @@ def _work(
     from app.engine.backend import memory, mlx_patches
     from app.engine.sharded.runner import ShardRunner, load_shard
     from app.paths import shard_snapshots_path
-    from app.protocol.hosts import Link
 
     mlx_patches.install()
     memory.set_limits()
@@ -182,7 +173,7 @@ def _work(
     faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True)
     before = sockets()
     try:
-        group = mx.distributed.init(strict=True, backend=Link(load["link"]))
+        group = mx.distributed.init(strict=True, backend="ring")
     except RuntimeError as error:
         raise RuntimeError(f"the machines do not reach each other ({error})") from error
     finally:
@@ -191,9 +182,7 @@ def _work(
     ring = Ring(before)
     samples["ring"] = lambda: [ring.closed, ring.bytes]
     connection.send({"joined": True})
-    model, described = load_shard(
-        folder, load["name"], group, load["step"], load["kv_bits"], load["split"]
-    )
+    model, described = load_shard(folder, load["name"], group, load["step"], load["kv_bits"])
     connection.send({"described": described, "memory": memory.sample()})
     owner = OWN if group.rank() == 0 else str(load["owner"])
     if not OWNER.fullmatch(owner):

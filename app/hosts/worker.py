@@ -23,9 +23,8 @@ from app.errors import UserError
 from app.hosts.machine import FREE_SHARE, content_fingerprint, machine_name, versions
 from app.hosts.shard import LOST_SECONDS, ShardProcess, free_port
 from app.hosts.wire import Connection, Message, WireError, accept
+from app.models.cache import resolve_model
 from app.models.check import check_model
-from app.models.resolve import resolve_model
-from app.protocol.hosts import MLX_FILES, MLX_VARIABLES
 from app.util.sanitize import sanitize_line
 
 MAX_UNPROVED, MAX_UNPROVED_PER_ADDRESS = 32, 2
@@ -39,8 +38,8 @@ ENDING_SECONDS = 15.0
 IDLE_SECONDS = 60.0
 """Silence after which a first machine is disconnected."""
 PREPARED_SECONDS = 30.0
-"""The same once it has reserved the worker, until the rank's process runs. That process notices by
-itself when the first machine is gone."""
+"""The same for one that has reserved the worker, until the rank's process runs. That process
+notices by itself when the first machine is gone."""
 
 
 class Worker:
@@ -273,11 +272,7 @@ class Session:
         return {"port": free_port(self._worker.address), "ticket": self._ticket}
 
     def _start(self, message: Message) -> Message:
-        environment, files = message["environment"], message["files"]
-        if not MLX_VARIABLES.issuperset(environment) or not MLX_FILES.issuperset(files):
-            return {"problem": "it was sent variables that it does not accept"}
-        if not all(isinstance(value, str) for value in (*environment.values(), *files.values())):
-            return {"problem": "it was sent variables that are no texts"}
+        rank, ring = int(message["rank"]), str(message["ring"])
         if self._model_folder is None or not self._prepared:
             return {"problem": "it was asked to start before its model was compared"}
         if not self._attached.wait(LOST_SECONDS) or self._data is None:
@@ -286,7 +281,7 @@ class Session:
             if self.ending or self._process is not None:
                 return {"problem": "its part was started before"}
             data = self._data
-            self._process = ShardProcess(data, environment, files, self._model_folder)
+            self._process = ShardProcess(data, rank, ring, self._model_folder)
         data.socket.close()  # the process has it
         threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
         shown = sanitize_line(str(message["name"]))

@@ -1,13 +1,9 @@
-"""A target that is spread over several machines: whether it fits, up to which context, and the
-predicted time to its first token, from its `config.json`.
+"""A target that is spread over several machines: whether it fits, and up to which context, from
+its `config.json`.
 
 mlx-lm divides attention heads, MLPs and experts by the number of machines (*ranks*). Embeddings,
 the output head, norms and routers are whole on each; routers and norms are under a thousandth of
-the parameters, and count as divided here. After attention and after the MLP of every layer, what
-each rank has computed of the hidden states is summed over all ranks, by MLX's ring
-(`mlx/distributed/ring/ring.cpp` of MLX 0.32), whose messages are followed here one by one.
-
-Sizes in bytes, times in seconds, rates in bytes a second.
+the parameters, and count as divided here. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -21,23 +17,6 @@ from app.models.architecture import Architecture, Config, Layer
 from app.models.fit import Machine, ModelSize, fit, mac_with
 from app.protocol.hosts import HostMachine
 from app.protocol.options import DEFAULT_KEEP_RATIO
-
-SUMS_PER_LAYER = 2
-ONE_WAY_FROM = 1 << 18
-"""Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
-LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
-"""Elements, and bytes, of a packet. A part is sent in two packets, if they are not too small."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSpeed:
-    """Latency in seconds one way, and bytes a second each way, between two machines."""
-
-    latency: float
-    rate: float
-
-
-# ------------------------------------------------------------------------- what fits
 
 
 def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
@@ -91,7 +70,7 @@ def _shard_layer(layer: Layer, hidden: int, ranks: int) -> Layer:
 
 
 def shard_size(target: ModelSize, ranks: int) -> ModelSize:
-    """The same with the bytes of its weights."""
+    """Architecture and weight bytes of one machine's shard."""
     shard = shard_of(target.architecture, ranks)
     share = shard.parameters / target.architecture.parameters
     return ModelSize(target.name, shard, math.ceil(target.weight_bytes * share))
@@ -136,78 +115,3 @@ def _memory(machine: HostMachine) -> Machine:
     """What is free, and no more than Metal may use."""
     usable = min(machine.free, mac_with(machine.total).budget)
     return Machine(machine.total, int(usable / BUDGET_SHARE))
-
-
-# ------------------------------------------------------------------------- time
-
-
-def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) -> float:
-    """Of one sum of `elements` over all ranks. Each has one line, with the `rate` in and out at
-    once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then all get
-    the sums in as many (all-gather). A message is sent once the one before has come; with two
-    packets each, while the second of them is still on its way."""
-    if ranks < 2:
-        return 0.0
-    ways = max(min(2, elements * element_bytes // (ranks * ONE_WAY_FROM)), 1)
-    part = math.ceil(math.ceil(elements / ways) / ranks)
-    packet = max(LEAST_PACKET, min(MOST_PACKET // element_bytes, part // 2))
-    packets = [min(packet, part - start) for start in range(0, part, packet)]
-    ahead = 1 if len(packets) > 1 else 0
-    now = line_free = 0.0
-    arrivals: list[float] = []
-    for _ in range(2 * (ranks - 1)):
-        for size in packets:
-            line_free = max(line_free, now) + ways * size * element_bytes / link.rate
-            arrivals.append(line_free + link.latency)
-            if len(arrivals) > ahead:
-                now = max(now, arrivals[-1 - ahead])
-    return arrivals[-1]
-
-
-def sums_of(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """How many sums of how many elements there are until the first token. A forward that only fills
-    the caches ends in the last layer."""
-    filling = SUMS_PER_LAYER * (len(shape.layers) - 1)
-    sums = [(filling, tokens * shape.hidden_size) for tokens in steps]
-    return [*sums, (SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
-
-
-def exchange_seconds(
-    shape: Architecture, steps: Sequence[int], ranks: int, link: LinkSpeed
-) -> float:
-    """Of all sums of a prefill in `steps` of tokens and until the first token. Each forward is
-    asked of the ranks, and answered."""
-    if ranks < 2:
-        return 0.0
-    rounds = (len(steps) + 1) * 2 * link.latency
-    return rounds + sum(
-        count * sum_seconds(size, shape.element_bytes, ranks, link)
-        for count, size in sums_of(shape, steps)
-    )
-
-
-def compute_share(shape: Architecture, ranks: int) -> float:
-    """Of what one machine computes of the layers, the share of each rank."""
-    return shard_of(shape, ranks).active_parameters / max(shape.active_parameters, 1)
-
-
-def first_token_seconds(
-    shape: Architecture,
-    target_seconds: float,
-    other_seconds: float,
-    steps: Sequence[int],
-    ranks: int = 1,
-    link: LinkSpeed | None = None,
-) -> float:
-    """Until the first token, where one machine computes `target_seconds` in the target's layers, in
-    `steps` of tokens, and `other_seconds` before: those are not divided."""
-    if ranks < 2 or link is None:
-        return other_seconds + target_seconds
-    divided = target_seconds * compute_share(shape, ranks)
-    return other_seconds + divided + exchange_seconds(shape, steps, ranks, link)
-
-
-def steps_of(tokens: int, step: int) -> list[int]:
-    """The steps in which `tokens` are prefilled: all but the last token."""
-    whole, rest = divmod(max(tokens - 1, 0), step)
-    return [step] * whole + [rest] * bool(rest)

@@ -1,4 +1,5 @@
-"""The model cache of huggingface_hub and mlx-lm, and our folder in it.
+"""The model cache of huggingface_hub and mlx-lm, and our folder in it. Models are found by name,
+and their files are verified.
 
     models--ORG--NAME/blobs/DIGEST                the file contents
     models--ORG--NAME/snapshots/COMMIT/PATH       links to blobs, which loaders open; the files
@@ -14,15 +15,25 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from app.models import embedded
 from app.models.check import check_files
 from app.models.errors import ModelError
-from app.models.manifest import COMMIT, Manifest, ModelFile, read_manifest
+from app.models.manifest import (
+    COMMIT,
+    DIGEST,
+    HashingStopped,
+    Manifest,
+    ModelFile,
+    file_digest,
+    read_manifest,
+)
+from app.models.progress import ByteProgress, ProgressMeter
 from app.util.atomic_files import make_folder, sync_path, write_durably
 from app.util.regular_files import read_file
 
@@ -169,7 +180,7 @@ class ModelCache:
         return next((path for path in paths if _size(path) == file.size), None)
 
     def manifests(self, name: str) -> list[Manifest]:
-        """Those of all verified commits."""
+        """The manifests of all verified commits."""
         folder = self.app_folder / "verified" / folder_name(name)
         found = map(read_manifest, sorted(folder.glob("*.json")))
         return [manifest for manifest in found if manifest is not None]
@@ -277,3 +288,123 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return -1
+
+
+def not_installed(repository: str) -> ModelError:
+    return ModelError(
+        f"{repository} is not installed", "`specchat models list` lists the installed models"
+    )
+
+
+# ------------------------------------------------------------------------------ by name
+
+
+def resolve_model(name: str, *, draft: bool = False, cache: ModelCache | None = None) -> Path:
+    """The folder of `embedded`, of a path, or of a Hugging Face repository (`organisation/name`) in
+    `cache`, by default the user's.
+
+    `draft` selects the embedded pair's draft instead of its target. A folder takes precedence over
+    a repository of the same name. ModelError when there is no such model; whether it can be loaded
+    is checked by `check_model`.
+    """
+    if not name.strip():
+        raise ModelError("The name of the model is empty", _NAMES)
+    if name == embedded.EMBEDDED:
+        return embedded.draft_path() if draft else embedded.target_path()
+    folder = _typed_folder(name)
+    if folder is not None:
+        return folder
+    if not is_repository(name):
+        raise ModelError(f"There is no model folder {name!r}", _NAMES)
+    snapshot = (cache or default_cache()).snapshot_folder(name)
+    if snapshot is None:
+        raise ModelError(
+            f"There is no folder {name!r}, and no installed model of that name",
+            f"download it with `specchat models pull {name}`, or use a model's folder",
+        )
+    return snapshot
+
+
+_NAMES = "use a model's folder, the name of an installed model, or `embedded`"
+
+
+def _typed_folder(name: str) -> Path | None:
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return path.absolute()
+        exists = path.exists()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    if exists:
+        raise ModelError(
+            f"{name!r} is a file, not a model's folder", "use the folder with its config.json"
+        )
+    return None
+
+
+# ------------------------------------------------------------------------------ verifying
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """Counts of files, and one sentence for each fault. `unknown` files have no known digest;
+    `completed` is False when it was stopped before the end."""
+
+    intact: int
+    unknown: int
+    faults: tuple[str, ...]
+    completed: bool = True
+
+
+def verify(
+    cache: ModelCache,
+    repository: str,
+    on_progress: Callable[[ByteProgress], object] = lambda progress: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> VerifyResult:
+    """Hash every file of a model's snapshot, whichever program downloaded it: a blob's name is its
+    digest. After a fault, the next pull checks every file again. ModelError when the model is not
+    installed."""
+    snapshot = cache.snapshot_folder(check_repository(repository))
+    if snapshot is None:
+        raise not_installed(repository)
+    record = cache.manifest_path(repository, snapshot.name)
+    manifest = read_manifest(record)
+    expected = {snapshot / file.path: file.digest for file in manifest.files} if manifest else {}
+    for path, blob in links(snapshot).items():
+        # The name of a blob is its digest; a copied file has none.
+        if path not in expected and DIGEST.fullmatch(blob.name):
+            expected[path] = blob.name
+    sizes = {path: path.stat().st_size for path in expected if path.is_file()}
+    meter = ProgressMeter()
+    meter.start(0, sum(sizes.values()))
+    faults = [f"{path.name!r} is missing" for path in expected if path not in sizes]
+    intact = 0
+
+    def on_bytes(count: int) -> None:
+        meter.add(count)
+        on_progress(meter.read())
+
+    for path in sizes:
+        meter.note = f"checking {path.name}"
+        try:
+            if file_digest(path, expected[path], on_bytes, stopped) == expected[path]:
+                intact += 1
+            else:
+                faults.append(f"{path.name!r} is damaged")
+        except HashingStopped:
+            return VerifyResult(intact, 0, _sentences(repository, faults), completed=False)
+        except OSError as error:
+            faults.append(f"{path.name!r} cannot be read ({error.strerror})")
+    if faults:
+        # Without a manifest, the next pull trusts no file.
+        for each in record.parent.glob("*.json"):
+            each.unlink(missing_ok=True)
+    unknown = sum(path not in expected for path in links(snapshot))
+    return VerifyResult(intact, unknown, _sentences(repository, faults))
+
+
+def _sentences(repository: str, faults: list[str]) -> tuple[str, ...]:
+    advice = f"`specchat models pull {repository}` downloads it again"
+    return tuple(str(ModelError(fault, advice)) for fault in faults)

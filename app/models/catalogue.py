@@ -20,7 +20,7 @@ FILE = "catalog.toml"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One model. `download` is in bytes. `memory`: the smallest Mac that it is recommended for, in
     gigabytes. What an entry does not say is empty, 0 or None. `custom`: it is from the user's
     catalogue."""
@@ -44,11 +44,11 @@ class Entry:
         return any(word in text.casefold() for text in texts)
 
 
-def catalogue(folder: Path | None = None) -> tuple[Entry, ...]:
+def catalogue(folder: Path | None = None) -> tuple[CatalogueEntry, ...]:
     """All models of both catalogues. The user's is read from `folder`, if it is there; its entries
     come first and replace ours of the same name. ModelError when the user's file is invalid."""
     ours = _entries((files("app.models") / FILE).read_text("utf-8"), FILE, custom=False)
-    custom: tuple[Entry, ...] = ()
+    custom: tuple[CatalogueEntry, ...] = ()
     path = folder / FILE if folder is not None else None
     if path is not None and path.is_file():
         try:
@@ -59,13 +59,13 @@ def catalogue(folder: Path | None = None) -> tuple[Entry, ...]:
     return (*custom, *(entry for entry in ours if entry.name not in names))
 
 
-def search(entries: tuple[Entry, ...], text: str) -> tuple[Entry, ...]:
+def search(entries: tuple[CatalogueEntry, ...], text: str) -> tuple[CatalogueEntry, ...]:
     """The entries that contain every word of `text`."""
     words = text.casefold().split()
     return tuple(entry for entry in entries if all(map(entry.matches, words)))
 
 
-def find(entries: tuple[Entry, ...], name: str) -> Entry | None:
+def find(entries: tuple[CatalogueEntry, ...], name: str) -> CatalogueEntry | None:
     """The entry of this name, ignoring case."""
     return next((e for e in entries if e.name.casefold() == name.casefold()), None)
 
@@ -111,7 +111,7 @@ _KEYS: dict[str, type] = {
 }
 
 
-def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
+def _entries(text: str, file: str, custom: bool) -> tuple[CatalogueEntry, ...]:
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ def _entries(text: str, file: str, custom: bool) -> tuple[Entry, ...]:
     )
 
 
-def _entry(model: Any, where: str, custom: bool) -> Entry:
+def _entry(model: Any, where: str, custom: bool) -> CatalogueEntry:
     if not isinstance(model, dict) or not model.get("name"):
         raise ModelError(f"{where[0].upper()}{where[1:]} has no name", "add a line name = …")
     for key, value in model.items():
@@ -139,9 +139,9 @@ def _entry(model: Any, where: str, custom: bool) -> Entry:
     values: dict[str, Any] = {str(key): value for key, value in model.items()}
     config = values.pop("config", None)
     if config is None:
-        return Entry(**values, custom=custom)
+        return CatalogueEntry(**values, custom=custom)
     architecture, quantised = parse_architecture(config), weight_format(config)
-    return Entry(**values, architecture=architecture, quantised=quantised, custom=custom)
+    return CatalogueEntry(**values, architecture=architecture, quantised=quantised, custom=custom)
 
 
 _KINDS = {str: "text in quotes", int: "a whole number", bool: "true or false", dict: "a table"}

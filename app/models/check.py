@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import stat
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from app.models.bounded_walk import bounded_walk
 from app.models.errors import ModelError
 from app.models.manifest import ModelFile
 from app.util.regular_files import open_file, read_file
@@ -173,9 +176,8 @@ def shards(folder: Path) -> set[str]:
 
 
 def _check_weights(path: Path) -> None:
-    size, length, header = read_header(path)
-    last = max((end for _, end in extents(path, header).values()), default=0)
-    expected = 8 + length + last
+    size, start, extents = _read_header(path)
+    expected = start + max((end for _, end in extents.values()), default=0)
     if size < expected:
         raise ModelError(
             f"'{path}' is truncated: it has {size:,} of {expected:,} bytes",
@@ -188,9 +190,10 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def read_header(path: Path) -> tuple[int, int, bytes]:
-    """The size, the header's length and the header of a safetensors file, which consists of the
-    length (8 bytes), the header and the data. ModelError when it cannot be read."""
+def _read_header(path: Path) -> tuple[int, int, dict[str, tuple[int, int]]]:
+    """The size of a safetensors file, where its data start, and where each tensor begins and ends
+    in them, by name. The file has the header's length (8 bytes), the header and the data.
+    ModelError when the header cannot be read."""
     try:
         size = path.stat().st_size
         with open_file(path) as file:
@@ -200,21 +203,15 @@ def read_header(path: Path) -> tuple[int, int, bytes]:
         raise ModelError.unreadable(path, error) from None
     if header is None:
         raise ModelError(f"'{path}' is truncated or not a safetensors file", _REDOWNLOAD)
-    return size, length, header
-
-
-def extents(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
-    """Where each tensor begins and ends, in bytes after the header, by name. ModelError when
-    the header of a safetensors file is damaged."""
     try:
-        tensors = json.loads(header)
-        return {
+        extents = {
             name: _extent(tensor["shape"], *tensor["data_offsets"])
-            for name, tensor in tensors.items()
+            for name, tensor in json.loads(header).items()
             if name != "__metadata__"
         }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ModelError(f"The header of '{path}' is damaged", _REDOWNLOAD) from None
+    return size, 8 + length, extents
 
 
 def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
@@ -395,7 +392,13 @@ _SKIPPED_MODULES = (
 
 def loaded_bytes(folder: Path) -> int:
     """Bytes of the tensors that are loaded from the files in `folder`. ModelError."""
-    return sum(_file_bytes(path) for path in check_files(folder))
+    headers = (_read_header(path) for path in check_files(folder))
+    return sum(
+        end - begin
+        for _, _, extents in headers
+        for name, (begin, end) in extents.items()
+        if not _is_skipped(name)
+    )
 
 
 def listed_bytes(files: Iterable[ModelFile]) -> int:
@@ -412,12 +415,54 @@ def weight_format(config: dict[str, Any]) -> str:
     return named.removeprefix("torch.") if isinstance(named, str) else ""
 
 
-def _file_bytes(path: Path) -> int:
-    _, _, header = read_header(path)
-    tensors = extents(path, header).items()
-    return sum(end - begin for name, (begin, end) in tensors if not _is_skipped(name))
-
-
 def _is_skipped(name: str) -> bool:
     parts = name.split(".")
     return parts[0] == "mtp" or any(part in _SKIPPED_MODULES for part in parts[:3])
+
+
+# ---------------------------------------------------------------------------- walking folders
+# They are kept by somebody else.
+
+
+MAX_DEPTH, MAX_ENTRIES = 4, 10_000
+"""Levels below the first folder, and files and folders looked at in all of them together."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedFolder:
+    """`files` are names, sorted, of whatever is not a folder; links to files are among them."""
+
+    path: Path
+    files: tuple[str, ...]
+
+
+def bounded_walk(
+    top: Path, depth: int = MAX_DEPTH, entries: int = MAX_ENTRIES
+) -> Iterator[WalkedFolder]:
+    """`top` and the folders below it, the upper ones first. Each is visited once, also when links
+    lead to it. Skips what is hidden and what cannot be read."""
+    queue, seen = deque([(top, 0)]), set[tuple[int, int]]()
+    while queue and entries > 0:
+        path, level = queue.popleft()
+        try:
+            status = path.stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(path) as scan:
+                found = sorted(islice(scan, entries), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        entries -= len(found)
+        found = [entry for entry in found if not entry.name.startswith(".")]
+        folders = [entry.name for entry in found if _is_folder(entry)]
+        if level < depth:
+            queue.extend((path / name, level + 1) for name in folders)
+        names = set(folders)
+        yield WalkedFolder(path, tuple(entry.name for entry in found if entry.name not in names))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # a link to itself
+        return entry.is_dir()
+    return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from app.protocol.options import EMBEDDED as EMBEDDED
@@ -59,7 +60,7 @@ def integrity(pair: Path | None = None) -> tuple[str, ...]:
     altered = [
         f"{name} was modified"
         for name in expected
-        if name in present and not _matches(pair / name, expected[name])
+        if name in present and _sha256(pair / name) != expected[name]
     ]
     return _faults(missing + altered + added)
 
@@ -89,16 +90,11 @@ def _read_manifest(path: Path) -> dict[str, str]:
     return entries
 
 
-def _matches(path: Path, digest: str) -> bool:
-    try:
-        return _sha256(path) == digest
-    except OSError:
-        return False
-
-
 def _sha256(path: Path) -> str:
-    with open_file(path) as file:
+    """In hexadecimal; empty when the file cannot be read."""
+    with suppress(OSError), open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
 
 
 if __name__ == "__main__":

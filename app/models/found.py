@@ -15,8 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.models.bounded_walk import Folder, bounded_walk
-from app.models.check import check_files
+from app.models.check import WalkedFolder, bounded_walk, check_files
 from app.models.errors import ModelError
 from app.models.gguf.file import is_gguf, parts_of
 from app.util.regular_files import read_file
@@ -56,29 +55,29 @@ class FoundModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelPlace:
     """A folder in which `program` keeps models."""
 
     program: Program
     folder: Path
 
 
-def default_places() -> tuple[Place, ...]:
-    """Where other programs keep their models by default. Not all exist."""
+def default_places() -> tuple[ModelPlace, ...]:
+    """Folders in which other programs keep models by default. They need not exist."""
     home = Path.home()
     caches = home / "Library/Caches" if sys.platform == "darwin" else _cache_home(home)
     return (
-        Place(Program.LM_STUDIO, home / ".lmstudio/models"),
-        Place(Program.LM_STUDIO, home / ".cache/lm-studio/models"),
-        Place(Program.OLLAMA, _variable("OLLAMA_MODELS") or home / ".ollama/models"),
-        Place(Program.LLAMA_CPP, _variable("LLAMA_CACHE") or caches / "llama.cpp"),
+        ModelPlace(Program.LM_STUDIO, home / ".lmstudio/models"),
+        ModelPlace(Program.LM_STUDIO, home / ".cache/lm-studio/models"),
+        ModelPlace(Program.OLLAMA, _variable("OLLAMA_MODELS") or home / ".ollama/models"),
+        ModelPlace(Program.LLAMA_CPP, _variable("LLAMA_CACHE") or caches / "llama.cpp"),
     )
 
 
-def user_places(folders: str) -> tuple[Place, ...]:
+def user_places(folders: str) -> tuple[ModelPlace, ...]:
     """The folders of the setting `models.folders`."""
     paths = map(_path, folders.split(SEPARATOR))
-    return tuple(Place(Program.USER, path) for path in paths if path is not None)
+    return tuple(ModelPlace(Program.USER, path) for path in paths if path is not None)
 
 
 def missing_places(folders: str) -> tuple[str, ...]:
@@ -91,7 +90,7 @@ def missing_places(folders: str) -> tuple[str, ...]:
     )
 
 
-def find_models(places: Iterable[Place]) -> tuple[FoundModel, ...]:
+def find_models(places: Iterable[ModelPlace]) -> tuple[FoundModel, ...]:
     """The models in `places`, in their order; what is in several of them, or linked, is in the
     first only. Reads no weights. Takes milliseconds for each model."""
     found: dict[str, FoundModel] = {}
@@ -102,7 +101,7 @@ def find_models(places: Iterable[Place]) -> tuple[FoundModel, ...]:
     return tuple(found.values())
 
 
-def _in_folders(place: Place) -> Iterator[FoundModel]:
+def _in_folders(place: ModelPlace) -> Iterator[FoundModel]:
     inside: set[Path] = set()
     """MLX models and the folders in them, which are not searched for others."""
     for folder in bounded_walk(place.folder):
@@ -115,12 +114,12 @@ def _in_folders(place: Place) -> Iterator[FoundModel]:
         yield from _gguf_models(place, folder)
 
 
-def _has_mlx_model(folder: Folder) -> bool:
+def _has_mlx_model(folder: WalkedFolder) -> bool:
     weights = any(name.endswith(".safetensors") for name in folder.files)
     return weights and "config.json" in folder.files
 
 
-def _mlx_model(place: Place, folder: Folder) -> FoundModel:
+def _mlx_model(place: ModelPlace, folder: WalkedFolder) -> FoundModel:
     relative = folder.path.relative_to(place.folder)
     name = relative.as_posix() if relative.parts else folder.path.name
     fault = None
@@ -137,7 +136,7 @@ def _mlx_model(place: Place, folder: Folder) -> FoundModel:
     return FoundModel(name, Kind.MLX, place.program, folder.path, size, fault)
 
 
-def _gguf_models(place: Place, folder: Folder) -> Iterator[FoundModel]:
+def _gguf_models(place: ModelPlace, folder: WalkedFolder) -> Iterator[FoundModel]:
     """One for each file, or for all parts of a split one."""
     groups: dict[tuple[str, str], list[str]] = {}
     for file in folder.files:
@@ -152,13 +151,13 @@ def _gguf_models(place: Place, folder: Folder) -> Iterator[FoundModel]:
         yield FoundModel(stem, Kind.GGUF, place.program, path, size, _gguf_fault(path))
 
 
-def _of_ollama(place: Place) -> Iterator[FoundModel]:
+def _of_ollama(place: ModelPlace) -> Iterator[FoundModel]:
     """One for each file; `latest` is its name only if it has no other."""
     names: dict[Path, list[str]] = {}
     faults: dict[Path, str | None] = {}
-    for model in ollama_models(place.folder):
-        names.setdefault(model.path, []).append(model.name)
-        faults[model.path] = model.fault
+    for name, path, fault in _ollama_models(place.folder):
+        names.setdefault(path, []).append(name)
+        faults[path] = fault
     for path, labels in names.items():
         name, *aliases = sorted(labels, key=lambda label: (label.endswith(":latest"), label))
         fault = faults[path] or _gguf_fault(path)
@@ -225,18 +224,10 @@ _MAX_MANIFEST = 1 << 20
 _PULL_AGAIN = "pull the model again with Ollama"
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaModel:
-    """`path` is the model's GGUF file; with a `fault` it may be missing, or be the manifest."""
-
-    name: str
-    path: Path
-    fault: str | None = None
-
-
-def ollama_models(folder: Path) -> Iterator[OllamaModel]:
-    """The models of a folder of Ollama's. Skips those without a GGUF file, such as those in the
-    cloud."""
+def _ollama_models(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
+    """The name of each model of Ollama's folder, its GGUF file, and its fault, with which the path
+    may be of a missing file or of the manifest. Skips models without a GGUF file, such as those in
+    the cloud."""
     manifests = folder / "manifests"
     for found in bounded_walk(manifests, depth=3):
         owner = found.path.relative_to(manifests).parts
@@ -249,11 +240,11 @@ def ollama_models(folder: Path) -> Iterator[OllamaModel]:
             try:
                 digest = _model_digest(manifest)
             except ModelError as error:
-                yield OllamaModel(label, manifest, str(error))
+                yield label, manifest, str(error)
                 continue
             if digest is not None:
                 blob = folder / "blobs" / digest.replace(":", "-")
-                yield OllamaModel(label, blob, _blob_fault(blob))
+                yield label, blob, _blob_fault(blob)
 
 
 def _blob_fault(blob: Path) -> str | None:

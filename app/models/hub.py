@@ -19,7 +19,7 @@ import random
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -40,9 +40,6 @@ _MAX_BODY_BYTES = 32 << 20
 """Limit for one page of the API or a config.json; a page of 1,000 files has about 300 KB."""
 _MAX_PAGES = 20
 _MAX_RESULTS = 30
-_LIMITS = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=120.0)
-"""A large file takes many requests, so connections are kept alive longer than the usual five
-seconds, which one segment may take."""
 _RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d{1,9})\b")
 
 T = TypeVar("T")
@@ -72,24 +69,14 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Concurrency:
-    """How much is downloaded at once, and how often it is saved. After a crash, up to `connections`
-    times `checkpoint_bytes` are downloaded again."""
-
-    connections: int = 4
-    segment_bytes: int = 64 << 20
-    checkpoint_bytes: int = 2 << 20
-
-
-@dataclass(frozen=True, slots=True)
 class HubSettings:
-    """How to reach the hub, and how to download. `reserve_bytes` stay free on the disk; `tls`
-    replaces the system's certificates."""
+    """How to reach the hub, and how to download: up to `connections` files at once. `reserve_bytes`
+    stay free on the disk; `tls` replaces the system's certificates."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
-    concurrency: Concurrency = field(default_factory=Concurrency)
+    connections: int = 4
     reserve_bytes: int = 2 << 30
     tls: ssl.SSLContext | None = None
 
@@ -183,7 +170,6 @@ class Hub:
                 headers=headers,
                 timeout=timeout,
                 verify=settings.tls or True,
-                limits=_LIMITS,
                 follow_redirects=True,
                 max_redirects=_MAX_REDIRECTS,
                 event_hooks={"response": [self._check_redirect]},
@@ -253,40 +239,33 @@ class Hub:
             f"The config.json of {repository} is not a JSON object", "choose another model"
         )
 
-    @asynccontextmanager
-    async def file(
+    def file(
         self, repository: str, commit: str, path: str, bytes_range: str | None
-    ) -> AsyncIterator[httpx2.Response]:
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         """The response for a file, with status 200, 206 or 416, and not yet read. Raises
         RetryableError, ModelError."""
         url = self._file_url(repository, commit, path)
-        headers = {"Range": bytes_range} if bytes_range else {}
-        async with self._get(repository, url, headers, commit) as response:
-            if response.headers.get("content-encoding", "identity") != "identity":
-                raise RetryableError("the hub sent the file compressed")
-            yield response
+        return self._get(repository, url, commit, {"Range": bytes_range} if bytes_range else {})
 
-    async def receive(
-        self, response: httpx2.Response, on_chunk: Callable[[bytes], Awaitable[bool]]
-    ) -> None:
-        """Pass the body of a response on as it arrives, until `on_chunk` returns False.
-        RetryableError when it comes too slowly."""
+    async def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        """The body of a response as it arrives. RetryableError when it comes too slowly."""
         clock, stall_timeout = asyncio.get_running_loop().time, self._policy.stall_timeout
-        received = 0
-        try:
-            async with asyncio.timeout(stall_timeout) as limit:
-                deadline = limit.when()
-                async for chunk in response.aiter_raw():
-                    limit.reschedule(None)  # a slow disk is no slow connection
-                    if not await on_chunk(chunk):
-                        return
-                    received += len(chunk)
-                    if received >= self._policy.min_bytes:
-                        deadline = clock() + stall_timeout
-                        received = 0
-                    limit.reschedule(deadline)
-        except TimeoutError:
-            raise RetryableError("the connection stalled") from None
+        body = response.aiter_raw()
+        deadline, received = clock() + stall_timeout, 0
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    chunk = await anext(body, b"")
+            except TimeoutError:
+                raise RetryableError("the connection stalled") from None
+            except OSError:
+                raise RetryableError("the connection broke") from None
+            if not chunk:
+                return
+            yield chunk
+            received += len(chunk)
+            if received >= self._policy.min_bytes:
+                deadline, received = clock() + stall_timeout, 0
 
     async def with_retries(
         self,
@@ -340,17 +319,13 @@ class Hub:
 
         async def once() -> tuple[bytes, str | None]:
             body = bytearray()
-
-            async def add(chunk: bytes) -> bool:
-                body.extend(chunk)
-                if len(body) > _MAX_BODY_BYTES:
-                    raise _not_the_hub()
-                return True
-
-            async with self._get(repository, url, commit=commit) as response:
+            async with self._get(repository, url, commit) as response:
                 if response.status_code != 200:
                     raise RetryableError(f"the hub answered with status {response.status_code}")
-                await self.receive(response, add)
+                async for chunk in self.chunks(response):
+                    body += chunk
+                    if len(body) > _MAX_BODY_BYTES:
+                        raise _not_the_hub()
                 return bytes(body), response.links.get("next", {}).get("url")
 
         return await self.with_retries(once)
@@ -360,8 +335,8 @@ class Hub:
         self,
         repository: str,
         url: str,
+        commit: str | None,
         headers: dict[str, str] | None = None,
-        commit: str | None = None,
     ) -> AsyncIterator[httpx2.Response]:
         """The response after all redirects, whose hub must know this `commit`. Raises
         RetryableError, ModelError, DownloadError."""
@@ -374,6 +349,8 @@ class Hub:
             try:
                 if response.status_code not in (200, 206, 416):
                     raise self._failure(repository, response)
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise RetryableError("the hub sent the file compressed")
                 yield response
             finally:
                 await response.aclose()

@@ -1,4 +1,4 @@
-"""The cache, the catalogues and the hub in one object."""
+"""The models of the cache, other programs, the catalogues and the hub, and what is known of one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.models.cache import ModelCache, default_cache
-from app.models.catalogue import Entry, catalogue
-from app.models.found import Place
+from app.models.architecture import parse_architecture
+from app.models.cache import ModelCache, check_repository, default_cache, resolve_model
+from app.models.catalogue import CatalogueEntry, catalogue, find
+from app.models.check import listed_bytes, loaded_bytes, read_json, weight_format
+from app.models.errors import ModelError
+from app.models.fit import ModelSize
+from app.models.found import ModelPlace
+from app.models.packaged import conversion_bits, find_packaged
 from app.paths import config_path
+from app.protocol.generation_config import read_generation_config
+from app.protocol.options import ModelSampling
 
 if TYPE_CHECKING:
     from app.models.hub import HubModel, HubSettings
@@ -22,7 +29,7 @@ def _user_settings() -> HubSettings:
     return default_hub_settings()
 
 
-def _nowhere() -> tuple[Place, ...]:
+def _nowhere() -> tuple[ModelPlace, ...]:
     return ()
 
 
@@ -35,9 +42,9 @@ class Library:
     cache: ModelCache
     config_folder: Path | None = None
     hub_settings: Callable[[], HubSettings] = _user_settings
-    places: Callable[[], tuple[Place, ...]] = _nowhere
+    places: Callable[[], tuple[ModelPlace, ...]] = _nowhere
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[CatalogueEntry, ...]:
         """The entries of both catalogues. ModelError when the user's is invalid."""
         return catalogue(self.config_folder)
 
@@ -54,6 +61,119 @@ class Library:
         return search_hub(words, self.hub_settings())
 
 
-def default_library(places: Callable[[], tuple[Place, ...]] = _nowhere) -> Library:
+def default_library(places: Callable[[], tuple[ModelPlace, ...]] = _nowhere) -> Library:
     """The user's library."""
     return Library(default_cache(), config_path(), places=places)
+
+
+# ------------------------------------------------------------------------------ one model
+
+
+HubLookup = Callable[[str], "HubModel"]
+"""Asks the hub about a repository. Raises ModelError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDetails:
+    """A model's size and where it was found. `folder` is None when it is not installed, `entry`
+    when it is not in the catalogue."""
+
+    size: ModelSize
+    folder: Path | None
+    entry: CatalogueEntry | None
+    quantised: str = ""
+    """The format of the weights in memory, such as `4-bit`."""
+    sampling: ModelSampling | None = None
+    """What its makers recommend, once it is installed."""
+
+    @property
+    def name(self) -> str:
+        return self.size.name
+
+    @property
+    def download(self) -> int:
+        """Bytes to download."""
+        listed = self.entry.download if self.entry is not None else 0
+        return listed or self.size.weight_bytes
+
+    @property
+    def installed(self) -> bool:
+        return self.folder is not None
+
+
+def find_model(
+    name: str,
+    cache: ModelCache,
+    entries: tuple[CatalogueEntry, ...],
+    look_up: HubLookup | None = None,
+    draft: bool = False,
+) -> ModelDetails:
+    """Look in the folders and the cache, then in the catalogue, then at the hub (only with
+    `look_up`). `draft` selects the embedded pair's draft instead of its target. ModelError."""
+    entry = find(entries, name)
+    if entry is not None:
+        name = entry.name
+    folder = _folder(name, cache, draft)
+    if folder is not None:
+        config = read_json(folder / "config.json")
+        sized = ModelSize(name, parse_architecture(config), loaded_bytes(folder))
+        bits = weight_format(config) or _bits(sized)
+        return ModelDetails(sized, folder, entry, bits, read_generation_config(folder))
+    if entry is not None and (size := listed_size(entry)) is not None:
+        return ModelDetails(size, None, entry, _listed_format(entry))
+    check_repository(name)
+    if look_up is None:
+        raise ModelError(
+            f"{name} is neither installed nor in the catalogue",
+            f"`specchat models fit {name}` asks the hub, `specchat models search` lists others",
+        )
+    remote = look_up(name)
+    shape = parse_architecture(remote.config)
+    sized = ModelSize(name, shape, min(listed_bytes(remote.files), shape.weight_bytes))
+    return ModelDetails(sized, None, entry, weight_format(remote.config))
+
+
+def listed_size(entry: CatalogueEntry) -> ModelSize | None:
+    """What the catalogue knows of a model's size, if it does."""
+    shape = entry.architecture
+    if shape is None:
+        return None
+    if find_packaged(entry.name) is not None:
+        bits = conversion_bits()
+        weights = shape.parameters * bits // 8 if bits else entry.download
+    else:  # more may be published than is loaded
+        weights = min(entry.download or shape.weight_bytes, shape.weight_bytes)
+    return ModelSize(entry.name, shape, weights)
+
+
+def _bits(size: ModelSize) -> str:
+    """The format of the weights by their size, for a model that does not state it."""
+    return f"{round(8 * size.weight_bytes / size.architecture.parameters)}-bit"
+
+
+def _listed_format(entry: CatalogueEntry) -> str:
+    """What the weights are once the model is installed, not what is downloaded."""
+    bits = conversion_bits() if find_packaged(entry.name) is not None else None
+    return entry.quantised if bits is None else f"{bits}-bit"
+
+
+def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
+    """The model's folder, if it is installed. A folder takes precedence over a repository."""
+    try:
+        return resolve_model(name, draft=draft, cache=cache)
+    except ModelError:
+        return None
+
+
+def known_models(cache: ModelCache, entries: tuple[CatalogueEntry, ...]) -> list[ModelDetails]:
+    """All models in the cache and in the catalogue whose memory can be estimated. Reads no
+    weights."""
+    names = dict.fromkeys([*cache.names(), *(entry.name for entry in entries)])
+    found = []
+    for name in names:
+        try:
+            found.append(find_model(name, cache, entries))
+        except (ModelError, OSError):
+            # Incomplete models and unknown architectures: `list` reports those.
+            continue
+    return found

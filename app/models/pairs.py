@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from app.models import speedup
 from app.models.cache import ModelCache
-from app.models.catalogue import Entry, catalogue
+from app.models.catalogue import CatalogueEntry, catalogue
 from app.models.embedded import EMBEDDED
 from app.models.errors import ModelError
 from app.models.fit import Fit, Machine, fit, format_tokens, mac_with, peak_bytes
-from app.models.model_details import ModelDetails, find_model, listed_size
-from app.models.tokenizers import fingerprint
+from app.models.library import ModelDetails, find_model, listed_size
+from app.models.tokenizers import same_tokenizer
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.util.formatting import size
 
@@ -71,41 +70,17 @@ class DraftCandidate:
         return self.fit.max_tokens > 0 and self.speedup() >= MIN_SPEEDUP
 
 
-class TokenizerCache:
-    """Compares tokenizers by content. Each is read once, which takes about a second."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, str | None] = {}
-
-    def same(self, a: Path, b: Path) -> bool:
-        """Whether both can be read and are equal."""
-        return self._of(a) is not None and self._of(a) == self._of(b)
-
-    def _of(self, folder: Path) -> str | None:
-        if folder not in self._known:
-            try:
-                self._known[folder] = fingerprint(folder)
-            except (ModelError, OSError):
-                self._known[folder] = None
-        return self._known[folder]
-
-
 def draft_candidates(
     target: ModelDetails,
     models: Iterable[ModelDetails],
     machine: Machine,
     measured: MeasuredRatio = lambda target, draft: None,
-    tokenizers: TokenizerCache | None = None,
 ) -> list[DraftCandidate]:
-    """Every model of `models` that can draft for `target`, the smallest worthwhile one first. For
-    many targets, pass the same `tokenizers`."""
-    tokenizers = tokenizers or TokenizerCache()
+    """Every model of `models` that can draft for `target`, the smallest worthwhile one first."""
     found = [
         assess_draft(target, draft, machine, measured)
         for draft in models
-        if draft.name != target.name
-        and _is_cheaper(draft, target)
-        and can_pair(target, draft, tokenizers)
+        if draft.name != target.name and _is_cheaper(draft, target) and can_pair(target, draft)
     ]
     # Drafts that do not fit or do not pay off come last.
     return sorted(
@@ -120,7 +95,7 @@ def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
     return next((each for each in candidates if each.worthwhile), None)
 
 
-def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCache) -> bool:
+def can_pair(target: ModelDetails, draft: ModelDetails) -> bool:
     """Whether `draft` can score prompts for `target`. Tokenizers of installed models are compared
     by content, others by the catalogue."""
     architecture = draft.size.architecture.model_type
@@ -128,7 +103,10 @@ def can_pair(target: ModelDetails, draft: ModelDetails, tokenizers: TokenizerCac
     if architecture in UNSCORABLE or not attends:
         return False
     if target.folder is not None and draft.folder is not None:
-        return tokenizers.same(target.folder, draft.folder)
+        try:
+            return same_tokenizer(target.folder, draft.folder)
+        except (ModelError, OSError):
+            return False
     words = [each.entry.tokenizer if each.entry else "" for each in (target, draft)]
     chosen = draft.entry is not None and (draft.entry.draft or draft.entry.custom)
     return bool(words[0]) and words[0] == words[1] and (chosen or draft.installed)
@@ -220,16 +198,15 @@ def overview(
     models: Iterable[ModelDetails],
     machine: Machine,
     measured: MeasuredRatio = lambda target, draft: None,
-    tokenizers: TokenizerCache | None = None,
 ) -> list[ModelOverview]:
     """Overviews of `models`, which may all be drafts of each other. Reads the tokenizers of
-    installed ones, about a second each, unless they are in `tokenizers`."""
-    models, tokenizers = list(models), tokenizers or TokenizerCache()
+    installed ones, about a second each the first time."""
+    models = list(models)
     return [
         ModelOverview(
             target,
             fit(target.size, None, machine),
-            tuple(draft_candidates(target, models, machine, measured, tokenizers)),
+            tuple(draft_candidates(target, models, machine, measured)),
         )
         for target in models
     ]
@@ -258,7 +235,7 @@ class Recommendation:
     fit: Fit
 
 
-def recommend(entries: Iterable[Entry], machine: Machine) -> Recommendation | None:
+def recommend(entries: Iterable[CatalogueEntry], machine: Machine) -> Recommendation | None:
     """What people run on such a machine, if it can read a long document there; else the model that
     can read the longest. The newest of several."""
     targets = [

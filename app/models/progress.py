@@ -12,7 +12,7 @@ _WINDOW = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ByteProgress:
     """`done` and `total` in bytes, where `done` never decreases; `speed` in bytes a second over the
     last ten seconds; `seconds_left` is None while nothing arrives. `note` is a clause about waits
     and checks; it may quote untrusted names."""
@@ -48,7 +48,7 @@ class ProgressMeter:
         self._max_done = max(self._max_done, self._done)
         self._fetched += max(count, 0)
 
-    def read(self) -> Progress:
+    def read(self) -> ByteProgress:
         now = self._clock()
         self._samples.append((now, self._fetched))
         while now - self._samples[0][0] > _WINDOW:
@@ -57,4 +57,4 @@ class ProgressMeter:
         # Half a second is needed for a meaningful speed.
         speed = (self._fetched - fetched) / (now - since) if now - since >= 0.5 else 0.0
         left = max(self.total - self._done, 0) / speed if speed > 0 else None
-        return Progress(min(self._max_done, self.total), self.total, speed, left, self.note)
+        return ByteProgress(min(self._max_done, self.total), self.total, speed, left, self.note)

@@ -1,36 +1,38 @@
 """Downloads a model: finds the commit, lists the files, checks the disk, downloads the
 configuration and then the weights, and publishes them in the cache.
 
-Every step can be interrupted, and the next pull continues. Partial files are named by their digest,
-so that only what changed at the hub is downloaded again.
+Every step can be interrupted, and the next pull continues where each file ends. Partial files are
+named by their digest, so that only what changed at the hub is downloaded again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from threading import Event
 
+import httpx2
+
 from app.models.cache import ModelCache, check_repository
 from app.models.check import INDEX, check_configs, check_model, shards
-from app.models.download import Downloader
 from app.models.errors import DownloadError, ModelError, disk_errors
-from app.models.hub import Hub, HubSettings
+from app.models.hub import Hub, HubSettings, RetryableError
 from app.models.manifest import Manifest, ModelFile, file_digest
-from app.models.partial_file import PartialFile
-from app.models.progress import Progress, ProgressMeter
-from app.models.unfinished import lock_model
+from app.models.progress import ByteProgress, ProgressMeter
+from app.models.unfinished import PartialFile, lock_model
 from app.util.atomic_files import make_folder
 from app.util.formatting import size
 
 _TICK = 0.2
 """Seconds between two progress reports, and between two checks for a pause or a stop."""
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 
 
 class Outcome(Enum):
@@ -49,7 +51,7 @@ class Pull:
         cache: ModelCache,
         repository: str,
         settings: HubSettings,
-        on_progress: Callable[[Progress], object] = lambda progress: None,
+        on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     ) -> None:
         """ModelError when `repository` is not a repository name."""
         self.repository = check_repository(repository)
@@ -124,10 +126,7 @@ class Pull:
 
     async def _fetch_all(self, hub: Hub, manifest: Manifest) -> dict[str, Path]:
         """The path of each digest, once all files are verified."""
-        step = self._settings.concurrency.segment_bytes
-        parts = {
-            file.digest: PartialFile(self._folder / "parts", file, step) for file in manifest.files
-        }
+        parts = {file.digest: PartialFile(self._folder / "parts", file) for file in manifest.files}
         found = {file: self._cache.copy(manifest, file) for file in manifest.files}
         copies = {file: path for file, path in found.items() if path is not None}
         self._check_space(parts[file.digest] for file in set(manifest.files) - copies.keys())
@@ -223,3 +222,133 @@ class Pull:
 
     def _note(self, note: str) -> None:
         self._meter.note = note
+
+
+# ------------------------------------------------------------------------------ the files
+
+
+class Downloader:
+    """Downloads the files of one commit. `halted` ends the hashing of files, which runs on
+    threads."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        manifest: Manifest,
+        settings: HubSettings,
+        meter: ProgressMeter,
+        halted: Callable[[], bool],
+    ) -> None:
+        self._hub = hub
+        self._manifest = manifest
+        self._min_bytes = settings.retry_policy.min_bytes
+        self._connections = asyncio.Semaphore(settings.connections)
+        self._meter = meter
+        self._halted = halted
+
+    async def run(self, parts: Sequence[PartialFile]) -> None:
+        """Return when all files are verified. Raises DownloadError or ModelError for the first that
+        fails. Then, and on cancellation, all files keep what was downloaded."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in parts:
+                    group.create_task(self._download(part))
+        except BaseExceptionGroup as several:
+            # Tasks that fail together mostly do so for the same reason.
+            raise several.exceptions[0] from None
+
+    async def _download(self, part: PartialFile) -> None:
+        """Download and verify a file, a second time if its digest is wrong."""
+        with disk_errors():
+            part.path.touch()
+        for _ in range(2):
+            await self._fetch(part)
+            if await self._is_intact(part):
+                return await asyncio.to_thread(part.mark_verified)
+            self._meter.add(-part.done)
+            with disk_errors():
+                os.truncate(part.path, 0)
+        raise DownloadError(
+            f"{part.file.path!r} had a wrong digest twice",
+            "pull again later; if it happens again, the file is damaged at the hub",
+        )
+
+    async def _is_intact(self, part: PartialFile) -> bool:
+        self._meter.note = f"checking {part.file.path}"
+        with disk_errors():
+            digest = await asyncio.to_thread(
+                file_digest, part.path, part.file.digest, lambda _: None, self._halted
+            )
+        self._meter.note = ""
+        return digest == part.file.digest
+
+    async def _fetch(self, part: PartialFile) -> None:
+        """Request what is missing of a file until it is complete."""
+        furthest = part.done
+
+        def progressed() -> bool:
+            nonlocal furthest
+            done = part.done
+            # Only new bytes count.
+            gained = done - furthest >= min(self._min_bytes, part.file.size - furthest)
+            furthest = max(furthest, done)
+            return gained
+
+        async with self._connections:
+            await self._hub.with_retries(lambda: self._request(part), progressed)
+
+    async def _request(self, part: PartialFile) -> None:
+        """Send one request for all that is missing."""
+        start, size = part.done, part.file.size
+        if start == size:
+            return
+        async with self._hub.file(
+            self._manifest.repository,
+            self._manifest.commit,
+            part.file.path,
+            f"bytes={start}-{size - 1}" if start else None,
+        ) as response:
+            if response.status_code == 206 and start:
+                _check_range(part, response, start)
+            elif response.status_code == 200:  # also from servers that send no ranges
+                _check_length(part, response)
+                self._meter.add(-start)
+                start = 0
+            else:
+                raise _wrong_size(part)
+            await self._receive(part, start, response)
+
+    async def _receive(self, part: PartialFile, start: int, response: httpx2.Response) -> None:
+        """Write the body of a response into the file from byte `start` on."""
+        done = start
+        with disk_errors(), part.path.open("ab") as file:
+            file.truncate(start)
+            async for chunk in self._hub.chunks(response):
+                if done + len(chunk) > part.file.size:
+                    raise _wrong_size(part)
+                file.write(chunk)
+                done += len(chunk)
+                self._meter.add(len(chunk))
+        if done < part.file.size:
+            raise RetryableError("the connection closed early")
+
+
+def _check_range(part: PartialFile, response: httpx2.Response, start: int) -> None:
+    sent = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    if sent is None or int(sent[1]) != start or int(sent[2]) >= part.file.size:
+        raise RetryableError("the server sent the wrong range")
+    if sent[3] != "*" and int(sent[3]) != part.file.size:
+        raise _wrong_size(part)
+
+
+def _check_length(part: PartialFile, response: httpx2.Response) -> None:
+    length = response.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:19]) != part.file.size:
+        raise _wrong_size(part)
+
+
+def _wrong_size(part: PartialFile) -> DownloadError:
+    return DownloadError(
+        f"{part.file.path!r} does not have the {part.file.size:,} bytes that the hub lists",
+        "pull again; if it happens again, choose another model",
+    )

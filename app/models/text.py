@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.chat.wording import ignored_values
 from app.models.fit import MIN_TOKENS, Fit, Machine, format_tokens
-from app.models.model_details import ModelDetails
+from app.models.library import ModelDetails
 from app.protocol.generation_config import describe_sampling
 from app.protocol.memory import format_bytes
 from app.protocol.options import DEFAULT_KEEP_RATIO

@@ -1,59 +1,49 @@
-"""Compares the tokenizers of two models by their content."""
+"""Compares the tokenizers of models by their content, and counts tokens with them. Without MLX."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from app.models.check import read_json
 from app.models.errors import ModelError
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokenizer:
-    """Everything that determines what a token id means."""
-
-    kind: str
-    vocabulary: dict[str, int]
-    merges: list[tuple[str, ...]]
-    added: dict[int, str]
+from app.sandbox.process import TextError, TextProcess
 
 
 def same_tokenizer(a: Path, b: Path) -> bool:
     """Whether the models in folders `a` and `b` have the same kind, vocabulary, merges, and added
     and special tokens. ModelError when a tokenizer cannot be read."""
-    return _read(a) == _read(b)
+    return fingerprint(a) == fingerprint(b)
 
 
 def fingerprint(folder: Path) -> str:
-    """Equal for two models exactly when `same_tokenizer`, so that many models can be compared
-    after reading each once. ModelError when the tokenizer cannot be read."""
-    tokenizer = _read(folder)
-    vocabulary = sorted(tokenizer.vocabulary.items(), key=repr)
-    added = sorted(tokenizer.added.items(), key=repr)
-    content = json.dumps([tokenizer.kind, vocabulary, tokenizer.merges, added])
-    return hashlib.sha256(content.encode()).hexdigest()
+    """A digest of everything that determines what a token id means. Takes about a second, and
+    nothing again while the files are the same. ModelError when the tokenizer cannot be read."""
+    files = (folder / name for name in ("tokenizer.json", "tokenizer_config.json"))
+    return _fingerprint(folder, *(file.exists() and file.stat().st_mtime_ns for file in files))
 
 
-def _read(folder: Path) -> _Tokenizer:
+@lru_cache(maxsize=512)
+def _fingerprint(folder: Path, *changed: int) -> str:
     content = read_json(folder / "tokenizer.json")
     try:
         model = content["model"]
-        return _Tokenizer(
-            # Old files have no type; among them, only BPE has merges.
-            kind=str(model.get("type") or ("BPE" if "merges" in model else "unknown")),
-            vocabulary=_vocabulary(model["vocab"]),
-            merges=[_merge(entry) for entry in model.get("merges") or ()],
-            added=_added(folder, content.get("added_tokens") or ()),
-        )
+        # Old files have no type; among them, only BPE has merges.
+        kind = str(model.get("type") or ("BPE" if "merges" in model else "unknown"))
+        vocabulary = sorted(_vocabulary(model["vocab"]).items(), key=repr)
+        merges = [_merge(entry) for entry in model.get("merges") or ()]
+        added = sorted(_added(folder, content.get("added_tokens") or ()).items())
+        whole = json.dumps([kind, vocabulary, merges, added])
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ModelError(
             f"'{folder / 'tokenizer.json'}' is not a tokenizer", "download the model again"
         ) from None
+    return hashlib.sha256(whole.encode()).hexdigest()
 
 
 def _vocabulary(vocabulary: Any) -> dict[str, int]:
@@ -76,3 +66,92 @@ def _added(folder: Path, entries: Iterable[dict[str, Any]]) -> dict[int, str]:
         for index, entry in (read_json(config).get("added_tokens_decoder") or {}).items():
             added.setdefault(int(index), str(entry["content"]))
     return added
+
+
+# ------------------------------------------------------------------------------ counting
+
+
+MAX_COUNTED = 4_000_000
+"""Characters: the tokens of more are estimated from a sample."""
+SAMPLES, SAMPLE = 128, 4096
+"""Pieces of the sample, and characters of each."""
+PIECE = 256 * 1024
+"""Characters encoded at once: encoding needs hundreds of times their memory."""
+
+
+class _CountCancelled(Exception):
+    """The count is no longer needed."""
+
+
+class TokenCounter:
+    """Counts tokens for the model in `folder`, whose tokenizer is loaded with the first count.
+    Thread-safe; counts run one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._texts: TextProcess | None = None
+        self._in_turn = threading.Lock()
+
+    def estimate(
+        self, texts: Sequence[str], cancelled: Callable[[], bool] = lambda: False
+    ) -> int | None:
+        """The number of tokens of all texts, estimated from a sample; None as for `count`."""
+        sampled = sample(texts)
+        tokens = self.count(sampled, cancelled)
+        characters = sum(map(len, sampled))
+        return tokens and tokens * sum(map(len, texts)) // characters
+
+    def count(
+        self, texts: Iterable[str], cancelled: Callable[[], bool] = lambda: False
+    ) -> int | None:
+        """The tokens of all texts; None when `cancelled` returns true, which is checked often.
+
+        Special tokens in the text count as plain text, as in a prompt. Texts are split between
+        lines, across which hardly any tokenizer has tokens. Raises ModelError.
+        """
+
+        def check() -> None:
+            if cancelled():
+                raise _CountCancelled
+
+        with self._in_turn:
+            try:
+                if self._texts is None:
+                    self._texts = TextProcess()
+                    self._texts.open(self._folder)
+                total = 0
+                for text in texts:
+                    for piece in pieces(text, PIECE):
+                        check()
+                        total += self._texts.count(piece, check)
+            except _CountCancelled:
+                return None
+            except TextError as error:
+                raise ModelError(
+                    f"'{self._folder / 'tokenizer.json'}' cannot be used"
+                    f" ({' '.join(str(error).split())[:200]})",
+                    "download the model again",
+                ) from error
+            return total
+
+
+def sample(texts: Sequence[str]) -> list[str]:
+    """Pieces from equal distances of the texts one after the other."""
+    found: list[str] = []
+    total, at = sum(map(len, texts)), 0
+    for text in texts:
+        while len(found) < SAMPLES and (start := len(found) * total // SAMPLES - at) < len(text):
+            found.append(text[start : start + SAMPLE])
+        at += len(text)
+    return found
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    """`text` in pieces of at most `size` characters, split after a line end if possible."""
+    at = 0
+    while len(text) - at > size:
+        cut = text.rfind("\n", at, at + size) + 1
+        cut = cut if cut > at else at + size
+        yield text[at:cut]
+        at = cut
+    yield text[at:]

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from app.models.cache import ModelCache, check_repository, disk_size
+from app.models.cache import ModelCache, check_repository, disk_size, not_installed
 from app.models.errors import ModelError, disk_errors
 from app.models.unfinished import lock_model
 from app.util.atomic_files import make_folder, sync_path, write_durably
@@ -139,12 +139,6 @@ def empty(cache: ModelCache) -> int:
             for path in (cache.app_folder / "trash").iterdir():
                 shutil.rmtree(path, ignore_errors=True)
     return freed
-
-
-def not_installed(repository: str) -> ModelError:
-    return ModelError(
-        f"{repository} is not installed", "`specchat models list` lists the installed models"
-    )
 
 
 def _entry(cache: ModelCache, repository: str, whole: bool) -> Path:

@@ -1,20 +1,52 @@
-"""Unfinished downloads: their progress, and the lock that only one process holds."""
+"""Unfinished downloads: what arrived of their files, and the lock that only one process holds."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.models.cache import ModelCache, check_repository
 from app.models.errors import ModelError, disk_errors
-from app.models.manifest import Manifest, read_manifest
-from app.models.partial_file import PartialFile
-from app.util.atomic_files import Lock
+from app.models.manifest import Manifest, ModelFile, read_manifest
+from app.util.atomic_files import Lock, sync_path
 
 _LOCK_SECONDS = 0.15
 """How long to wait for the lock, which `is_running` holds for an instant."""
+
+
+class PartialFile:
+    """What has arrived of a file: the file's beginning, in `folder` under the name of its digest.
+    Loaders never see partial files: a verified one is renamed, and only those are published."""
+
+    def __init__(self, folder: Path, file: ModelFile) -> None:
+        self.file = file
+        self.path = folder / file.digest
+        self.verified_path = folder / f"{file.digest}.verified"
+        """Its path once the digest is verified."""
+
+    @property
+    def verified(self) -> bool:
+        return self.verified_path.exists()
+
+    @property
+    def done(self) -> int:
+        """Bytes that have arrived."""
+        if self.verified:
+            return self.file.size
+        with suppress(OSError):
+            size = self.path.stat().st_size
+            return size if size <= self.file.size else 0
+        return 0
+
+    def mark_verified(self) -> None:
+        """Rename the file to `verified_path`, after its digest was verified. DownloadError."""
+        with disk_errors():
+            sync_path(self.path)
+            os.replace(self.path, self.verified_path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,6 @@ class FailureKind(StrEnum):
     NO_SHARDING = auto()
     LAYERS_INDIVISIBLE = auto()
     LAYERS_LOST = auto()
-    NO_PIPELINE = auto()
-    WRONG_SPLIT = auto()
 
     MACHINES_NOT_READY = auto()
     VERSIONS_DIFFER = auto()

@@ -46,30 +46,32 @@ class TextRefused(TextError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """For one request: CPU seconds, and bytes of memory and of the answer."""
+class RequestLimits:
+    """Limits of one request: CPU seconds, and bytes of memory and of the answer."""
 
     seconds: float
     memory: int
     answer: int = _MAX_ANSWER
 
 
-RENDER_LIMITS = Limits(1.0, 256 * _MB)
+RENDER_LIMITS = RequestLimits(1.0, 256 * _MB)
 """The first one imports jinja2, for 0.2 seconds, and for more where memory is slow."""
 
-MEASURE_LIMITS = Limits(10.0, 2048 * _MB)
+MEASURE_LIMITS = RequestLimits(10.0, 2048 * _MB)
 """MLX reserves more addresses than it uses. A model of 64 layers takes half a second."""
 
 
-def open_limits(size: int) -> Limits:
-    """For a tokenizer.json of this many bytes. One of 25 MB took 6 seconds beside other work, and
-    at another time more than 14. One of 33 MB took 900 MB."""
-    return Limits(4 + size / _MB, 512 * _MB + 64 * size)
+def open_limits(size: int) -> RequestLimits:
+    """Limits for reading a tokenizer.json of `size` bytes. One of 25 MB took 6 to 14 seconds on a
+    busy machine. One of 33 MB took 900 MB."""
+    return RequestLimits(4 + size / _MB, 512 * _MB + 64 * size)
 
 
-def encode_limits(characters: int) -> Limits:
+def encode_limits(characters: int) -> RequestLimits:
     """A byte-level tokenizer takes 2 microseconds and 500 bytes per character."""
-    return Limits(4 + characters * 5e-5, 512 * _MB + 2000 * characters, 64 * characters + 64 * _MB)
+    return RequestLimits(
+        4 + characters * 5e-5, 512 * _MB + 2000 * characters, 64 * characters + 64 * _MB
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,9 @@ class TextProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
-        self._setup: tuple[dict[str, Any], list[bytes], Limits] | None = None
-        self._unanswered: Limits | None = None
-        """Of a setup whose answer was not read yet."""
+        self._setup: tuple[dict[str, Any], list[bytes], RequestLimits] | None = None
+        self._unanswered: RequestLimits | None = None
+        """Limits of a setup whose answer was not read yet."""
         self._opened = ""
         """The digest of the tokenizer that `open` has read."""
         self.begin_ids: tuple[int, ...] = ()
@@ -162,7 +164,7 @@ class TextProcess:
 
     # ---------------------------------------------------------------------------- the process
 
-    def _set_up(self, header: dict[str, Any], part: bytes, limits: Limits) -> None:
+    def _set_up(self, header: dict[str, Any], part: bytes, limits: RequestLimits) -> None:
         self._setup, self._opened = (header, [part], limits), ""
         self.close()
         self._restart()
@@ -180,7 +182,7 @@ class TextProcess:
         self,
         header: dict[str, Any],
         parts: list[bytes],
-        limits: Limits,
+        limits: RequestLimits,
         check: Check = lambda: None,
     ) -> tuple[dict[str, Any], list[bytes]]:
         # One killed between two requests, say to free memory, is not the model's fault.
@@ -191,16 +193,16 @@ class TextProcess:
         self._send(header, parts, limits)
         return self._receive(limits, check)
 
-    def _send(self, header: dict[str, Any], parts: Sequence[bytes], limits: Limits) -> None:
+    def _send(self, header: dict[str, Any], parts: Sequence[bytes], limits: RequestLimits) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         limited = {**header, "seconds": limits.seconds, "memory": limits.memory}
         with suppress(OSError):  # if it has ended, reading the answer says why
             worker.write_message(self._process.stdin, limited, parts)
 
-    def _receive(self, limits: Limits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
+    def _receive(self, limits: RequestLimits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
         assert self._process is not None
-        answer = _Answer(self._process, limits, check)
+        answer = _AnswerReader(self._process, limits, check)
         try:
             header = json.loads(answer.read(struct.unpack("<I", answer.read(4))[0]))
             parts = [answer.read(size) for size in header["parts"]]
@@ -212,11 +214,13 @@ class TextProcess:
         return header, parts
 
 
-class _Answer:
+class _AnswerReader:
     """Reads one answer of a process, and enforces its limits where its system does not let it limit
     itself."""
 
-    def __init__(self, process: subprocess.Popen[bytes], limits: Limits, check: Check) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], limits: RequestLimits, check: Check
+    ) -> None:
         import psutil  # slow to import: not before the first frame
 
         assert process.stdout is not None

@@ -99,7 +99,7 @@ def _scales(model: Any) -> list[mx.array]:
 
 
 def _cast(model: Any, text: Config) -> None:
-    """To the dtype of the configuration, and as it is once weights are loaded."""
+    """Cast the weights to the dtype of the configuration, as loading does."""
     named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16")
     dtype = getattr(mx, named.removeprefix("torch."), mx.bfloat16)
     if packed := _scales(model):  # a model that is made of packed modules has their dtype
@@ -144,7 +144,7 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
 
 
 def _packed(stored: Config | None) -> Config | None:
-    """In mlx-lm's terms, what it leaves packed of another program's quantisation."""
+    """Another program's quantisation in mlx-lm's terms; None where mlx-lm unpacks it."""
     if not stored or ("quant_method" not in stored and "bits" in stored):
         return stored
     kind = stored.get("format") or stored.get("quant_method")
@@ -175,8 +175,8 @@ class Trace:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._layers = {id(module): _Layer(module) for module in model.layers}
-        self._running: list[_Layer] = []
+        self._layers = {id(module): _ObservedLayer(module) for module in model.layers}
+        self._running: list[_ObservedLayer] = []
         self._cache = make_prompt_cache(model)
         self._caches = {id(leaf): _Cache(leaf) for each in self._cache for leaf in _leaves(each)}
         self.hidden = self.vocabulary = 0
@@ -288,7 +288,7 @@ def _observed_calls(owner: Any, name: str, observer: Callable[..., Any]) -> Iter
             delattr(owner, name)
 
 
-class _Layer:
+class _ObservedLayer:
     """One layer, and what was seen of it."""
 
     def __init__(self, module: Any) -> None:
@@ -299,7 +299,7 @@ class _Layer:
         self.arrays: dict[int, mx.array] = {}
         """What its matrices were multiplied with, and the products."""
         self.experts: dict[int, float] = {}
-        """By module, the share of experts that a token uses."""
+        """The share of experts that a token uses, by module."""
         self.attended: list[tuple[int, int, int, bool]] = []
         """Query heads, their width, elements of a token's keys and values, and whether MLX has no
         fused attention for them."""

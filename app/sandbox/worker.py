@@ -63,7 +63,7 @@ def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    """For the next request. Not every system limits memory: the other process watches it, too."""
+    """Limit the next request. Not every system limits memory, so the other process watches it."""
     # This timer counts CPU seconds from now on. RLIMIT_CPU counts from the process's start, by a
     # clock that a process cannot read, so that earlier requests would use up the next one's.
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -179,7 +179,7 @@ class Prefix(Enum):
 
 
 _PREFIXES = {"nothing": Prefix.OWN, "text": Prefix.NONE, "token": Prefix.TOKEN}
-"""By what is before a text."""
+"""The rule for a text, by what precedes it."""
 
 
 class Encoders:
@@ -312,7 +312,7 @@ def _drop_leading_space(content: dict[str, Any], prefix: Prefix) -> None:
 
 
 def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
-    """For each the first one that splits texts in the same way."""
+    """The first rule that splits texts in the same way, for each rule."""
 
     def steps(prefix: Prefix) -> str:
         own = json.dumps({name: content.get(name) for name in ("normalizer", "pre_tokenizer")})

@@ -338,7 +338,6 @@ class SpecchatApp(App[None]):
                 show_message=chat.notice.show,
                 library=self._library,
                 machines=self._machines,
-                costs=lambda: chat.cost_estimate.costs,
             )
         return self._models
 

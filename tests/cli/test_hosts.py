@@ -14,7 +14,6 @@ from app.chat.model_pairs import resolve_pair
 from app.cli import run_app
 from app.cli.main import run
 from app.cli.report import Report
-from app.hosts.hostfile import spelled
 from app.protocol.events import HostsLost, LoadingAlone
 from app.protocol.hosts import Host, Hosts
 from app.protocol.reasons import Failure, FailureKind
@@ -23,7 +22,7 @@ from tests.hosts.machines import workers
 
 
 def typed(hosts: Hosts) -> str:
-    return ",".join(f"{host.key}@{spelled(host.address, host.port)}" for host in hosts.others)
+    return ",".join(f"{host.key}@{host.name}" for host in hosts.others)
 
 
 @pytest.mark.parametrize("draft", [None, "embedded"])

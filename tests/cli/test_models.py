@@ -11,7 +11,7 @@ import pytest
 
 from app.cli.models import Display, progress_line
 from app.models.cache import ModelCache
-from app.models.progress import Progress, ProgressMeter
+from app.models.progress import ByteProgress, ProgressMeter
 from app.util.formatting import size
 from tests.cli.conftest import Shell
 from tests.models import fake_hub as fake
@@ -92,10 +92,10 @@ def test_bad_input_gets_one_sentence(shell: Shell, arguments: tuple[str, ...]) -
 
 
 def test_the_line_of_progress() -> None:
-    progress = Progress(3_200_000_000, 7_100_000_000, 45_100_000.0, 83.2, "")
+    progress = ByteProgress(3_200_000_000, 7_100_000_000, 45_100_000.0, 83.2, "")
     assert progress_line(progress) == " 45%  3.2 GB of 7.1 GB · 45.1 MB/s · 1:23 left"
-    assert progress_line(Progress(0, 0, 0.0, None, "asking\x1b the hub")) == "asking␛ the hub"
-    assert progress_line(Progress(1, 9, 1e-9, 1e20, "")).endswith("99:59:59 left")
+    assert progress_line(ByteProgress(0, 0, 0.0, None, "asking\x1b the hub")) == "asking␛ the hub"
+    assert progress_line(ByteProgress(1, 9, 1e-9, 1e20, "")).endswith("99:59:59 left")
     assert size(999) == "999 B"
 
 
@@ -108,7 +108,7 @@ def test_progress_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "40")
     display = Display("org/" + "x" * 50)
-    display.show(Progress(1, 2, 3.0, 4.0, "note\nnote"))
+    display.show(ByteProgress(1, 2, 3.0, 4.0, "note\nnote"))
     assert len(screen.getvalue()) == len("\r\x1b[K") + 39
     display.clear()
     assert screen.getvalue().endswith("\r\x1b[K")
@@ -119,7 +119,7 @@ def test_speed_is_that_of_the_last_seconds_and_bytes_never_run_backwards() -> No
     times = iter((0.0, 1.0, 2.0, 3.0, 3.0, 3.0, 60.0, 60.0))
     meter = ProgressMeter(lambda: next(times))
     meter.start(100, 1000)
-    assert meter.read() == Progress(100, 1000, 0.0, None, "")
+    assert meter.read() == ByteProgress(100, 1000, 0.0, None, "")
     for _ in range(3):
         meter.add(100)
         assert meter.read().speed == pytest.approx(100)

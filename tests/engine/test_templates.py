@@ -15,7 +15,7 @@ from transformers.utils import chat_template_utils
 from app.engine.model.chat_template import render_with
 from app.models.embedded import draft_path, target_path
 from app.sandbox import process as sandbox
-from app.sandbox.process import Limits, TextError, TextProcess
+from app.sandbox.process import RequestLimits, TextError, TextProcess
 
 MESSAGES = [
     {"role": "system", "content": "\ue0000\ue001"},
@@ -190,7 +190,7 @@ def test_bombs_do_not_go_off(
     process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Of seconds it would get twenty times as many, and all of them are waited for.
-    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(0.015, 256 << 20))
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.015, 256 << 20))
     began = time.monotonic()
     with pytest.raises(TextError) as caught:
         render(process, source)
@@ -212,7 +212,7 @@ def test_the_limit_is_reported_and_the_next_template_works(
 ) -> None:
     seconds = 0.2 if reason == "long" else 2.0
     with monkeypatch.context() as patch:
-        patch.setattr(sandbox, "RENDER_LIMITS", Limits(seconds, 256 << 20))
+        patch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(seconds, 256 << 20))
         with pytest.raises(TextError, match=reason):
             render(process, source)
     assert render(process, "{{ messages | length }}") == "4"

@@ -13,7 +13,7 @@ from mlx_lm.utils import load_tokenizer
 
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
-from app.models.token_count import TokenCounter
+from app.models.tokenizers import TokenCounter
 from app.protocol.prompt import Document, Message, Role, SegmentKind
 from app.protocol.reasons import FailureKind
 from benchmarks.quality.tokens import FolderTokens

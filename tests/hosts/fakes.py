@@ -26,14 +26,8 @@ DESCRIBED: dict[str, Any] = {
 class FakeShard:
     """Meets `ShardProcess`. Does what a rank does until it has loaded, unless changed."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        environment: dict[str, str],
-        files: dict[str, str],
-        model: Path,
-    ) -> None:
-        self.rank, self.model, self.ended = int(environment["MLX_RANK"]), model, threading.Event()
+    def __init__(self, connection: Connection, rank: int, ring: str, model: Path) -> None:
+        self.rank, self.model, self.ended = rank, model, threading.Event()
         self.connection = Connection(connection.socket.dup(), connection.seals)
         self.got = list[Message]()
         threading.Thread(target=self._run, daemon=True).start()
@@ -47,7 +41,7 @@ class FakeShard:
 
     def work(self) -> None:
         self.ready()
-        self.until("link")
+        self.until("name")
         self.connection.send({"joined": True})
         self.connection.send({"described": DESCRIBED})
 

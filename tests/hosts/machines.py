@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from app.hosts.cluster import Cluster
@@ -32,13 +31,10 @@ def workers(count: int = 1, said: list[str] | None = None) -> Iterator[Hosts]:
 
 
 @contextmanager
-def cluster(
-    folder: Path, ranks: int = 2, kv_bits: int | None = None, split: tuple[int, ...] = ()
-) -> Iterator[Cluster]:
+def cluster(folder: Path, ranks: int = 2, kv_bits: int | None = None) -> Iterator[Cluster]:
     """A model in this folder, spread over `ranks` processes."""
     with workers(ranks - 1) as hosts:
-        load = Load(str(folder), kv_bits=kv_bits, hosts=replace(hosts, split=split))
-        loaded = Cluster(load, lambda: False)
+        loaded = Cluster(Load(str(folder), kv_bits=kv_bits, hosts=hosts), lambda: False)
         try:
             yield loaded
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,11 +12,10 @@ import psutil
 import pytest
 
 from app.hosts import cluster
-from app.hosts.cluster import Cluster, stalled_seconds
-from app.hosts.ranks import RingState, RingWatch
+from app.hosts.cluster import Cluster, RingState, RingWatch
 from app.protocol.commands import Ask, CachePolicy, Close, Load
 from app.protocol.events import Closed, Event, Failed, Finished, HostsLost, Loaded, Token
-from app.protocol.hosts import Hosts, Link
+from app.protocol.hosts import Hosts
 from app.protocol.options import BackgroundPolicy, Mode
 from app.protocol.reasons import FailureKind
 from benchmarks.machines import relayed
@@ -220,19 +218,13 @@ def test_a_ring_that_breaks_while_all_live_ends_the_waiting_soon(
     assert not shards()
 
 
-@pytest.mark.parametrize(
-    ("link", "split", "seconds"),
-    [(Link.RING, (), 10.0), (Link.RING, (1, 2), 60.0), (Link.JACCL, (), math.inf)],
-)
-def test_a_ring_may_be_still_while_a_machine_computes_its_layers(
-    link: Link, split: tuple[int, ...], seconds: float
-) -> None:
-    watch = RingWatch(2.0, stalled_seconds(Hosts((), link=link, split=split)))
+def test_a_ring_may_be_still_for_ten_seconds_while_the_layers_run() -> None:
+    watch = RingWatch(2.0, 10.0)
     states, told = (RingState(False, 7), RingState(False, 9)), list[float]()
     for now in map(float, range(100)):
         if watch.problem(states, True, now):
             told.append(now)
-    assert min(told, default=math.inf) == seconds
+    assert min(told) == 10.0
     assert not watch.problem((RingState(False, 8), RingState(False, 9)), True, 100.0)
     assert not watch.problem((RingState(True, 8), RingState(False, 9)), True, 101.0)
     assert watch.problem((RingState(True, 9), RingState(False, 9)), True, 103.0) == "it was closed"

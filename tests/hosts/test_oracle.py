@@ -27,19 +27,12 @@ DIVISIBLE = {"intermediate_size": 96, "moe_intermediate_size": 96}
 """By 2 and by 3. The heads are not."""
 
 
-def converse(
-    folder: Path,
-    name: str,
-    ranks: int,
-    seeds: range,
-    turns: int,
-    split: tuple[int, ...] = (),
-) -> list[str]:
+def converse(folder: Path, name: str, ranks: int, seeds: range, turns: int) -> list[str]:
     """Random conversations, each against an oracle that computes everything again in this process,
     to 1e-4."""
     model_folder = tiny.save(folder / "model", name, 0, **DIVISIBLE)
     model, done = tiny.build(name, vocabulary=tiny.BYTES, **DIVISIBLE), list[str]()
-    with cluster(model_folder, ranks, split=split) as shards:
+    with cluster(model_folder, ranks) as shards:
         spread = ShardedModel(load_model(model_folder, lazy=True)[0], shards)
         for seed in seeds:
             chat = Chat(spread, shards=shards)
@@ -84,28 +77,11 @@ def test_quantised_caches_are_the_same_in_two_processes(bits: int, tmp_path: Pat
                     chat.write(prompt, answer)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "split"), [("qwen2", (1, 2)), ("qwen3_moe", (2, 1)), ("qwen3_moe", (1, 1, 1))]
-)
-def test_whole_layers_on_each_machine_are_the_same(
-    name: str, split: tuple[int, ...], tmp_path: Path
-) -> None:
-    assert "recall" in converse(tmp_path, name, len(split), range(1), 6, split)
-
-
 def refused(machines: AbstractContextManager[Any]) -> str:
     """Why the model cannot be spread over these machines."""
     with pytest.raises(LoadError) as raised, machines:
         pass
     return FailureKind(raised.value.failure.data["failure"]["kind"])
-
-
-def test_a_split_that_is_not_the_models_is_refused(tmp_path: Path) -> None:
-    folder = tiny.save(tmp_path / "qwen2", "qwen2", 0)
-    assert refused(cluster(folder, split=(2, 2))) is FailureKind.WRONG_SPLIT
-    folder = tiny.save(tmp_path / "llama", "llama", 0)
-    assert refused(cluster(folder, split=(2, 1))) is FailureKind.NO_PIPELINE
 
 
 def test_what_cannot_be_divided_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from app.engine.progress import LoadError, LoadStopped
-from app.hosts import cluster, control, ranks, worker
+from app.hosts import cluster, control, worker
 from app.hosts.cluster import Cluster, largest
 from app.hosts.shard import free_port
 from app.hosts.wire import Connection, Message, WireError
@@ -175,7 +175,7 @@ class Joining(FakeShard):
 
     def work(self) -> None:
         self.ready()
-        self.until("link")
+        self.until("name")
         time.sleep(self.seconds)
         self.connection.send({"joined": True})
         self.connection.send({"described": DESCRIBED})
@@ -184,12 +184,12 @@ class Joining(FakeShard):
 def test_one_that_joins_the_others_may_be_silent_for_longer(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 0.5)
     fakes.use(monkeypatch, Joining)
     loaded = Cluster(load, never)
     fakes.wait_until(lambda: loaded.lost is not None)  # afterwards it may not
     loaded.close()
-    monkeypatch.setattr(ranks, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(cluster, "JOIN_SECONDS", 0.1)
     with pytest.raises(LoadError, match=FailureKind.MACHINE_LOST) as raised:
         Cluster(load, never)
     assert raised.value.failure.data["error"] == "it did not reach the others"
@@ -218,7 +218,7 @@ def test_of_each_number_the_largest_counts(load: Load, monkeypatch: pytest.Monke
     class Different(FakeShard):
         def work(self) -> None:
             self.ready()
-            self.until("link")
+            self.until("name")
             size = {"bytes_per_token": 8.0 * self.rank, "max_window_bytes": 5.0 - self.rank}
             transient = {"heads": self.rank, "on_cpu": self.rank == 1}
             self.connection.send({"joined": True})
@@ -256,7 +256,7 @@ def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -
         threading.Thread(target=_keep_alive, args=(connection,), daemon=True).start()
         while "ready" not in connection.receive(20):
             pass
-        connection.send({"link": "ring", "name": "x", "kv_bits": None, "step": None, "split": []})
+        connection.send({"name": "x", "kv_bits": None, "step": None})
         assert process.wait(10) == 1
     finally:
         process.kill()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,9 +21,9 @@ from app.hosts.wire import Connection, Message, connect
 from app.hosts.worker import Worker
 from tests import tiny
 from tests.hosts import fakes
-from tests.hosts.machines import KEY, LOOPBACK, workers
+from tests.hosts.machines import KEY, LOOPBACK
 
-RANK: dict[str, Any] = {"environment": {"MLX_RANK": "1"}, "files": {}, "name": "x"}
+RANK: dict[str, Any] = {"rank": 1, "ring": "[]", "name": "x"}
 
 
 @pytest.fixture(scope="module")
@@ -61,28 +63,26 @@ def started(running: Worker, folder: Path) -> tuple[Connection, Connection]:
     return control, data
 
 
-@pytest.mark.parametrize(
-    ("environment", "files"),
-    [
-        ({"PYTHONPATH": "x"}, {}),
-        ({"MLX_RANK": "1"}, {"../../x": "text"}),
-        ({}, {"MLX_/../x": "text"}),
-        ({"MLX_RANK": "1", "MLX_MPI_LIBNAME": "/library.so"}, {}),
-        ({"MLX_RANK": "1"}, {"MLX_MPI_LIBNAME": "text"}),
-    ],
-)
-def test_only_some_variables_of_mlx_are_set(
-    environment: dict[str, str], files: dict[str, str]
+def test_the_first_machine_sets_only_the_rank_and_the_ring(
+    running: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with workers() as hosts:
-        (host,) = hosts.others
-        connection = connect(host.address, host.port, host.key)
-        start = {"do": "start", "name": "x", "environment": environment, "files": files}
-        connection.send(start)
-        assert connection.receive(10) == {
-            "problem": "it was sent variables that it does not accept"
-        }
-        connection.close()
+    """No other variable, since some name libraries to load."""
+    environments: list[dict[str, str]] = []
+
+    def popen(command: list[str], env: dict[str, str], **more: Any) -> Any:
+        environments.append(env)
+        raise OSError(errno.EAGAIN, "no more")
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    control, reply = prepared(running, folder)
+    with closing(control), closing(connected(running)) as data:
+        data.send({"ticket": reply["ticket"]})
+        sent = RANK | {"environment": {"MLX_MPI_LIBNAME": "/x.so"}, "files": {"../x": "text"}}
+        assert "could not be started" in asked(control, "start", **sent)["problem"]
+    assert environments[0].items() - os.environ.items() == {
+        ("MLX_RANK", "1"),
+        ("MLX_HOSTFILE", environments[0]["MLX_HOSTFILE"]),
+    }
 
 
 def test_only_the_model_that_was_compared_is_loaded(

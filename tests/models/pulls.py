@@ -12,9 +12,9 @@ import pytest
 
 from app.models.cache import ModelCache, blobs
 from app.models.errors import ModelError
-from app.models.hub import Concurrency, HubSettings, RetryPolicy
+from app.models.hub import HubSettings, RetryPolicy
 from app.models.manifest import file_digest
-from app.models.progress import Progress
+from app.models.progress import ByteProgress
 from app.models.pull import Outcome, Pull
 from tests.models import files
 from tests.models.fake_hub import FakeHub
@@ -26,7 +26,6 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 QUICK = RetryPolicy(
     connect_timeout=2, stall_timeout=0.4, min_bytes=16, max_attempts=4, backoff=0.01, max_wait=0.3
 )
-SMALL = Concurrency(connections=3, segment_bytes=1 << 16, checkpoint_bytes=1 << 14)
 
 
 def weights(name: str, size: int, seed: int = 0) -> bytes:
@@ -67,12 +66,10 @@ class Puller:
     cache: ModelCache
     hub: FakeHub
     token: str | None = None
-    reports: list[Progress] = field(default_factory=list)
+    reports: list[ByteProgress] = field(default_factory=list)
 
-    def settings(self, effort: Concurrency = SMALL, patience: RetryPolicy = QUICK) -> HubSettings:
-        return HubSettings(
-            self.hub.endpoint, self.token, patience, effort, reserve_bytes=0, tls=NO_TLS
-        )
+    def settings(self, patience: RetryPolicy = QUICK) -> HubSettings:
+        return HubSettings(self.hub.endpoint, self.token, patience, 3, reserve_bytes=0, tls=NO_TLS)
 
     def pull(self, name: str = NAME, settings: HubSettings | None = None) -> Outcome:
         self.reports.clear()
@@ -103,7 +100,7 @@ def check_clean(cache: ModelCache) -> None:
             assert link.exists()
 
 
-def check_reports(reports: list[Progress]) -> None:
+def check_reports(reports: list[ByteProgress]) -> None:
     """Bytes never run backwards or past the end."""
     done = [report.done for report in reports]
     assert done == sorted(done)

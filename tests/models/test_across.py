@@ -1,15 +1,12 @@
-"""What fits across machines, and the predicted time to the first token, against arithmetic by hand
-and against mlx-lm."""
+"""What fits across machines, against arithmetic by hand and against mlx-lm."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
 from app.models import across
-from app.models.across import LinkSpeed
 from app.models.architecture import parse_architecture
 from app.models.fit import ModelSize, cache_bytes
 from app.protocol.hosts import HostMachine
@@ -29,60 +26,7 @@ CONFIG: dict[str, Any] = {
     "dtype": "float32",
 }
 SHAPE = parse_architecture(CONFIG)
-SLOW = LinkSpeed(1e-3, 125e6)
 GIB = 1 << 30
-
-
-def test_a_sum_over_two_machines_takes_two_messages() -> None:
-    """One token: 512 floats, of which each sends 256 to be added up, and 256 sums."""
-    assert across.sum_seconds(512, 4, 2, SLOW) == pytest.approx(2 * (1e-3 + 1024 / 125e6))
-    assert across.sum_seconds(512, 4, 1, SLOW) == 0
-
-
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_more_machines_send_smaller_messages_one_after_another(ranks: int) -> None:
-    message = 1e-3 + math.ceil(512 / ranks) * 4 / 125e6
-    assert across.sum_seconds(512, 4, ranks, SLOW) == pytest.approx(2 * (ranks - 1) * message)
-
-
-def test_two_packets_share_the_line_and_hide_the_latency() -> None:
-    """512 tokens: a part of 131,072 floats goes in two packets of 2.1 ms. The third leaves right
-    after the second, because the first has come by then: four packets, and one latency."""
-    packet = 65_536 * 4 / 125e6
-    assert across.sum_seconds(512 * 512, 4, 2, SLOW) == pytest.approx(4 * packet + 1e-3)
-    # Where the latency is longer than a packet, it shows twice, and one packet is behind it.
-    far = LinkSpeed(5e-3, 125e6)
-    assert across.sum_seconds(512 * 512, 4, 2, far) == pytest.approx(3 * packet + 2 * 5e-3)
-
-
-def test_both_directions_of_a_large_sum_share_the_line() -> None:
-    elements = 1 << 21
-    whole = elements * 4 / 125e6
-    assert across.sum_seconds(elements, 4, 2, SLOW) == pytest.approx(whole + 1e-3, rel=1e-3)
-
-
-def test_the_exchange_is_two_sums_a_layer() -> None:
-    """A step that only fills the caches does no sums in the last layer; the first token takes a
-    forward more."""
-    steps = [256, 100]
-    sums = 18 * across.sum_seconds(256 * 512, 4, 2, SLOW)
-    sums += 18 * across.sum_seconds(100 * 512, 4, 2, SLOW)
-    sums += 20 * across.sum_seconds(512, 4, 2, SLOW)
-    asked = (2 + 1) * 2 * 1e-3
-    assert across.exchange_seconds(SHAPE, steps, 2, SLOW) == pytest.approx(sums + asked)
-    assert across.exchange_seconds(SHAPE, steps, 1, SLOW) == 0
-
-
-def test_the_first_token_is_divided_work_and_exchange() -> None:
-    steps = across.steps_of(357, 256)
-    assert steps == [256, 100]
-    one = across.first_token_seconds(SHAPE, 4.0, 0.5, steps)
-    two = across.first_token_seconds(SHAPE, 4.0, 0.5, steps, 2, SLOW)
-    assert one == 4.5
-    assert two == pytest.approx(0.5 + 2.0 + across.exchange_seconds(SHAPE, steps, 2, SLOW))
-
-
-# ------------------------------------------------------------------------- what fits
 
 
 def test_a_shard_has_a_share_of_the_layers_and_all_embeddings() -> None:
@@ -91,7 +35,7 @@ def test_a_shard_has_a_share_of_the_layers_and_all_embeddings() -> None:
     assert embeddings == 4096 * 512 + 512
     assert shard.parameters - embeddings == (SHAPE.parameters - embeddings) / 2
     assert cache_bytes(shard, 1000) * 2 == cache_bytes(SHAPE, 1000)
-    assert across.compute_share(SHAPE, 2) == 0.5
+    assert shard.active_parameters == SHAPE.active_parameters / 2
 
 
 def test_heads_that_do_not_divide_are_filled_up() -> None:
@@ -99,7 +43,7 @@ def test_heads_that_do_not_divide_are_filled_up() -> None:
     shard = across.shard_of(SHAPE, 3)
     assert {layer.kv_elements for layer in shard.layers} == {2 * 2 * 64}
     assert {layer.heads for layer in shard.layers} == {4}
-    assert 1 / 3 < across.compute_share(SHAPE, 3) < 1 / 2
+    assert 1 / 3 < shard.active_parameters / SHAPE.active_parameters < 1 / 2
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe", "gpt_oss", "deepseek_v3"])

@@ -25,7 +25,7 @@ from app.models.errors import ModelError
 from app.models.fit import bytes_per_token, cache_bytes, step_bytes
 from app.paths import cache_path
 from app.sandbox import process, shapes
-from app.sandbox.process import Limits
+from app.sandbox.process import RequestLimits
 from tests import tiny
 
 TABLE = tomllib.loads((Path(__file__).parent / "configs.toml").read_text("utf-8"))["config"]
@@ -465,7 +465,7 @@ def test_a_folder_that_cannot_be_written_only_costs_time(kept: Path) -> None:
 
 
 def test_a_configuration_has_limits(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MEASURE_LIMITS", Limits(0.05, 1 << 31))
+    monkeypatch.setattr(process, "MEASURE_LIMITS", RequestLimits(0.05, 1 << 31))
     with pytest.raises(ModelError, match="too long"):
         parse_architecture({**CONFIGS["llama"], "num_hidden_layers": 1000})
 

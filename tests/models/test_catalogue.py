@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.models.cache import ModelCache, is_repository
-from app.models.catalogue import Entry, catalogue, find, search
+from app.models.catalogue import CatalogueEntry, catalogue, find, search
 from app.models.errors import ModelError
 from app.models.fit import mac_with
-from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import SMOLLM2, find_packaged
 from app.models.pairs import best_draft, draft_candidates
 
@@ -19,7 +19,7 @@ NOWHERE = ModelCache(Path("nowhere"))
 
 
 @pytest.mark.parametrize("entry", OURS, ids=[entry.name for entry in OURS])
-def test_every_entry_says_all_and_its_size_can_be_true(entry: Entry) -> None:
+def test_every_entry_says_all_and_its_size_can_be_true(entry: CatalogueEntry) -> None:
     assert is_repository(entry.name)
     assert all((entry.family, entry.tokenizer, entry.quantised, entry.licence))
     shape = entry.architecture
@@ -106,7 +106,7 @@ def test_searching() -> None:
 # ------------------------------------------------------------------------------------ a user's own
 
 
-def own(folder: Path, text: str) -> tuple[Entry, ...]:
+def own(folder: Path, text: str) -> tuple[CatalogueEntry, ...]:
     (folder / "catalog.toml").write_text(text, encoding="utf-8")
     return catalogue(folder)
 
@@ -114,7 +114,7 @@ def own(folder: Path, text: str) -> tuple[Entry, ...]:
 def test_a_user_adds_a_model_by_its_name(tmp_path: Path) -> None:
     assert catalogue(tmp_path) == OURS
     entries = own(tmp_path, '[[model]]\nname = "org/mine"\n')
-    assert entries[0] == Entry("org/mine", custom=True)
+    assert entries[0] == CatalogueEntry("org/mine", custom=True)
     assert entries[1:] == OURS
 
 

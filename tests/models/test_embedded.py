@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,32 +41,23 @@ def test_what_lies_beside_the_models_does_not_count(pair: Path) -> None:
     assert integrity(pair) == ()
 
 
-def test_an_altered_file(pair: Path) -> None:
-    (pair / "draft" / "config.json").write_text("drafT")
+def write(pair: Path, name: str, content: bytes) -> None:
+    (pair / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda pair: write(pair, "draft/config.json", b"drafT"), "draft/config.json was modified"),
+        (lambda pair: (pair / "target/config.json").unlink(), "target/config.json is missing"),
+        (lambda pair: write(pair, "target/model.py", b""), "target/model.py is not part of it"),
+        (lambda pair: (pair / MANIFEST).unlink(), "SHA256SUMS is missing"),
+        (lambda pair: write(pair, MANIFEST, b""), "SHA256SUMS cannot be read"),
+        (lambda pair: write(pair, MANIFEST, b"nonsense\n"), "SHA256SUMS cannot be read"),
+        (lambda pair: write(pair, MANIFEST, b"\xff\n"), "SHA256SUMS cannot be read"),
+    ],
+)
+def test_a_damaged_pair(pair: Path, damage: Callable[[Path], None], said: str) -> None:
+    damage(pair)
     (fault,) = integrity(pair)
-    assert "draft/config.json was modified" in fault
-
-
-def test_a_missing_file(pair: Path) -> None:
-    (pair / "target" / "config.json").unlink()
-    (fault,) = integrity(pair)
-    assert "target/config.json is missing" in fault
-
-
-def test_a_file_too_many(pair: Path) -> None:
-    (pair / "target" / "model.py").touch()
-    (fault,) = integrity(pair)
-    assert "target/model.py is not part of it" in fault
-
-
-def test_no_manifest(pair: Path) -> None:
-    (pair / MANIFEST).unlink()
-    (fault,) = integrity(pair)
-    assert "SHA256SUMS is missing" in fault
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense\n", b"\xff\n"])
-def test_a_broken_manifest(pair: Path, content: bytes) -> None:
-    (pair / MANIFEST).write_bytes(content)
-    (fault,) = integrity(pair)
-    assert "SHA256SUMS cannot be read" in fault
+    assert said in fault

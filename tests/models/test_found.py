@@ -8,26 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from app.models import bounded_walk, found
+from app.models import check, found
+from app.models.cache import resolve_model
 from app.models.found import (
     FoundModel,
     Kind,
-    Place,
+    ModelPlace,
     Program,
     default_places,
     find_models,
     missing_places,
     user_places,
 )
-from app.models.gguf import summary
-from app.models.gguf.file import GgufError
-from app.models.gguf.summary import summarise
-from app.models.resolve import resolve_model
+from app.models.gguf import file
+from app.models.gguf.file import GgufError, summarise
 from tests.models import files, kept
 
 
 def find(folder: Path, program: Program = Program.USER) -> tuple[FoundModel, ...]:
-    return find_models([Place(program, folder)])
+    return find_models([ModelPlace(program, folder)])
 
 
 def names(models: tuple[FoundModel, ...]) -> list[str]:
@@ -176,8 +175,8 @@ def test_a_summary_is_read_once_until_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
-    read = summary.read_gguf
-    monkeypatch.setattr(summary, "read_gguf", lambda path: reads.append(path) or read(path))
+    read = file.read_gguf
+    monkeypatch.setattr(file, "read_gguf", lambda path: reads.append(path) or read(path))
     path = kept.gguf_file(tmp_path / "a.gguf", context=1_000)
     assert find(tmp_path)
     assert reads == []
@@ -266,7 +265,7 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a/up").symlink_to(tmp_path)
     (tmp_path / "self").symlink_to(tmp_path / "self")
     assert names(find(tmp_path)) == ["model"]
-    walked = [folder.path for folder in bounded_walk.bounded_walk(tmp_path)]
+    walked = [folder.path for folder in check.bounded_walk(tmp_path)]
     assert walked == [tmp_path, tmp_path / "a"]
 
 
@@ -288,7 +287,7 @@ def test_a_huge_tree_ends(tmp_path: Path) -> None:
     kept.gguf_file(tmp_path / "in.gguf")
     for number in range(30):
         kept.gguf_file(tmp_path / f"{number}/out.gguf")
-    walked = [folder.path for folder in bounded_walk.bounded_walk(tmp_path, entries=41)]
+    walked = [folder.path for folder in check.bounded_walk(tmp_path, entries=41)]
     assert walked[0] == tmp_path
     assert len(walked) == 1 + 10
 
@@ -296,7 +295,7 @@ def test_a_huge_tree_ends(tmp_path: Path) -> None:
 def test_a_huge_folder_is_not_read_to_its_end(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number}.txt").touch()
-    (folder,) = bounded_walk.bounded_walk(tmp_path, entries=5)
+    (folder,) = check.bounded_walk(tmp_path, entries=5)
     assert len(folder.files) == 5
 
 
@@ -322,7 +321,7 @@ def test_a_folder_that_cannot_be_read_is_skipped(
             raise PermissionError(13, "Permission denied")
         return scan(path)
 
-    monkeypatch.setattr(bounded_walk.os, "scandir", refuse)
+    monkeypatch.setattr(check.os, "scandir", refuse)
     assert names(find(tmp_path)) == ["b"]
 
 

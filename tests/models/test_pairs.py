@@ -13,10 +13,10 @@ import pytest
 from app.models import speedup
 from app.models.architecture import parse_architecture
 from app.models.cache import ModelCache
-from app.models.catalogue import Entry, catalogue
+from app.models.catalogue import CatalogueEntry, catalogue
 from app.models.errors import ModelError
 from app.models.fit import MIN_TOKENS, ModelSize, mac_with
-from app.models.model_details import ModelDetails, find_model, known_models
+from app.models.library import ModelDetails, find_model, known_models
 from app.models.pairs import (
     LONG_DOCUMENT_TOKENS,
     RatioSource,
@@ -254,7 +254,7 @@ def test_models_in_folders_pair_by_the_content_of_their_tokenizers(tmp_path: Pat
 
 
 def test_a_model_that_is_here_and_one_to_download_pair_by_the_catalogue(tmp_path: Path) -> None:
-    mine = replace(here(folder(tmp_path / "mine")), entry=Entry("mine", tokenizer="qwen3"))
+    mine = replace(here(folder(tmp_path / "mine")), entry=CatalogueEntry("mine", tokenizer="qwen3"))
     assert draft_candidates(bonsai(), [mine], MACHINE)
     assert not draft_candidates(known("Qwen3.5-9B-4bit"), [mine], MACHINE)
     unknown = replace(mine, entry=None)

@@ -127,7 +127,7 @@ LOAD = """
 import sys
 from app.engine.backend.blas import load_openblas
 load_openblas()
-from app.models.resolve import resolve_model
+from app.models.cache import resolve_model
 from app.models.check import check_model
 from app.models.tokenizers import same_tokenizer
 from app.engine.model.loader import load_one

@@ -184,15 +184,32 @@ def test_a_size_beyond_every_disk(logged_in: Puller) -> None:
 def test_a_disk_that_fails_while_writing(
     logged_in: Puller, monkeypatch: pytest.MonkeyPatch, number: int, words: str, after: int
 ) -> None:
-    write, calls = os.pwrite, iter(range(ALWAYS))
+    opened, calls = Path.open, iter(range(ALWAYS))
 
-    def failing(*arguments: Any) -> int:
-        if next(calls) >= after:
-            raise OSError(number, os.strerror(number))
-        return write(*arguments)
+    class Failing:
+        def __init__(self, file: Any) -> None:
+            self._file = file
+
+        def write(self, data: bytes) -> None:
+            if next(calls) >= after:
+                raise OSError(number, os.strerror(number))
+            self._file.write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+        def __enter__(self) -> Failing:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._file.close()
+
+    def opening(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        file = opened(path, mode, *more, **named)
+        return Failing(file) if mode == "ab" else file
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", failing)
+        patch.setattr(Path, "open", opening)
         assert words in refused(logged_in)
     assert logged_in.cache.snapshot_folder(NAME) is None
     assert logged_in.pull() is Outcome.DOWNLOADED

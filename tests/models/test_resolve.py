@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub import constants
 
 from app.models import embedded
+from app.models.cache import resolve_model
 from app.models.errors import ModelError
-from app.models.resolve import resolve_model
 
 OLD, NEW = "a" * 40, "b" * 40
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from app.models import trash
-from app.models.cache import ModelCache, blobs
+from app.models.cache import ModelCache, VerifyResult, blobs, verify
 from app.models.errors import ModelError
 from app.models.pull import Outcome
 from app.models.unfinished import unfinished
-from app.models.verify import VerifyResult, verify
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault

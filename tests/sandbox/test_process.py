@@ -20,7 +20,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from app.sandbox import process as sandbox
-from app.sandbox.process import Limits, TextError, TextPiece, TextProcess
+from app.sandbox.process import RequestLimits, TextError, TextPiece, TextProcess
 from app.sandbox.worker import count_uncovered
 from tests import tiny
 
@@ -99,7 +99,7 @@ def test_a_text_may_be_larger_than_what_the_request_before_it_was_given(
         if next(looks, None) is None:
             raise IsAtWork
 
-    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(0.5, 16 << 20))
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.5, 16 << 20))
     assert process.render("{{ x }}", {"x": "text"}) == "text"
     with pytest.raises(IsAtWork):
         process.encode([TextPiece("some text " * 3_000_000)], check)
@@ -162,7 +162,7 @@ def test_it_ends_itself_when_its_parent_is_gone(tmp_path: Path) -> None:
     """Its seconds are up, whoever waits for it."""
     code = (
         "import threading, time; from app.sandbox import process as sandbox\n"
-        "sandbox.RENDER_LIMITS = sandbox.Limits(0.1, 1 << 28)\n"
+        "sandbox.RENDER_LIMITS = sandbox.RequestLimits(0.1, 1 << 28)\n"
         "p = sandbox.TextProcess(); p._restart(); print(p._process.pid, flush=True)\n"
         f"p._send({{'do': 'render'}}, [{ENDLESS.encode()!r}, b'{{}}'], sandbox.RENDER_LIMITS)\n"
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
@@ -177,15 +177,15 @@ def test_where_the_system_limits_nothing_memory_is_watched(
 ) -> None:
     """As on macOS."""
     process.finish()
-    monkeypatch.setattr(sandbox._Answer, "_memory", lambda answer: time.monotonic_ns())
-    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(1, 1000))
+    monkeypatch.setattr(sandbox._AnswerReader, "_memory", lambda answer: time.monotonic_ns())
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(1, 1000))
     monkeypatch.setattr(TextProcess, "_send", _unlimited)
     with pytest.raises(TextError, match="too much memory"):
         process.render(ENDLESS, {})
 
 
-def _unlimited(self: TextProcess, header: object, parts: object, limits: Limits) -> None:
-    _send(self, header, parts, Limits(limits.seconds, 1 << 34))  # type: ignore[arg-type]
+def _unlimited(self: TextProcess, header: object, parts: object, limits: RequestLimits) -> None:
+    _send(self, header, parts, RequestLimits(limits.seconds, 1 << 34))  # type: ignore[arg-type]
 
 
 _send = TextProcess._send
@@ -201,7 +201,7 @@ def test_each_request_has_its_seconds_to_itself(
     while (before := sum(child.cpu_times()[:2])) < 0.7:
         process.render("{% for a in range(50000) %}{% endfor %}", {})
     others = sum(resource.getrusage(ended)[:2])
-    monkeypatch.setattr(sandbox, "RENDER_LIMITS", Limits(0.2, 256 << 20))
+    monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.2, 256 << 20))
     assert process.render("{{ x }}", {"x": "text"}) == "text"
     with pytest.raises(TextError, match="too long"):
         process.render(ENDLESS, {})

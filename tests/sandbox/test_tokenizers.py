@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, normalizers
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
 from app.models.errors import ModelError
-from app.models.token_count import TokenCounter
+from app.models.tokenizers import TokenCounter
 from app.protocol.prompt import Document, Message, Role
 from app.sandbox import process as sandbox
 from app.sandbox.worker import Encoders

@@ -143,16 +143,15 @@ def prefill_step(
     ids: NDArray[np.int32],
     positions: Positions | None,
     backend: Backend,
-    whole: bool = False,
     forced: bool = False,
     parts: StepInParts | None = None,
 ) -> None:
     """Like `forward`, but only to fill the caches.
 
     What no cache needs is not computed: the last layer's attention and what follows it, the output
-    head, layers that share another one's cache. With `whole` the model's code runs to its end.
-    `forced` attention is fused where the backend has a kernel for it. A step in `parts` can be
-    cancelled between them; the cache is then as it was before.
+    head, layers that share another one's cache. `forced` attention is fused where the backend has
+    a kernel for it. A step in `parts` can be cancelled between them; the cache is then as it was
+    before.
     """
     watcher = StepWatcher(flatten(cache))
     should_exit: Callable[[], bool] = watcher
@@ -163,7 +162,7 @@ def prefill_step(
         with (
             mlx_patches.forced_attention(backend.forced_head_sizes if forced else frozenset()),
             mlx_patches.blocked_attention(backend.query_block),
-            nullcontext() if whole else mlx_patches.early_exit(should_exit),
+            mlx_patches.early_exit(should_exit),
         ):
             forward(model, cache, ids, positions)
     except BaseException:

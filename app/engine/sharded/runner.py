@@ -8,7 +8,7 @@ gets the tokens that are read and their positions, and no text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -128,7 +128,6 @@ class ShardRunner:
         """`snapshots` is the folder for its part of snapshots, beside those for other ranks of the
         same first machine; without one it saves nothing."""
         self._model, self._rank = model, rank
-        self._pipelined = getattr(model.model.model, "pipeline_size", 1) > 1
         self._folder = snapshots
         self._saving: Generator[tuple[int, int], None, None] | None = None
         self._snapshots: Snapshots | None = None
@@ -286,8 +285,7 @@ class ShardRunner:
         self, cache: int, ids: NDArray[np.int32], positions: Positions | None, forced: bool
     ) -> None:
         layers, backend = self._caches[cache].cache, self._model.step.backend
-        whole = self._pipelined  # the ranks wait for what each sends after its last layer
-        prefill_step(self._model.model, layers, ids, positions, backend, whole=whole, forced=forced)
+        prefill_step(self._model.model, layers, ids, positions, backend, forced=forced)
         memory.trim_buffer_cache()
 
     def forward(
@@ -306,15 +304,10 @@ def load_shard(
     group: mx.distributed.Group,
     step: int | None,
     kv_bits: int | None,
-    split: Sequence[int] = (),
 ) -> tuple[LoadedModel, Reply]:
-    """Load a rank's shard, and say what the first process has to know of it: a part of each layer,
-    or with a `split` that many whole layers. Every rank must do this at the same time. Raises
-    LoadError or NotEnoughMemory."""
-    if split:
-        shard = partial(take_layers, name=name, group=group, split=split)
-    else:
-        shard = partial(shard_layers, name=name, group=group)
+    """Load a rank's shard, a part of each layer, and say what the first process has to know of it.
+    Every rank must do this at the same time. Raises LoadError or NotEnoughMemory."""
+    shard = partial(shard_layers, name=name, group=group)
     model = load_one(folder, name, step, kv_bits, shard=shard, probes=True)
     described: Reply = {
         "dense_only": [] if model.dense_only is None else [model.dense_only.to_plain()],
@@ -342,19 +335,4 @@ def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
             data |= {"error": str(error)}
         raise LoadError(FailureKind.LAYERS_INDIVISIBLE, data) from error
     if len(model.layers) != layers or any(layer is None for layer in model.layers):
-        raise LoadError(FailureKind.LAYERS_LOST, {"model": name})
-
-
-def take_layers(model: Any, name: str, group: mx.distributed.Group, split: Sequence[int]) -> None:
-    """Leave as many layers in `model` as `split` says for this rank, the last ones on rank 0:
-    mlx-lm's pipeline. Raises LoadError."""
-    layers = len(model.layers)
-    if not hasattr(model.model, "pipeline"):
-        raise LoadError(FailureKind.NO_PIPELINE, {"model": name})
-    if len(split) != group.size() or sum(split) != layers or min(split) < 1:
-        data = {"model": name, "layers": layers, "machines": group.size()}
-        raise LoadError(FailureKind.WRONG_SPLIT, data)
-    model.model.pipeline(group, list(split))
-    own = split[group.rank()]
-    if len(model.layers) != own or any(layer is None for layer in model.layers):
         raise LoadError(FailureKind.LAYERS_LOST, {"model": name})

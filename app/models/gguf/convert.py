@@ -25,9 +25,9 @@ from app.models.errors import ModelError, disk_errors
 from app.models.gguf.architectures import config_of, named_tensors
 from app.models.gguf.file import GgufError, GgufFile, is_gguf, read_gguf
 from app.models.gguf.tokenizer import has_template, special_ids, tokenizer_files
-from app.models.gguf.weights import SAFETENSORS_BYTES, Error, Plan, convert, plan
+from app.models.gguf.weights import SAFETENSORS_BYTES, ErrorSum, TensorPlan, convert, plan
 from app.models.manifest import Manifest, ModelFile
-from app.models.progress import Progress, ProgressMeter
+from app.models.progress import ByteProgress, ProgressMeter
 from app.models.unfinished import lock_model
 from app.protocol.generation_config import FILE_NAME
 from app.util.atomic_files import make_folder, temp_file
@@ -65,7 +65,7 @@ class Conversion:
     tokenizer: dict[str, Any]
     tokenizer_config: dict[str, Any]
     generation_config: dict[str, Any]
-    plans: tuple[Plan, ...]
+    plans: tuple[TensorPlan, ...]
     size: int
 
     def lines(self) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _bytes(dtype: str, shape: Iterable[int]) -> int:
     return SAFETENSORS_BYTES[dtype] * math.prod(shape)
 
 
-def _quantisation(plans: Iterable[Plan]) -> dict[str, Any]:
+def _quantisation(plans: Iterable[TensorPlan]) -> dict[str, Any]:
     each: dict[str, Any] = {
         p.module: {"group_size": p.group, "bits": p.bits} for p in plans if p.bits is not None
     }
@@ -181,7 +181,7 @@ def _quantisation(plans: Iterable[Plan]) -> dict[str, Any]:
 def install(
     conversion: Conversion,
     cache: ModelCache,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Converted:
     """Write it and publish it. Raises ModelError, also when the disk has not enough space, and
@@ -194,7 +194,7 @@ def install(
                 " name with --as",
             )
         check_space(folder, conversion.size, "The converted model")
-        return _Writer(conversion, cache, folder, on_progress, stopped).run()
+        return _ModelWriter(conversion, cache, folder, on_progress, stopped).run()
 
 
 @contextmanager
@@ -250,18 +250,18 @@ def _empty_folder(cache: ModelCache, name: str) -> Iterator[Path]:
             folder.parent.rmdir()
 
 
-class _Writer:
+class _ModelWriter:
     def __init__(
         self,
         conversion: Conversion,
         cache: ModelCache,
         folder: Path,
-        on_progress: Callable[[Progress], object],
+        on_progress: Callable[[ByteProgress], object],
         stopped: Callable[[], bool],
     ) -> None:
         self._conversion, self._cache, self._folder = conversion, cache, folder
         self._on_progress, self._stopped = on_progress, stopped
-        self._meter, self._error = ProgressMeter(), Error()
+        self._meter, self._error = ProgressMeter(), ErrorSum()
         self._meter.start(0, conversion.size)
         self._files: list[ModelFile] = []
 
@@ -332,5 +332,5 @@ class _Writer:
             raise ConversionStopped
 
 
-def _count(planned: Plan) -> int:
+def _count(planned: TensorPlan) -> int:
     return math.prod(planned.tensor.shape)

@@ -11,14 +11,17 @@ import math
 import mmap
 import re
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from app.models.errors import ModelError
+from app.util import formatting
 from app.util.regular_files import open_file
 
 if TYPE_CHECKING:
@@ -159,7 +162,7 @@ def read_gguf(path: Path) -> GgufFile:
     for number, part in enumerate(paths):
         data = _mapped(part)
         try:
-            here, found = _Reader(part, data).read()
+            here, found = _GgufReader(part, data).read()
         except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise GgufError(f"'{part}' is damaged ({error})", _AGAIN) from None
         own = Metadata(part, here)
@@ -190,7 +193,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
         raise GgufError.unreadable(path, error) from None
 
 
-class _Reader:
+class _GgufReader:
     """Reads one part. ValueError and struct.error say where it is damaged."""
 
     def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
@@ -309,3 +312,67 @@ class _Reader:
             if begin < end:
                 raise ValueError(f"the tensors {name!r} and {other!r} overlap")
         return tensors
+
+
+# ---------------------------------------------------------------------------- in a few words
+
+
+_GUESSED = 1024
+"""A flag in `general.file_type`."""
+_MAX_TEXT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class GgufSummary:
+    """`context` is in tokens, `parameters` counts the numbers of all tensors. What the file does
+    not say is empty, or 0 for `context`."""
+
+    title: str
+    architecture: str
+    context: int
+    quantised: str
+    parameters: int
+
+    def facts(self) -> tuple[str, ...]:
+        """`8.2B`, `Q4_K_M`, `qwen3`, `context 40K`."""
+        parameters = formatting.short_count(self.parameters) if self.parameters else ""
+        context = f"context {formatting.short_count(self.context)}" if self.context else ""
+        return tuple(filter(None, (parameters, self.quantised, self.architecture, context)))
+
+
+def summarise(path: Path) -> GgufSummary:
+    """Summarise the model of which `path` is the file or one of the parts. Takes up to half a
+    second, and nothing again while the file has the same size and time. GgufError when it cannot be
+    read."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise GgufError.unreadable(path, error) from None
+    return _summary(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=512)
+def _summary(path: Path, changed: int, size: int) -> GgufSummary:
+    file = read_gguf(path)
+    return GgufSummary(
+        (file.metadata.text("general.name") or "")[:_MAX_TEXT],
+        file.architecture[:_MAX_TEXT],
+        max(file.metadata.integer(".context_length") or 0, 0),
+        _quantised(file),
+        sum(math.prod(tensor.shape) for tensor in file.tensors.values()),
+    )
+
+
+def _quantised(file: GgufFile) -> str:
+    """`Q4_K_M` as the file says, or else the type of most of its bytes."""
+    from gguf.constants import LlamaFileType
+
+    number = file.metadata.integer("general.file_type")
+    try:
+        kind = LlamaFileType(-1 if number is None else number & ~_GUESSED)
+        return kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    except ValueError:
+        sizes: Counter[str] = Counter()
+        for tensor in file.tensors.values():
+            sizes[tensor.kind] += len(tensor.data)
+        return sizes.most_common(1)[0][0] if sizes else ""

@@ -12,7 +12,7 @@ from app.models.gguf.file import GgufError, GgufFile
 _MAX_VOCABULARY, _MAX_TOKEN = 1_000_000, 4096
 
 
-class Kind(IntEnum):
+class TokenKind(IntEnum):
     """What a token is, as `tokenizer.ggml.token_type` numbers it."""
 
     NORMAL = 1
@@ -140,7 +140,7 @@ def _vocabulary(gguf: GgufFile) -> tuple[list[str], list[int]]:
         tokens = _distinct(tokens)
     kinds = gguf.metadata.numbers("tokenizer.ggml.token_type")
     if kinds is None:
-        return tokens, [Kind.NORMAL] * len(tokens)
+        return tokens, [TokenKind.NORMAL] * len(tokens)
     if len(kinds) != len(tokens):
         raise GgufError(f"'{gguf.paths[0]}' does not say the kind of each of its tokens", OTHER)
     return tokens, [int(each) for each in kinds]
@@ -262,7 +262,7 @@ def _sentencepiece(gguf: GgufFile, tokens: list[str], kinds: list[int]) -> dict[
             "continuing_subword_prefix": None,
             "end_of_word_suffix": None,
             "fuse_unk": True,
-            "byte_fallback": Kind.BYTE in kinds,
+            "byte_fallback": TokenKind.BYTE in kinds,
             "ignore_merges": False,
             "vocab": {token: number for number, token in enumerate(tokens)},
             "merges": _merges_by_score(tokens, kinds, scores.tolist()),
@@ -276,12 +276,12 @@ def _merges_by_score(
     usable = {
         token: number
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if kind in (Kind.NORMAL, Kind.USER_DEFINED)
+        if kind in (TokenKind.NORMAL, TokenKind.USER_DEFINED)
     }
     found = [
         (-scores[number], usable[token[:at]], usable[token[at:]], token[:at], token[at:])
         for token, number in usable.items()
-        if kinds[number] == Kind.NORMAL
+        if kinds[number] == TokenKind.NORMAL
         for at in range(1, len(token))
         if token[:at] in usable and token[at:] in usable
     ]
@@ -302,10 +302,10 @@ def _added(tokens: Iterable[str], kinds: Iterable[int]) -> list[dict[str, Any]]:
             "lstrip": False,
             "rstrip": False,
             "normalized": False,
-            "special": kind == Kind.CONTROL,
+            "special": kind == TokenKind.CONTROL,
         }
         for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if kind in (Kind.CONTROL, Kind.USER_DEFINED)
+        if kind in (TokenKind.CONTROL, TokenKind.USER_DEFINED)
     ]
 
 

@@ -22,11 +22,11 @@ from app.models.gguf.architectures import OTHER
 from app.models.gguf.file import GgufError, GgufFile, Tensor
 
 GROUP = 32
-"""Numbers that share a scale and a bias, in the types of ggml's that MLX can hold."""
+"""Numbers that share a scale and a bias in ggml's types that MLX can store."""
 EXACT = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8}
-"""Bits a number of the types that MLX holds bit for bit."""
+"""Bits per number of the types that MLX stores bit for bit."""
 ROUNDED = {"Q4_K": 4, "Q5_K": 5}
-"""Those of which only the scales are rounded."""
+"""Bits per number of the types whose numbers are kept while their scales are rounded."""
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 DEFAULT_BITS = 8
 """Bits for weights in a type that MLX does not have."""
@@ -38,8 +38,8 @@ Codes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What becomes of a tensor: `bits` a number in groups of `group`, or, without, in `dtype`."""
+class TensorPlan:
+    """How a tensor is stored: with `bits` per number in groups of `group`, or else in `dtype`."""
 
     name: str
     tensor: Tensor
@@ -90,7 +90,7 @@ SAFETENSORS_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 
 def plan(
     gguf: GgufFile, config: dict[str, Any], named: list[tuple[str, Tensor]], bits: int | None
-) -> list[Plan]:
+) -> list[TensorPlan]:
     """How to hold each tensor. `bits` (4, 8, or 16 for not at all) is for what MLX cannot hold as
     it is; None means 8 for what is quantised in the file, and nothing for what is not. 32
     dequantises everything, which a CPU computes with many times faster. GgufError when a type is
@@ -112,7 +112,7 @@ def plan(
             }.get(name.split(".")[-2])
         # llama.cpp multiplies by a norm's weight, mlx-lm's gemma3 by one more than it.
         offset = -1.0 if gguf.architecture == "gemma3" and len(tensor.shape) == 1 else 0.0
-        plans.append(Plan(name, tensor, dtype, chosen, group, heads, offset))
+        plans.append(TensorPlan(name, tensor, dtype, chosen, group, heads, offset))
     return plans
 
 
@@ -138,7 +138,7 @@ def _bits(tensor: Tensor, wanted: int | None) -> tuple[int | None, int]:
 
 
 @dataclass(slots=True)
-class Error:
+class ErrorSum:
     """The sum of squared errors and of squares of the matrices that were not held exactly."""
 
     wrong: float = 0.0
@@ -155,7 +155,7 @@ class Error:
 
 
 def convert(
-    planned: Plan, error: Error, check: Callable[[], object] = lambda: None
+    planned: TensorPlan, error: ErrorSum, check: Callable[[], object] = lambda: None
 ) -> Iterator[NDArray[Any]]:
     """The tensors of `planned.outputs()`, in that order, as bytes that safetensors hold. `check` is
     called after every 16 million numbers and may raise; `error` is added to."""
@@ -171,14 +171,14 @@ def convert(
         yield np.concatenate(pieces)
 
 
-def _rows(planned: Plan) -> Codes:
+def _rows(planned: TensorPlan) -> Codes:
     """The tensor's bytes by rows (N, B)."""
     count = math.prod(planned.tensor.shape[:-1])
     return planned.tensor.data.reshape(count, -1)
 
 
-def _order(planned: Plan) -> NDArray[np.int64] | None:
-    """Where each row is in the file, if not in our order. A bias is one row."""
+def _order(planned: TensorPlan) -> NDArray[np.int64] | None:
+    """The file's row for each of our rows, or None where they are the same. A bias is one row."""
     if planned.heads is None or not planned.is_matrix:
         return None
     return _halves_apart(np.arange(planned.tensor.shape[0]), planned.heads)
@@ -190,7 +190,7 @@ def _halves_apart(values: NDArray[Any], heads: int) -> NDArray[Any]:
     return values.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _convert_rows(planned: Plan, rows: Codes, error: Error) -> tuple[NDArray[Any], ...]:
+def _convert_rows(planned: TensorPlan, rows: Codes, error: ErrorSum) -> tuple[NDArray[Any], ...]:
     if planned.bits is None:
         floats = dequantise(planned.tensor.kind, rows) + np.float32(planned.offset)
         if planned.heads is not None and not planned.is_matrix:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.errors import UserError
 from app.ingest.records import ReadCancelled
-from app.models.token_count import MAX_COUNTED, TokenCounter
+from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
 from app.ui.attach.attachment import Attachment, find_duplicate, merge
 from app.ui.attach.chips import Item

@@ -13,9 +13,8 @@ from app.estimate.plan import describe
 from app.models.cache import ModelCache
 from app.models.fit import Machine, mac_with
 from app.models.library import Library, default_library
-from app.models.pairs import TokenizerCache
 from app.protocol.commands import CalibrateCosts
-from app.protocol.cost_model import UNKNOWN_COSTS, Costs
+from app.protocol.cost_model import Costs
 from app.protocol.hosts import Hosts, Machines
 from app.protocol.memory import MemoryStats
 from app.settings.introspection import find
@@ -50,18 +49,16 @@ class ModelsController:
         show_message: Callable[[str], None],
         library: Callable[[], Library] | None = None,
         machines: Machines | None = None,
-        costs: Callable[[], Costs] = lambda: UNKNOWN_COSTS,
     ) -> None:
         """`library`, the user's by default, is called when it is first needed. `machines` are those
-        of `--hosts`, `costs` those of the loaded pair."""
+        of `--hosts`."""
         self._app = app
         self._repository, self._settings = repository, settings
         self._pair_status, self._load_pair = pair_status, load_pair
         self._memory, self._send_measure, self._keep = memory, measure, keep
         self._show_message = show_message
         self._library = cache(library or default_library)
-        self._tokenizers = TokenizerCache()
-        self._machines, self._costs = machines, costs
+        self._machines = machines
         self.jobs = Jobs(app, self._library)
 
     @property
@@ -81,11 +78,9 @@ class ModelsController:
             self._machine(),
             self._answer_stats,
             self._pair_status,
-            self._tokenizers,
             self._measure,
             lambda: self._settings.values.models.folders,
             self._machines,
-            self._costs,
         )
         self._app.push_screen(screen, self._on_choice)
 

@@ -6,7 +6,7 @@ from textual.content import Content
 
 from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
-from app.models.gguf.summary import GgufSummary
+from app.models.gguf.file import GgufSummary
 from app.models.pairs import DraftCandidate, ModelOverview, RatioSource
 from app.models.speedup import OVERHEAD, built_in_speedup
 from app.models.text import breakdown_rows, facts, sampling_lines, verdict_sentences

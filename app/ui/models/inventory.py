@@ -11,13 +11,12 @@ from pathlib import Path
 
 from app.models import speedup
 from app.models.cache import Installed, is_repository
-from app.models.catalogue import Entry, catalogue
+from app.models.catalogue import CatalogueEntry, catalogue
 from app.models.errors import ModelError
 from app.models.fit import Machine
 from app.models.found import FoundModel, Kind, find_models, missing_places, user_places
-from app.models.library import Library
-from app.models.model_details import ModelDetails, find_model, known_models
-from app.models.pairs import ModelOverview, TokenizerCache, embedded_pair, overview
+from app.models.library import Library, ModelDetails, find_model, known_models
+from app.models.pairs import ModelOverview, embedded_pair, overview
 from app.models.trash import TrashedModel, trashed
 from app.models.unfinished import UnfinishedDownload, unfinished
 from app.store.records import AnswerStats
@@ -55,12 +54,11 @@ def scan(
     library: Library,
     machine: Machine,
     answer_stats: Sequence[AnswerStats],
-    tokenizers: TokenizerCache,
     described: Iterable[ModelDetails] = (),
     folders: str = "",
 ) -> Inventory:
     """Read the disk and the catalogues; `described` are models that the hub described, `folders`
-    those of the setting. Blocks, for seconds when `tokenizers` is new."""
+    those of the setting. Blocks, for seconds the first time."""
     entries, problem = _entries(library)
     models = known_models(library.cache, entries)
     found, loadable = _found(library, folders)
@@ -69,7 +67,7 @@ def scan(
     names = {model.name for model in models}
     models += [model for model in described if model.name not in names]
     names |= {model.name for model in models}
-    known = overview(models, machine, partial(speedup.measured_ratio, answer_stats), tokenizers)
+    known = overview(models, machine, partial(speedup.measured_ratio, answer_stats))
     with suppress(ModelError):  # `doctor` says what is wrong with it
         known.insert(0, embedded_pair(library.cache, machine))
     return Inventory(
@@ -100,7 +98,7 @@ def _found(library: Library, folders: str) -> tuple[tuple[FoundModel, ...], list
     return tuple(found), loadable
 
 
-def _entries(library: Library) -> tuple[tuple[Entry, ...], str]:
+def _entries(library: Library) -> tuple[tuple[CatalogueEntry, ...], str]:
     try:
         return library.entries(), ""
     except ModelError as error:

@@ -15,11 +15,11 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 
 from app.errors import UserError
+from app.models.cache import verify
 from app.models.library import Library
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
-from app.models.progress import Progress
+from app.models.progress import ByteProgress
 from app.models.unfinished import discard
-from app.models.verify import verify
 from app.util import formatting
 
 MAX_DOWNLOADS = 2
@@ -53,7 +53,7 @@ class Job:
     kind: JobKind
     source: Path | None = None
     state: JobState = JobState.WAITING
-    progress: Progress = field(default_factory=lambda: Progress(0, 0, 0.0, None))
+    progress: ByteProgress = field(default_factory=lambda: ByteProgress(0, 0, 0.0, None))
     message: str = ""
     stop: Callable[[], None] | None = None
     stop_requested: bool = False
@@ -286,7 +286,7 @@ class Jobs:
         cancelled.message = f"Download of {repository} cancelled."
         self._post(self.Ended(cancelled))
 
-    def _on_progress(self, job: Job, progress: Progress) -> None:
+    def _on_progress(self, job: Job, progress: ByteProgress) -> None:
         job.progress = progress
         self._post_change()
 

@@ -16,9 +16,8 @@ from textual.widgets import OptionList, Static
 from app.models.fit import Machine
 from app.models.found import FoundModel
 from app.models.library import Library
-from app.models.pairs import DraftCandidate, ModelOverview, TokenizerCache
+from app.models.pairs import DraftCandidate, ModelOverview
 from app.models.text import memory_heading
-from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import HostMachine, Machines
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
@@ -95,11 +94,9 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         machine: Machine,
         answer_stats: Callable[[], Awaitable[Sequence[AnswerStats]]],
         pair_status: Callable[[], PairStatus],
-        tokenizers: TokenizerCache,
         measure: Callable[[], str],
         folders: Callable[[], str],
         machines: Machines | None = None,
-        costs: Callable[[], Costs] = lambda: UNKNOWN_COSTS,
     ) -> None:
         """`answer_stats` returns those of stored answers; `measure` times the loaded pair and
         returns a message; `folders` are those of the setting; `machines` those of `--hosts`."""
@@ -107,9 +104,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
         self._library, self._jobs, self._machine = library, jobs, machine
         self._answer_stats, self._pair_status = answer_stats, pair_status
-        self._tokenizers, self._measure = tokenizers, measure
-        self._folders = folders
-        self._machines, self._costs = machines, costs
+        self._measure, self._folders = measure, folders
+        self._machines = machines
         self._seen_machines: Sequence[HostMachine] = ()
         self._tasks = ModelTasks(library)
         self._inventory = Inventory(machine)
@@ -148,9 +144,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         stats = await self._answer_stats()
         described, folders = list(self._tasks.described.values()), self._folders()
         self._inventory = await in_background(
-            lambda: scan(
-                self._library(), self._machine, stats, self._tokenizers, described, folders
-            )
+            lambda: scan(self._library(), self._machine, stats, described, folders)
         )
         self._loading = False
         if self._inventory.problem:
@@ -273,18 +267,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return []
         if not self._seen_machines:
             return [Content("Looking at the other machines…")]
-        speed = self._seconds_per_parameter()
-        return [machines_text(overview, draft, self._seen_machines, speed)]
-
-    def _seconds_per_parameter(self) -> float | None:
-        """What one parameter of the loaded target takes for one token, if it was timed here."""
-        cost, load = self._costs().target, self._pair_status().load
-        loaded = next(
-            (o for o in self._inventory.models if str(o.model.folder) == load.target), None
-        )
-        if cost is None or loaded is None or load.hosts is not None:
-            return None
-        return cost.per_token / max(loaded.model.size.architecture.active_parameters, 1)
+        return [machines_text(overview, draft, self._seen_machines)]
 
     def _actions_of(self, row: Row) -> list[Action]:
         overview = self._inventory.find(row.name)

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.models import catalogue, trash
-from app.models.gguf.file import GgufError
-from app.models.gguf.summary import GgufSummary, summarise
-from app.models.library import Library
-from app.models.model_details import ModelDetails, find_model
+from app.models.gguf.file import GgufError, GgufSummary, summarise
+from app.models.library import Library, ModelDetails, find_model
 from app.models.unfinished import pause
 from app.ui.models.rows import RowKind, row_key
 from app.util import formatting

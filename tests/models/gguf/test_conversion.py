@@ -14,12 +14,11 @@ from gguf import GGMLQuantizationType, quants
 from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 
-from app.models.cache import ModelCache
+from app.models.cache import ModelCache, verify
 from app.models.errors import ModelError
 from app.models.gguf import convert
 from app.models.gguf.convert import ConversionStopped, Converted, install, joined, plan_conversion
-from app.models.progress import Progress
-from app.models.verify import verify
+from app.models.progress import ByteProgress
 from app.protocol.generation_config import read_generation_config
 from app.protocol.options import ModelSampling
 from tests import tiny
@@ -188,7 +187,7 @@ def test_gemma_is_not_held_in_float16(tmp_path: Path, cache: ModelCache) -> None
 
 def test_it_is_installed_like_one_that_was_downloaded(tmp_path: Path, cache: ModelCache) -> None:
     write_gguf(tmp_path / "A model's (1).Q8_0.gguf", "llama")
-    seen: list[Progress] = []
+    seen: list[ByteProgress] = []
     planned = plan_conversion([tmp_path / "A model's (1).Q8_0.gguf"])
     done = install(planned, cache, seen.append)
     assert done.repository == "local/A-model-s-1-.Q8_0"
@@ -216,7 +215,7 @@ def test_the_sampling_that_a_file_recommends_is_kept(tmp_path: Path, cache: Mode
 
 def test_cancelling_leaves_nothing(tmp_path: Path, cache: ModelCache) -> None:
     write_gguf(tmp_path / "tiny.gguf", "llama")
-    seen: list[Progress] = []
+    seen: list[ByteProgress] = []
     with pytest.raises(ConversionStopped):
         install(
             plan_conversion([tmp_path / "tiny.gguf"]), cache, seen.append, lambda: len(seen) > 5

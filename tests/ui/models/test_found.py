@@ -16,7 +16,6 @@ from textual.pilot import Pilot
 from app.models.fit import mac_with
 from app.models.found import default_places
 from app.models.library import Library, default_library
-from app.models.pairs import TokenizerCache
 from app.protocol.commands import Load
 from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile
@@ -77,7 +76,7 @@ async def test_nothing_of_this_machine_is_found_unless_the_app_says_so(
     mlx(home, "aaa/first", 30)
 
     def found(library: Library) -> int:
-        return len(scan(library, mac_with(32 * 10**9), (), TokenizerCache()).found)
+        return len(scan(library, mac_with(32 * 10**9), ()).found)
 
     assert found(library) == 1
     assert found(Library(library.cache)) == 0

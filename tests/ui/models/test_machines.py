@@ -77,18 +77,3 @@ async def test_without_hosts_nothing_of_that_is_offered(app: Make, here: Here) -
         await choose(pilot, "big", "Use with the built-in draft")
         labels = [label for label, _ in pilot.app.screen.choices]  # type: ignore[attr-defined]
         assert not any("across" in label for label in labels)
-
-
-async def test_the_first_word_is_predicted_from_what_this_machine_takes(
-    app: Make, here: Here
-) -> None:
-    from app.ui.models.machines_text import machines_text
-
-    await here(BIG)
-    async with app(machines=FakeMachines()).run_test(size=LARGE) as pilot:
-        screen = await open_models(pilot, "big-4bit")
-        overview = screen._inventory.find(BIG)
-        assert overview is not None
-        text = machines_text(overview, None, FakeMachines().look(), 1e-9).plain
-        assert "First word after 20% of 60" in text
-        assert "on this machine alone" in text
