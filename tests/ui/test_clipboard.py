@@ -10,7 +10,7 @@ import pytest
 
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
-from app.ui.terminal.clipboard import SystemClipboard, system_clipboard
+from app.ui.terminal import SystemClipboard, system_clipboard
 from tests.fakes import FakeEngine
 from tests.ui.helpers import DOCUMENT, SMALL, until, until_shown
 

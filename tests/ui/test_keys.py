@@ -20,11 +20,11 @@ from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.screen import ChatScreen
-from app.ui.help.screen import help_rows, key_name
+from app.ui.help import help_rows, key_name
 from app.ui.keep.slider import KeepSlider
 from app.ui.keys import SafeInput
-from app.ui.settings.prompt import PromptBox
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.settings.conversation_screen import PromptBox
+from app.ui.terminal import PasteSafeParser
 from tests import fakes
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

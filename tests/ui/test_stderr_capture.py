@@ -9,7 +9,7 @@ from pathlib import Path
 
 SCRIPT = """
 import os, signal, sys
-from app.ui.terminal.stderr_capture import capture_stderr
+from app.ui.terminal import capture_stderr
 
 log = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 with capture_stderr(log):

@@ -11,7 +11,7 @@ from textual._xterm_parser import XTermParser
 from textual.events import Key, Paste
 from textual.message import Message
 
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.terminal import PasteSafeParser
 
 HOSTILE = [
     "an escape \x1b alone",

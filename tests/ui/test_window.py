@@ -7,7 +7,7 @@ from textual.events import AppBlur, AppFocus
 
 from app.protocol.commands import Load
 from app.ui.app import SpecchatApp
-from app.ui.terminal.window import Window
+from app.ui.terminal import Window
 from tests.fakes import FakeEngine
 from tests.ui.helpers import SMALL, ask, until
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
-from app.ingest.records import FileRead, Skipped
+from app.ingest.limits import Limits
+from app.ingest.records import REASON_TEXTS, FileRead, Progress, Reason, Skipped
 from app.protocol.prompt import Document
 from app.util import formatting
 
@@ -147,3 +153,108 @@ def line_count(text: str) -> int:
     """Counts a last line without a line end too."""
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
     return ends + (not text.endswith(("\r", "\n")))
+
+
+MAX_SKIPPED = 500
+"""Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
+
+
+def to_notes(attachments: Iterable[Attachment]) -> str:
+    """As JSON for `with_notes`; empty if there is nothing to save."""
+    notes = {
+        each.documents[0].name: {
+            "skipped": [_packed(skipped) for skipped in each.skipped],
+            "doubtful": [astuple(file) for file in each.doubtful],
+        }
+        for each in attachments
+        if 0 < len(each.skipped) + len(each.doubtful) <= MAX_SKIPPED
+    }
+    return json.dumps(notes) if notes else ""
+
+
+def with_notes(attachments: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
+    """Attachments with their facts again. Damaged or unknown notes are ignored."""
+    known: Any = {}
+    with suppress(ValueError):
+        known = json.loads(notes) if notes else {}
+    return tuple(_with(each, known) for each in attachments)
+
+
+def _with(thing: Attachment, known: Any) -> Attachment:
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        note = known[thing.documents[0].name]
+        skipped = tuple(_unpacked(*each) for each in note["skipped"])
+        doubtful = tuple(_file_read(*each) for each in note["doubtful"])
+        return replace(thing, skipped=skipped, doubtful=doubtful)
+    return thing
+
+
+def _file_read(path: str, size: int, encoding: str, lossy: bool, guessed: bool) -> FileRead:
+    return FileRead(str(path), int(size), str(encoding), bool(lossy), bool(guessed))
+
+
+def _packed(skipped: Skipped) -> list[object]:
+    """Without the text that the reason has by default."""
+    _, detail, advice = REASON_TEXTS[skipped.reason]
+    custom = [skipped.detail, skipped.advice]
+    return [
+        skipped.path,
+        str(skipped.reason),
+        skipped.limit,
+        skipped.pages,
+        *(custom if custom != [detail, advice] else []),
+    ]
+
+
+def _unpacked(path: str, reason: str, limit: str, pages: int, *custom: str) -> Skipped:
+    detail, advice = custom or REASON_TEXTS[Reason(reason)][1:]
+    why = Reason(reason), str(detail), str(advice)
+    return Skipped(str(path), *why, str(limit), int(pages))
+
+
+@dataclass(eq=False)
+class FileJob:
+    """`typed` goes back into the compose box if the file cannot be read."""
+
+    path: str
+    typed: str
+    limits: Limits = field(default_factory=Limits)
+    progress: Progress | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path.rstrip("/")) or self.path
+
+    @property
+    def facts(self) -> str:
+        progress, parts = self.progress, ["reading"]
+        if progress is not None and progress.files:
+            parts += [formatting.plural(progress.files, "file"), formatting.size(progress.size)]
+        if progress is not None and progress.pages:
+            parts.append(progress.page_text)
+        return " · ".join(parts)
+
+    def run(self) -> Attachment:
+        """Read it; on a thread. Raises IngestError and Cancelled."""
+        from app.ingest.reader import read  # slow to import: not before the first frame
+
+        gathered = read(
+            [self.path],
+            limits=self.limits,
+            progress=self._on_progress,
+            cancelled=self.cancelled.is_set,
+        )
+        (intake,) = gathered.results
+        return replace(
+            make_attachment(intake.documents),
+            skipped=intake.skipped,
+            doubtful=tuple(each for each in intake.files if each.doubtful),
+        )
+
+    def _on_progress(self, progress: Progress) -> None:
+        self.progress = progress
+
+
+ReadFile = Callable[[FileJob], Attachment]
+"""`FileJob.run`, or a fake in tests."""

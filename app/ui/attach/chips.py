@@ -16,11 +16,64 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click, Resize
 from textual.message import Message
+from textual.screen import ModalScreen
 from textual.widget import Widget
+from textual.widgets import Static
 
-from app.ui.attach.attachment import Attachment, next_paste_number, paste_attachment
-from app.ui.attach.file_job import FileJob
+from app.ingest.records import Reason
+from app.ui.attach.attachment import Attachment, FileJob, next_paste_number, paste_attachment
+from app.ui.text import HangingLines, hanging_indent
+from app.util import formatting
 from app.util.sanitize import sanitize_line
+
+MAX_LISTED = 500
+"""Of each kind; of the rest only the number is shown."""
+DOT = Content.styled("· ", "$ink-dim")
+_EXPECTED = (Reason.IGNORED, Reason.EMPTY)
+
+
+class SkippedScreen(ModalScreen[None]):
+    """Any of its keys closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
+    ]
+
+    def __init__(self, attached: Attachment) -> None:
+        super().__init__()
+        self._attached = attached
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield SkippedList(lines(self._attached))
+            yield Static(Content.styled("Esc close", "$ink-dim"))
+
+
+class SkippedList(HangingLines):
+    """A heading and a list of sentences."""
+
+    def __init__(self, lines: list[Content]) -> None:
+        super().__init__()
+        self._heading, *self._sentences = lines
+
+    def lines(self, width: int) -> list[Content]:
+        return [self._heading, *(hanging_indent(DOT, each, width) for each in self._sentences)]
+
+
+def lines(attached: Attachment) -> list[Content]:
+    """A heading, then one sentence each, with the expected reasons last."""
+    read = formatting.plural(len(attached.texts), "file")
+    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
+    skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+    doubtful = [each.sentence for each in attached.doubtful]
+    found = [Content.styled(heading, "bold $accent")]
+    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], doubtful):
+        found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
+    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(doubtful) - MAX_LISTED)
+    if more:
+        found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
+    return found
+
 
 CHIP_BYTES = 4096
 CHIP_CELLS = 62

@@ -37,7 +37,7 @@ from app.ui.conversations.list_rows import (
     render_row,
 )
 from app.ui.filter_list import FilterList, FilterListScreen
-from app.ui.help.screen import Section
+from app.ui.help import Section
 from app.ui.keys import SafeInput
 from app.ui.state.repository import ChatRepository
 from app.util import formatting

@@ -2,39 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
-from typing import ClassVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
-from app.models.fit import Machine
+from app.errors import UserError
+from app.estimate.preview import describe
+from app.models.cache import ModelCache
+from app.models.fit import Machine, mac_with
 from app.models.found import FoundModel
-from app.models.library import Library
+from app.models.library import Library, default_library
 from app.models.pairs import DraftCandidate, ModelOverview, TokenizerCache
 from app.models.text import memory_heading
+from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
-from app.protocol.hosts import HostMachine, Machines
+from app.protocol.hosts import HostMachine, Hosts, Machines
+from app.protocol.memory import MemoryStats
+from app.settings.introspection import find
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
-from app.ui.click_line import ClickLine, Piece
 from app.ui.filter_list import FilterList, FilterListScreen
-from app.ui.help.screen import Section
-from app.ui.models import actions, detail_text, rows
-from app.ui.models.action_dialog import ActionDialog
-from app.ui.models.actions import Action, Do
-from app.ui.models.choice import PairChoice, PairStatus, cost_text
+from app.ui.help import Section
+from app.ui.models import actions, details, rows
+from app.ui.models.actions import Action, Do, ModelTasks, Result
+from app.ui.models.details import PairChoice, PairStatus, cost_text, machines_text
 from app.ui.models.inventory import Inventory, scan
 from app.ui.models.jobs import JobKind, Jobs
-from app.ui.models.machines_text import machines_text
 from app.ui.models.rows import Row, RowKind, Tab, render_row
-from app.ui.models.tasks import ModelTasks, Result
+from app.ui.settings.live import LiveSettings
+from app.ui.state.repository import ChatRepository
+from app.ui.text import ClickLine, Piece
 from app.util import formatting
+from app.util.sanitize import sanitize_line
+
+Value = TypeVar("Value")
+
+
+class ActionDialog(ModalScreen[Value | None]):
+    """Returns the value of the chosen label."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Do", id="dialog.do", tooltip="Do the highlighted action"),
+        Binding(
+            "pageup", "scroll(-1)", "Up", id="dialog.up", tooltip="Scroll up", priority=True
+        ),
+        Binding(
+            "pagedown", "scroll(1)", "Down", id="dialog.down", tooltip="Scroll down", priority=True
+        ),
+        Binding("escape", "dismiss", "Cancel", id="dialog.close", tooltip="Cancel"),
+    ]  # fmt: skip
+
+    def __init__(self, text: Content, choices: Sequence[tuple[str, Value]]) -> None:
+        super().__init__()
+        self.choices = choices
+        self._text = VerticalScroll(Static(text, markup=False), id="dialog-text", can_focus=False)
+        labels = (Option(sanitize_line(label)) for label, _ in choices)
+        self.list = OptionList(*labels, id="dialog-choices", compact=True, markup=False)
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Details", ActionDialog),)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield self._text
+            yield self.list
+            hints = "⏎ choose   PgUp PgDn scroll   Esc cancel"
+            yield Static(Content.styled(hints, "$ink-dim"), id="dialog-foot")
+
+    def on_mount(self) -> None:
+        self.list.highlighted = 0 if self.choices else None
+        self.list.focus()
+
+    def action_choose(self) -> None:
+        self.list.action_select()
+
+    def action_scroll(self, pages: int) -> None:
+        self._text.scroll_relative(y=pages * max(1, self._text.size.height - 1), animate=False)
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self.choices[event.option_index][1])
+
 
 WIDE = 110
 """Cells from which on the highlighted model's details are shown beside the list."""
@@ -257,15 +314,15 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     def _details_of(self, row: Row) -> Content:
         overview = self._inventory.find(row.name)
         if row.kind is RowKind.MODEL and overview is not None:
-            text = detail_text.model_text(overview, self._inventory)
+            text = details.model_text(overview, self._inventory)
             return Content("\n").join([text, *self._across(overview, overview.default_draft)])
         found = self._inventory.found_model(row.name)
         if row.kind in (RowKind.MODEL, RowKind.GGUF) and found is not None:
-            return detail_text.found_text(found, self._tasks.summaries.get(found.path))
-        details = "".join(text for text, _ in row.details).strip()
+            return details.found_text(found, self._tasks.summaries.get(found.path))
+        second_line = "".join(text for text, _ in row.details).strip()
         if row.kind is RowKind.MODEL:
-            return detail_text.fault_text(row.name, details.removeprefix("! "))
-        return detail_text.download_text(row.name, self._jobs.find(row.name), details)
+            return details.fault_text(row.name, second_line.removeprefix("! "))
+        return details.download_text(row.name, self._jobs.find(row.name), second_line)
 
     def _across(self, overview: ModelOverview, draft: DraftCandidate | None) -> list[Content]:
         """What it takes across the machines of `--hosts`, if there are any."""
@@ -416,3 +473,117 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     def action_undo(self) -> None:
         self._start(self._tasks.undo)
+
+
+LoadPair = Callable[
+    [str, str | None, Callable[[], ModelCache], Hosts | None], Coroutine[Any, Any, None]
+]
+"""Loads a target and a draft by their names, on this machine or spread over several."""
+
+
+class ModelsController:
+    """Opens the models screen, and reports in the chat when a job ends."""
+
+    def __init__(
+        self,
+        app: App[Any],
+        *,
+        repository: ChatRepository,
+        settings: LiveSettings,
+        pair_status: Callable[[], PairStatus],
+        load_pair: LoadPair,
+        memory: Callable[[], MemoryStats | None],
+        measure: Callable[[CalibrateCosts], None],
+        keep: Callable[[], float],
+        show_message: Callable[[str], None],
+        library: Callable[[], Library] | None = None,
+        machines: Machines | None = None,
+        costs: Callable[[], Costs] = lambda: UNKNOWN_COSTS,
+    ) -> None:
+        """`library`, the user's by default, is called when it is first needed. `machines` are those
+        of `--hosts`, `costs` those of the loaded pair."""
+        self._app = app
+        self._repository, self._settings = repository, settings
+        self._pair_status, self._load_pair = pair_status, load_pair
+        self._memory, self._send_measure, self._keep = memory, measure, keep
+        self._show_message = show_message
+        self._library = cache(library or default_library)
+        self._tokenizers = TokenizerCache()
+        self._machines, self._costs = machines, costs
+        self.jobs = Jobs(app, self._library)
+
+    @property
+    def cache(self) -> Callable[[], ModelCache]:
+        """Waits for the disk when it is first called."""
+        return lambda: self._library().cache
+
+    @property
+    def _screen(self) -> ModelsScreen | None:
+        screens = self._app.screen_stack
+        return next((each for each in screens if isinstance(each, ModelsScreen)), None)
+
+    def show(self) -> None:
+        screen = ModelsScreen(
+            self._library,
+            self.jobs,
+            self._machine(),
+            self._answer_stats,
+            self._pair_status,
+            self._tokenizers,
+            self._measure,
+            lambda: self._settings.values.models.folders,
+            self._machines,
+            self._costs,
+        )
+        self._app.push_screen(screen, self._on_choice)
+
+    def on_jobs_changed(self) -> None:
+        self.jobs.mark_drawn()
+        if (screen := self._screen) is not None:
+            screen.update_jobs()
+
+    def on_job_ended(self, message: str) -> None:
+        self._show_message(message)
+        if (screen := self._screen) is not None:
+            screen.show_job_result(message)
+
+    def on_costs_measured(self, costs: Costs) -> None:
+        self.on_job_ended(describe(costs, self._keep()))
+
+    def _on_choice(self, choice: PairChoice | None) -> None:
+        if choice is None:
+            return
+        if choice.as_default:
+            try:
+                self._settings.change(find("models.target"), choice.target)
+                self._settings.change(find("models.draft"), choice.draft or "")
+            except ValueError:
+                self._show_message(f"'{choice.target}' cannot be saved in the settings.")
+                return
+        hosts = self._machines.hosts if self._machines is not None and choice.across else None
+        load = partial(self._load_pair, choice.target, choice.draft, self.cache, hosts)
+        start_task(self._app, load)
+
+    def _measure(self) -> str:
+        """Have the engine measure the loaded pair. Returns a message."""
+        if reason := self._pair_status().blocked_reason:
+            return reason
+        self._send_measure(CalibrateCosts())
+        return "Measuring the pair on a few thousand random tokens. A question stops it."
+
+    def _machine(self) -> Machine:
+        memory = self._memory()
+        if memory is not None and memory.ceiling:
+            return Machine(memory.total, memory.ceiling)
+        import psutil
+
+        return mac_with(psutil.virtual_memory().total)
+
+    async def _answer_stats(self) -> Sequence[AnswerStats]:
+        """The stats of stored answers."""
+        if not self._repository.readable:
+            return ()
+        try:
+            return await self._repository.read(lambda store: store.answer_stats())
+        except UserError:  # shown by what needs the store
+            return ()

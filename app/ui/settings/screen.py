@@ -13,11 +13,10 @@ from textual.widgets import Input
 
 from app.paths import display_path
 from app.settings.introspection import Setting, groups, search
-from app.ui.help.screen import Section
+from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key
-from app.ui.settings.form import SettingsForm, group_heading
+from app.ui.settings.form import SettingRow, SettingsForm, group_heading
 from app.ui.settings.live import LiveSettings
-from app.ui.settings.row import SettingRow
 
 
 class SettingsScreen(SettingsForm[None]):

@@ -4,33 +4,186 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Key
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.store.records import DocumentHit
-from app.ui.help.screen import Section
+from app.ui.filter_list import FilterList
+from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key, run_own_binding
-from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index
 from app.ui.spans.copies import place_of
-from app.ui.spans.documents import DocumentsScreen
-from app.ui.spans.hints import FINDING, Hints, reading_hints
-from app.ui.spans.minimap import Minimap
-from app.ui.spans.passages import Passage, ReadDocument, ReadKind
-from app.ui.spans.view import MARKS, DocumentView, TextRange, overlapping
+from app.ui.spans.passages import (
+    Collection,
+    Passage,
+    Position,
+    ReadDocument,
+    ReadKind,
+    SearchHit,
+    next_hit_index,
+)
+from app.ui.spans.view import MARKS, DocumentView, Minimap, TextRange, overlapping
+from app.ui.text import ClickLine, Piece, spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
+
+GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """`action` is one of the screen. Where not all fit, `short` replaces `text`, then the hint with
+    the lowest `priority` goes first."""
+
+    text: str
+    action: str
+    priority: int
+    short: str = ""
+
+
+READING = (
+    Hint("n next passage", "next", 5, "n next"),
+    Hint("p previous", "previous", 4, "p prev"),
+    Hint("a answer's words", "copied", 8, "a answer"),
+    Hint("/ find", "find", 7),
+    Hint("d documents", "documents", 5),
+    Hint("Space pin", "pin", 9),
+    Hint("c copy", "copy", 3),
+    Hint("f fold", "fold", 2),
+    Hint("←", "keep(-1)", 0),
+    Hint("→ keep", "keep(1)", 1),
+    Hint("⏎ ask again", "again", 8, "⏎ again"),
+    Hint("Esc close", "close", 6, "Esc"),
+)
+FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close", 2, "Esc"))
+
+
+def reading_hints(several_documents: bool, copies: bool) -> tuple[Hint, ...]:
+    """For these documents, of which the answer copied something or not."""
+    useless = {"documents": not several_documents, "copied": not copies}
+    return tuple(hint for hint in READING if not useless.get(hint.action))
+
+
+class Hints(ClickLine):
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self._hints: Sequence[Hint] = READING
+
+    def show(self, hints: Sequence[Hint]) -> None:
+        if hints != self._hints:
+            self._hints = hints
+            self.refresh()
+
+    def pieces(self) -> Iterator[Piece]:
+        gap = ""
+        for text, action in _fit(self._hints, self.content_size.width):
+            yield Piece(gap)
+            yield Piece(text, "$ink-dim", partial(self.screen.run_action, action))
+            gap = GAP
+
+
+def _fit(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:
+    """Texts and actions that fit into `width` cells."""
+    remaining = list(hints)
+    full = [(hint.text, hint.action) for hint in remaining]
+    if _width(full) <= width:
+        return full
+    while True:
+        short = [(hint.short or hint.text, hint.action) for hint in remaining]
+        if _width(short) <= width or len(remaining) == 1:
+            return short
+        remaining.remove(min(remaining, key=lambda hint: hint.priority))
+
+
+def _width(shown: Sequence[tuple[str, str]]) -> int:
+    return sum(len(text) for text, _ in shown) + len(GAP) * (len(shown) - 1)
+
+
+BAR_CELLS = 10
+MIN_NAME = 12
+
+
+class DocumentsScreen(ModalScreen[int | None]):
+    """Returns the index of the chosen document."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Show", id="documents.show", tooltip="Show"),
+        Binding("escape", "dismiss", "Close", id="documents.close", tooltip="Close"),
+    ]
+
+    def __init__(self, collection: Collection, current: int) -> None:
+        super().__init__()
+        self._collection, self._current = collection, current
+        self.list = FilterList(self._rows)
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Documents", DocumentsScreen), ("The list", FilterList))
+
+    def compose(self) -> ComposeResult:
+        count = formatting.plural(len(self._collection), "document")
+        fraction = formatting.percent(self._collection.read_fraction)
+        heading = Content.assemble(
+            (f"{count}, the most important first", "bold $accent"),
+            (f" · read {fraction} in all", "$ink-dim"),
+        )
+        with Vertical(id="documents"):
+            yield Static(heading)
+            yield self.list
+            hints = "⏎ show   ↑↓ choose   Esc close"
+            yield Static(Content.styled(hints, "$ink-dim"), id="documents-foot")
+
+    def on_mount(self) -> None:
+        self.list.draw(str(self._current))  # at once: keys typed ahead are meant for it
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.list.draw)
+
+    def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
+        for index, document in enumerate(self._collection.documents):
+            if text.casefold() in document.title.casefold():
+                yield str(index), document_line(document, index, width)
+
+    def action_choose(self) -> None:
+        self.list.choose()
+
+    @on(FilterList.Chosen)
+    def _chosen(self, event: FilterList.Chosen) -> None:
+        self.dismiss(int(event.key))
+
+
+def document_line(document: ReadDocument, index: int, width: int) -> Content:
+    """One line of at most `width` cells: its name, and how much of it was read. Where it is narrow
+    the number of passages goes first, then the bar."""
+    share = f"{formatting.percent(document.read_fraction):>4}"
+    passages = f" · {document.passages_read:>3}" + (
+        " passage " if document.passages_read == 1 else " passages"
+    )
+    filled = round(document.read_fraction * BAR_CELLS) or int(document.passages_read > 0)
+    bar = Content.assemble(("━" * filled, "$accent"), ("─" * (BAR_CELLS - filled), "$ink-faint"))
+    number = Content.styled(f"{index + 1:>3}  ", "$ink-dim")
+    for right in (
+        Content.assemble(bar, "  ", (share + passages, "$ink-dim")),
+        Content.assemble(bar, "  ", (share, "$ink-dim")),
+        Content.styled(share, "$ink-dim"),
+    ):
+        if width - number.cell_length - right.cell_length - 2 >= MIN_NAME:
+            break
+    name_style = "" if document.passages_read else "$ink-dim"
+    name = Content.assemble(number, (sanitize_line(document.title), name_style))
+    return spread(name, right, width)
+
 
 KEEP_STEP = 0.01
 MIN_LEGEND_HEIGHT = 16

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.events import Click, Resize
@@ -16,10 +19,106 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from app.ui.spans.passages import ReadDocument, ReadKind
-from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
 from app.util.formatting import plural
+from app.util.sanitize import sanitize
+
+TAB = "    "
+
+
+def visible_text(text: str) -> str:
+    """A piece of a row as it is drawn."""
+    return sanitize(text).replace("\t", TAB).replace("\n", "")
+
+
+@lru_cache(maxsize=4096)
+def _cells(character: str) -> int:
+    return cell_len(visible_text(character))
+
+
+@dataclass(frozen=True, slots=True)
+class CollapsedRange:
+    """Characters `start:end`, which are `lines` lines, shown as one row."""
+
+    start: int
+    end: int
+    lines: int
+
+
+class WrappedRows:
+    """The characters of each row. Each of the `collapsed` ranges (ascending, whole lines) is one
+    row."""
+
+    def __init__(self, text: str, width: int, collapsed: Iterable[CollapsedRange] = ()) -> None:
+        self.text, self.width = text, max(8, width)
+        self._starts, self._ends = array("q"), array("q")
+        self._collapsed: dict[int, CollapsedRange] = {}
+        at = 0
+        for each in collapsed:
+            self._wrap(at, each.start)
+            self._collapsed[len(self._starts)] = each
+            self._starts.append(each.start)
+            self._ends.append(each.end)
+            at = each.end
+        self._wrap(at, len(text))
+        if not self._starts:
+            self._starts.append(0)
+            self._ends.append(0)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, row: int) -> tuple[int, int]:
+        """The characters `start, end` of a row, without its newline."""
+        return self._starts[row], self._ends[row]
+
+    def collapsed(self, row: int) -> CollapsedRange | None:
+        return self._collapsed.get(row)
+
+    def at(self, offset: int) -> int:
+        """The row that this character is in."""
+        return max(0, bisect_right(self._starts, offset) - 1)
+
+    def _wrap(self, start: int, end: int) -> None:
+        text = self.text
+        while start < end:
+            newline = text.find("\n", start, end)
+            stop = end if newline < 0 else newline
+            self._wrap_line(start, stop)
+            start = stop + 1
+
+    def _wrap_line(self, start: int, end: int) -> None:
+        line = self.text[start:end]
+        if len(line) <= self.width and line.isascii() and line.isprintable():
+            self._add(start, end)
+            return
+        plain = line.isascii() and line.isprintable()
+        at = 0
+        while at < len(line):
+            stop = min(len(line), at + self.width) if plain else self._fitting(line, at)
+            if stop < len(line):
+                space = line.rfind(" ", at + 1, stop + 1)
+                stop = space + 1 if space > at else stop
+            self._add(start + at, start + stop)
+            at = stop
+        if not line:
+            self._add(start, end)
+
+    def _fitting(self, line: str, at: int) -> int:
+        """Where a row that starts at `at` ends; it has at least one character."""
+        room = self.width
+        for index in range(at, len(line)):
+            room -= _cells(line[index])
+            if room < 0:
+                return max(at + 1, index)
+        return len(line)
+
+    def _add(self, start: int, end: int) -> None:
+        self._starts.append(start)
+        self._ends.append(end)
+
 
 GUTTER = 2
 CONTEXT_ROWS = 3
@@ -255,3 +354,69 @@ def _unread_ranges(document: ReadDocument, pins: Sequence[TextRange]) -> Iterato
         lines = text.count("\n", start, end) + (end == len(text) and not text.endswith("\n"))
         if end > start and lines >= MIN_COLLAPSED:
             yield CollapsedRange(start, end, lines)
+
+
+ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
+
+
+class Minimap(Widget):
+    """Each row stands for an equal share of the characters."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "minimap--read",
+        "minimap--unread",
+        "minimap--hit",
+        "minimap--visible",
+    }
+
+    @dataclass
+    class Clicked(Message):
+        """`offset` is the first character of the row."""
+
+        offset: int
+
+    def __init__(self, document: ReadDocument) -> None:
+        super().__init__()
+        self._document = document
+        self._pins: Sequence[TextRange] = ()
+        self._hits: Sequence[TextRange] = ()
+        self._visible: TextRange = (0, 0)
+
+    def show(
+        self,
+        document: ReadDocument,
+        pins: Sequence[TextRange],
+        hits: Sequence[TextRange],
+        visible: TextRange,
+    ) -> None:
+        """`visible` is what is on the screen, in characters."""
+        self._document, self._pins, self._hits, self._visible = document, pins, hits, visible
+        self.refresh()
+
+    def row_range(self, row: int) -> TextRange:
+        """The characters that a row stands for."""
+        length, height = len(self._document.text), max(1, self.size.height)
+        return row * length // height, max((row + 1) * length // height, row * length // height + 1)
+
+    def render_line(self, y: int) -> Strip:
+        start, end = self.row_range(y)
+        character, name = self._mark(start, end)
+        style = self.get_component_rich_style(f"minimap--{name}")
+        if start < self._visible[1] and self._visible[0] < end:
+            style += self.get_component_rich_style("minimap--visible")
+        return Strip([Segment(f"{character:>{self.size.width}}", style)])
+
+    def _mark(self, start: int, end: int) -> tuple[str, str]:
+        if overlapping(self._hits, start, end):
+            return HIT, "hit"
+        read = {
+            passage.kind is not ReadKind.UNREAD for passage in self._document.between(start, end)
+        }
+        if read == {True}:
+            return ALL, "read"
+        if True in read or overlapping(self._pins, start, end):
+            return SOME, "read"
+        return NONE, "unread"
+
+    def on_click(self, event: Click) -> None:
+        self.post_message(self.Clicked(self.row_range(event.y)[0]))

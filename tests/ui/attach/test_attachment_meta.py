@@ -8,8 +8,7 @@ import pytest
 
 from app.ingest.records import REASON_TEXTS, FileRead, Reason, Skipped
 from app.protocol.prompt import Document
-from app.ui.attach.attachment import make_attachment
-from app.ui.attach.attachment_meta import MAX_SKIPPED, to_notes, with_notes
+from app.ui.attach.attachment import MAX_SKIPPED, make_attachment, to_notes, with_notes
 
 FOLDER = make_attachment([Document("src/", "tree"), Document("src/a.py", "a")])
 ODD = FileRead("src/odd\u202e.txt", 9, "cp1250", lossy=True, guessed=True)

@@ -18,11 +18,8 @@ from app.protocol.commands import Load
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
 from app.ui.app import SpecchatApp
-from app.ui.attach.attachment import Attachment, make_attachment
-from app.ui.attach.attachment_meta import to_notes, with_notes
-from app.ui.attach.chips import Chip
-from app.ui.attach.file_job import FileJob
-from app.ui.attach.skipped_screen import SkippedScreen
+from app.ui.attach.attachment import Attachment, FileJob, make_attachment, to_notes, with_notes
+from app.ui.attach.chips import Chip, SkippedScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ingest.test_pdf import pdf_of

@@ -12,10 +12,10 @@ from textual.pilot import Pilot
 
 from app.ingest.dir_listing import DirListing
 from app.ui.app import SpecchatApp
-from app.ui.completion.commands import commands
+from app.ui.completion import commands
 from app.ui.models.screen import ModelsScreen
 from app.ui.spans.screen import SearchLine, SpansScreen
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.terminal import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ui.helpers import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.ingest.dir_listing import DirListing, Entry
-from app.ui.completion.paths import MAX_SHOWN, PathCompleter, word_before
+from app.ui.completion import MAX_SHOWN, PathCompleter, word_before
 
 LISTING = DirListing(
     (

@@ -12,10 +12,8 @@ from app.protocol.events import Retrieved
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
-from app.ui.files.line import chosen_text, fit_files
-from app.ui.files.overview import FileFacts, choice_text, summary
-from app.ui.files.screen import FilesScreen, row_content
-from app.ui.files.tree import Choice, FileTree, Row
+from app.ui.files.overview import FileFacts, choice_text, chosen_text, fit_files, summary
+from app.ui.files.screen import Choice, FilesScreen, FileTree, Row, row_content
 from tests.fakes import FakeEngine, Story
 from tests.ui.files.helpers import LONG, attach, repository
 from tests.ui.helpers import (

@@ -16,9 +16,8 @@ from app.protocol.events import Failed
 from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
-from app.ui.models.action_dialog import ActionDialog
 from app.ui.models.actions import Action
-from app.ui.models.screen import ModelsScreen
+from app.ui.models.screen import ActionDialog, ModelsScreen
 from tests.fakes import FakeEngine, LoadStory
 from tests.ui.helpers import (
     DOCUMENT,

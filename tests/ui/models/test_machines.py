@@ -82,7 +82,7 @@ async def test_without_hosts_nothing_of_that_is_offered(app: Make, here: Here) -
 async def test_the_first_word_is_predicted_from_what_this_machine_takes(
     app: Make, here: Here
 ) -> None:
-    from app.ui.models.machines_text import machines_text
+    from app.ui.models.details import machines_text
 
     await here(BIG)
     async with app(machines=FakeMachines()).run_test(size=LARGE) as pilot:

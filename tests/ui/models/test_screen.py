@@ -12,7 +12,7 @@ from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
 from app.ui.app import SpecchatApp
-from app.ui.models.action_dialog import ActionDialog
+from app.ui.models.screen import ActionDialog
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_pairs import SIZES

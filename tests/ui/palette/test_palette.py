@@ -12,10 +12,10 @@ from textual.widgets import TextArea
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.store.store import Store
-from app.ui.completion.commands import commands
+from app.ui.completion import commands
 from app.ui.conversations.screen import ConversationsScreen
-from app.ui.palette.screen import PaletteScreen
-from app.ui.settings.row import SettingRow
+from app.ui.palette import PaletteScreen
+from app.ui.settings.form import SettingRow
 from tests.fakes import FakeEngine
 from tests.ui.helpers import (
     SMALL,

@@ -18,7 +18,7 @@ from app.store.records import Overrides
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.settings.conversation_screen import ConversationSettingsScreen, conversation_settings
-from app.ui.settings.row import SettingRow
+from app.ui.settings.form import SettingRow
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,

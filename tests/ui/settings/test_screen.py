@@ -11,7 +11,7 @@ from app.protocol.commands import CachePolicy
 from app.protocol.options import BackgroundPolicy, Mode
 from app.settings.file import SettingsFile
 from app.settings.introspection import all_settings, find
-from app.ui.settings.row import ChoiceScreen, SettingRow
+from app.ui.settings.form import ChoiceScreen, SettingRow
 from app.ui.settings.screen import SettingsScreen
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (

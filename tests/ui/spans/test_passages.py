@@ -23,9 +23,15 @@ from app.protocol.prompt import (
     SpanText,
 )
 from app.protocol.stats import Reading
-from app.ui.spans.collection import Collection, Position
-from app.ui.spans.passages import Passage, ReadDocument, ReadKind, read_documents
-from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
+from app.ui.spans.passages import (
+    Collection,
+    Passage,
+    Position,
+    ReadDocument,
+    ReadKind,
+    read_documents,
+)
+from app.ui.spans.view import CollapsedRange, WrappedRows, visible_text
 
 TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
 

@@ -13,12 +13,10 @@ from textual.events import Key
 from textual.pilot import Pilot
 
 import app.ui.app as ui
-from app.ui.spans import documents
-from app.ui.spans.hints import READING, Hints, _fit
-from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind
-from app.ui.spans.screen import AskAgain, SpansScreen
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.spans.screen import READING, AskAgain, Hints, SpansScreen, _fit, document_line
+from app.ui.spans.view import Minimap
+from app.ui.terminal import PasteSafeParser
 from app.ui.theme import our_themes
 from tests.ui.helpers import screen_text, until, until_gone, until_shown
 
@@ -300,7 +298,7 @@ async def test_one_document_is_no_list(spans: SpansApp) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"])
 async def test_a_document_is_a_line(name: str, width: int) -> None:
-    drawn = documents.document_line(contract((10, 12), name=name), 411, width)
+    drawn = document_line(contract((10, 12), name=name), 411, width)
     assert drawn.cell_length <= width
     assert drawn.plain.isprintable()
     assert "1%" in drawn.plain

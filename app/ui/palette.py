@@ -24,9 +24,9 @@ from textual.widgets import LoadingIndicator, Static
 
 from app.settings.introspection import Setting, all_settings
 from app.store.records import Conversation
-from app.ui.completion.commands import HasCommands, commands
+from app.ui.completion import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
-from app.ui.help.screen import key_name
+from app.ui.help import key_name
 from app.ui.keys import SafeInput
 from app.ui.settings.live import LiveSettings
 from app.ui.text import spread

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.ui.filter_list import FilterList
-from app.ui.hanging_indent import hanging_indent
+from app.ui.text import hanging_indent
 
 Section = tuple[str, type[DOMNode]]
 """A heading, and the class whose bindings are listed below it."""
