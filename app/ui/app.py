@@ -404,8 +404,8 @@ class SpecchatApp(App[None]):
         elif not self.screen.is_modal:
             self.models.show()
 
-    def on_jobs_changed(self) -> None:
-        self.models.on_jobs_changed()
+    def on_jobs_progressed(self) -> None:
+        self.models.on_jobs_progressed()
 
     def on_jobs_ended(self, ended: Jobs.Ended) -> None:
         self.models.on_job_ended(ended.job.message)

@@ -16,7 +16,6 @@ from app.protocol.events import Failed
 from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
-from app.ui.models.actions import Action
 from app.ui.models.screen import ActionDialog, ModelsScreen
 from tests.fakes import FakeEngine, LoadStory
 from tests.ui.helpers import (
@@ -49,7 +48,7 @@ async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
     return screen
 
 
-async def open_dialog(pilot: Pilot[None], name: str) -> ActionDialog[Action]:
+async def open_dialog(pilot: Pilot[None], name: str) -> ActionDialog:
     """Of the model of this name."""
     for letter in name:
         await pilot.press(letter if letter.isalnum() else {"-": "minus", "/": "slash"}[letter])

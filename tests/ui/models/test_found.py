@@ -21,7 +21,7 @@ from app.protocol.commands import Load
 from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
-from app.ui.models import actions
+from app.ui.models import tasks
 from app.ui.models.inventory import scan
 from tests.fakes import FakeEngine
 from tests.models import kept
@@ -160,14 +160,14 @@ async def test_headers_are_read_beside_the_list_only_when_highlighted(
 ) -> None:
     reads: list[str] = []
     threads: list[threading.Thread] = []
-    read = actions.summarise
+    read = tasks.summarise
 
     def recorded(path: Path) -> object:
         reads.append(path.name)
         threads.append(threading.current_thread())
         return read(path)
 
-    monkeypatch.setattr(actions, "summarise", recorded)
+    monkeypatch.setattr(tasks, "summarise", recorded)
     for name in ("one", "two"):
         kept.gguf_file(home / f".lmstudio/models/a/b/{name}.gguf")
     async with app().run_test(size=WIDE) as pilot:
@@ -186,14 +186,14 @@ async def test_headers_of_rows_that_were_only_passed_are_not_read(
 ) -> None:
     reads: list[str] = []
     go_on = threading.Event()
-    read = actions.summarise
+    read = tasks.summarise
 
     def slow(path: Path) -> object:
         reads.append(path.stem)
         assert go_on.wait(10)
         return read(path)
 
-    monkeypatch.setattr(actions, "summarise", slow)
+    monkeypatch.setattr(tasks, "summarise", slow)
     for name in ("a", "b", "c"):
         kept.gguf_file(home / f".lmstudio/models/x/y/{name}.gguf")
     async with app().run_test(size=WIDE) as pilot:

@@ -1,0 +1,96 @@
+"""What the models screen does on the disk and asks the hub. Everything here blocks, and raises
+UserError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.models import catalogue, trash
+from app.models.gguf.file import GgufError
+from app.models.gguf.summary import GgufSummary, summarise
+from app.models.library import Library
+from app.models.model_details import ModelDetails, find_model
+from app.models.unfinished import pause
+from app.ui.models.rows import RowKind, row_key
+from app.util import formatting
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`message` is shown, and the row of this key is highlighted."""
+
+    message: str
+    row: str = ""
+
+
+class ModelTasks:
+    """Holds what the screen found and removed since it was opened."""
+
+    def __init__(self, library: Callable[[], Library]) -> None:
+        self._library = library
+        self.described: dict[str, ModelDetails] = {}
+        """Models that the hub described, by their names."""
+        self.summaries: dict[Path, GgufSummary | str] = {}
+        """What the headers of GGUF files say, or why they cannot be read."""
+        self._search: tuple[str, tuple[str, ...]] = ("", ())
+        self._removed: list[str] = []
+
+    def summarise(self, path: Path) -> None:
+        """Read the header of a GGUF file, unless that was done."""
+        if path not in self.summaries:
+            try:
+                self.summaries[path] = summarise(path)
+            except GgufError as error:
+                self.summaries[path] = str(error)
+
+    def pause_elsewhere(self, name: str) -> Result:
+        """A download that another process runs."""
+        pause(self._library().cache, name)
+        return Result(f"The download of {name} is being paused.")
+
+    def remove(self, name: str, older: bool = False) -> Result:
+        """Move a model to the trash, or only its older commits."""
+        removed = trash.remove(self._library().cache, name, older)
+        self._removed.append(name)
+        size = formatting.size(removed.size)
+        return Result(f"Moved {name} to the trash ({size}). ^Z restores it.")
+
+    def undo(self) -> Result:
+        return self.restore(self._removed.pop()) if self._removed else Result("Nothing to undo.")
+
+    def restore(self, name: str) -> Result:
+        trash.restore(self._library().cache, name)
+        return Result(f"Restored {name}.", row_key(RowKind.MODEL, name))
+
+    def empty_trash(self) -> Result:
+        freed = trash.empty(self._library().cache)
+        self._removed.clear()
+        return Result(f"{formatting.size(freed)} freed.")
+
+    def search(self, text: str) -> Result:
+        found = self._library().search(text)
+        self._search = text, found
+        if not found:
+            return Result(f"No MLX model on the hub matches '{text}'.")
+        count = formatting.plural(len(found), "model")
+        return Result(f"{count} found on the hub.", row_key(RowKind.FOUND, found[0]))
+
+    def found(self, text: str) -> tuple[str, ...]:
+        """Names that the hub was last searched for with this text."""
+        searched, found = self._search
+        return found if searched == text else ()
+
+    def describe(self, name: str) -> Result:
+        """Ask the hub how much memory a model needs."""
+        library = self._library()
+        self.described[name] = find_model(
+            name, library.cache, library.entries(), library.fetch_hub_model
+        )
+        return Result("", row_key(RowKind.MODEL, name))
+
+    def add_to_catalogue(self, name: str) -> Result:
+        """Add a repository or a folder to the user's own catalogue."""
+        added = catalogue.add(self._library().config_folder, name)
+        return Result(f"Added {added} to your catalogue.", row_key(RowKind.MODEL, added))
