@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
-from typing import Any
 
 from app.ingest.limits import Limits
-from app.ingest.records import REASON_TEXTS, FileRead, Progress, Reason, Skipped
+from app.ingest.records import FileRead, Progress, Reason, Skipped
 from app.protocol.prompt import Document
 from app.util import formatting
 
@@ -162,10 +161,7 @@ MAX_SKIPPED = 500
 def to_notes(attachments: Iterable[Attachment]) -> str:
     """As JSON for `with_notes`; empty if there is nothing to save."""
     notes = {
-        each.documents[0].name: {
-            "skipped": [_packed(skipped) for skipped in each.skipped],
-            "doubtful": [astuple(file) for file in each.doubtful],
-        }
+        each.documents[0].name: [[*map(astuple, each.skipped)], [*map(astuple, each.doubtful)]]
         for each in attachments
         if 0 < len(each.skipped) + len(each.doubtful) <= MAX_SKIPPED
     }
@@ -174,42 +170,18 @@ def to_notes(attachments: Iterable[Attachment]) -> str:
 
 def with_notes(attachments: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
     """Attachments with their facts again. Damaged or unknown notes are ignored."""
-    known: Any = {}
-    with suppress(ValueError):
-        known = json.loads(notes) if notes else {}
-    return tuple(_with(each, known) for each in attachments)
 
+    def restored(each: Attachment) -> Attachment:
+        with suppress(ValueError, TypeError, KeyError, IndexError):
+            skipped, doubtful = json.loads(notes)[each.documents[0].name]
+            return replace(
+                each,
+                skipped=tuple(Skipped(path, Reason(why), *rest) for path, why, *rest in skipped),
+                doubtful=tuple(FileRead(*file) for file in doubtful),
+            )
+        return each
 
-def _with(thing: Attachment, known: Any) -> Attachment:
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
-        note = known[thing.documents[0].name]
-        skipped = tuple(_unpacked(*each) for each in note["skipped"])
-        doubtful = tuple(_file_read(*each) for each in note["doubtful"])
-        return replace(thing, skipped=skipped, doubtful=doubtful)
-    return thing
-
-
-def _file_read(path: str, size: int, encoding: str, lossy: bool, guessed: bool) -> FileRead:
-    return FileRead(str(path), int(size), str(encoding), bool(lossy), bool(guessed))
-
-
-def _packed(skipped: Skipped) -> list[object]:
-    """Without the text that the reason has by default."""
-    _, detail, advice = REASON_TEXTS[skipped.reason]
-    custom = [skipped.detail, skipped.advice]
-    return [
-        skipped.path,
-        str(skipped.reason),
-        skipped.limit,
-        skipped.pages,
-        *(custom if custom != [detail, advice] else []),
-    ]
-
-
-def _unpacked(path: str, reason: str, limit: str, pages: int, *custom: str) -> Skipped:
-    detail, advice = custom or REASON_TEXTS[Reason(reason)][1:]
-    why = Reason(reason), str(detail), str(advice)
-    return Skipped(str(path), *why, str(limit), int(pages))
+    return tuple(map(restored, attachments))
 
 
 @dataclass(eq=False)

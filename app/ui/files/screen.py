@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
@@ -31,7 +31,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 
-class Choice(StrEnum):
+class FileChoice(StrEnum):
     """Whether the model gets a file, where not all fit."""
 
     AUTOMATIC = "automatic"
@@ -39,24 +39,13 @@ class Choice(StrEnum):
     NEVER = "never"
 
     @property
-    def next(self) -> Choice:
-        choices = list(Choice)
+    def next(self) -> FileChoice:
+        choices = list(FileChoice)
         return choices[(choices.index(self) + 1) % len(choices)]
 
 
-@dataclass
-class Folder:
-    """`path` ends with a slash; the top's is empty."""
-
-    path: str
-    folders: dict[str, Folder] = field(default_factory=dict)
-    files: list[FileFacts] = field(default_factory=list)
-    every: list[FileFacts] = field(default_factory=list)
-    """Its files and those of all folders in it."""
-
-
 @dataclass(frozen=True, slots=True)
-class Row:
+class TreeRow:
     """A folder or a file, `depth` folders down. `label` is its name there."""
 
     depth: int
@@ -76,45 +65,39 @@ class FileTree:
     """The top folders start open, and those with a file that is chosen, or in the prompt if not
     all are."""
 
-    def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, Choice]) -> None:
+    def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, FileChoice]) -> None:
         self.choices = dict(choices)
         """Of the files that are not chosen automatically, by name."""
         self._facts = facts
-        self._top = Folder("")
-        self._opened: set[str] = set()
+        self._opened = {folder for each in facts for folder in _folders(each.name)[:1]}
         all_fit = all(each.in_prompt for each in facts)
         for each in facts:
-            self._add(each, each.name in self.choices or (each.in_prompt and not all_fit))
-        for folder in self._top.folders.values():
-            self._opened.add(folder.path)
+            if each.name in self.choices or (each.in_prompt and not all_fit):
+                self._opened.update(_folders(each.name))
 
-    def _add(self, file: FileFacts, shown: bool) -> None:
-        folder, parts = self._top, file.name.split("/")
-        folder.every.append(file)
-        for part in parts[:-1]:
-            path = f"{folder.path}{part}/"
-            folder = folder.folders.setdefault(part, Folder(path))
-            folder.every.append(file)
-            if shown:
-                self._opened.add(path)
-        folder.files.append(file)
-
-    def rows(self, text: str = "") -> list[Row]:
+    def rows(self, text: str = "") -> list[TreeRow]:
         """What is open; with a `text`, all files whose names have its words."""
         words = text.casefold().split()
         if words:
-            found = (each for each in self._facts if _has(each.name, words))
-            return [Row(0, each.name, (each,)) for each in found]
-        return [*self._rows_in(self._top, 0)]
+            names = ((each, each.name.casefold()) for each in self._facts)
+            found = (each for each, name in names if all(word in name for word in words))
+            return [TreeRow(0, each.name, (each,)) for each in found]
+        return [*self._rows_in("", self._facts, 0)]
 
-    def _rows_in(self, folder: Folder, depth: int) -> Iterator[Row]:
-        for name, inner in folder.folders.items():
-            is_open = inner.path in self._opened
-            yield Row(depth, f"{name}/", inner.every, inner.path, is_open)
+    def _rows_in(self, path: str, files: Sequence[FileFacts], depth: int) -> Iterator[TreeRow]:
+        """Of the folder with this path, which ends with a slash, and all files below it."""
+        folders: dict[str, list[FileFacts]] = {}
+        for file in files:
+            name, slash, _ = file.name.removeprefix(path).partition("/")
+            folders.setdefault(name + slash, []).append(file)
+        for name, inner in sorted(folders.items(), key=lambda each: not each[0].endswith("/")):
+            if not name.endswith("/"):
+                yield from (TreeRow(depth, name, (file,)) for file in inner)
+                continue
+            is_open = path + name in self._opened
+            yield TreeRow(depth, name, inner, path + name, is_open)
             if is_open:
-                yield from self._rows_in(inner, depth + 1)
-        for file in folder.files:
-            yield Row(depth, file.name.rpartition("/")[2], (file,))
+                yield from self._rows_in(path + name, inner, depth + 1)
 
     def set_open(self, path: str, is_open: bool) -> None:
         if is_open:
@@ -122,34 +105,30 @@ class FileTree:
         else:
             self._opened.discard(path)
 
-    def choice(self, row: Row) -> Choice | None:
+    def choice(self, row: TreeRow) -> FileChoice | None:
         """Of a file, or of all files of a folder; None if they differ."""
-        return _common(self.choices.get(each.name, Choice.AUTOMATIC) for each in row.files)
+        found = {self.choices.get(each.name, FileChoice.AUTOMATIC) for each in row.files}
+        return found.pop() if len(found) == 1 else None
 
-    def cycle(self, row: Row) -> None:
+    def cycle(self, row: TreeRow) -> None:
         """The next choice, for all files of a folder."""
-        choice = (self.choice(row) or Choice.AUTOMATIC).next
+        choice = (self.choice(row) or FileChoice.AUTOMATIC).next
         for each in row.files:
-            if choice is Choice.AUTOMATIC:
+            if choice is FileChoice.AUTOMATIC:
                 self.choices.pop(each.name, None)
             else:
                 self.choices[each.name] = choice
 
-    def chosen(self, choice: Choice) -> tuple[str, ...]:
+    def chosen(self, choice: FileChoice) -> tuple[str, ...]:
         return tuple(name for name, each in self.choices.items() if each is choice)
 
 
-def _has(name: str, words: Iterable[str]) -> bool:
-    name = name.casefold()
-    return all(word in name for word in words)
+def _folders(name: str) -> list[str]:
+    """The paths of the folders that a file is in, from the top."""
+    return [name[: at + 1] for at, character in enumerate(name) if character == "/"]
 
 
-def _common(choices: Iterable[Choice]) -> Choice | None:
-    found = set(choices)
-    return found.pop() if len(found) == 1 else None
-
-
-MARKS = {Choice.ALWAYS: "●", Choice.NEVER: "×"}
+MARKS = {FileChoice.ALWAYS: "●", FileChoice.NEVER: "×"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +154,20 @@ class TreeView(ScrollView, can_focus=False):
     cursor: reactive[int] = reactive(0, init=False)
 
     @dataclass
-    class Clicked(Message):
+    class RowClicked(Message):
         """A click on the row of the cursor."""
 
     def __init__(self, tree: FileTree, context: int) -> None:
         """`context` is the model's, in tokens; 0 if unknown."""
         super().__init__()
         self._files, self._context_length = tree, context
-        self.rows: list[Row] = []
+        self.rows: list[TreeRow] = []
 
     @property
-    def row(self) -> Row | None:
+    def row(self) -> TreeRow | None:
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
-    def show(self, rows: list[Row]) -> None:
+    def show(self, rows: list[TreeRow]) -> None:
         """The cursor stays on its row if that is still there."""
         key = self.row.key if self.row else ""
         self.rows = rows
@@ -214,7 +193,7 @@ class TreeView(ScrollView, can_focus=False):
         index = self.scroll_offset.y + event.y
         if index < len(self.rows):
             self.move_to(index)
-            self.post_message(self.Clicked())
+            self.post_message(self.RowClicked())
 
     def render_line(self, y: int) -> Strip:
         index, width = self.scroll_offset.y + y, self.scrollable_content_region.width
@@ -235,8 +214,8 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
     HINTS_BEFORE = ("⏎ done", *HINTS[1:])
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="files.up", tooltip="Row above", priority=True),
-        Binding("down", "move(1)", "Down", id="files.down", tooltip="Row below", priority=True),
+        Binding("up", "move(-1)", "Up", id="files.up", tooltip="TreeRow above", priority=True),
+        Binding("down", "move(1)", "Down", id="files.down", tooltip="TreeRow below", priority=True),
         Binding(
             "pageup", "page(-1)", "Page up", id="files.page_up", tooltip="Page up", priority=True
         ),
@@ -278,8 +257,8 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
         `can_ask` if there is a question to be asked again."""
         super().__init__()
         self._facts, self._room, self._can_ask = facts, room, can_ask
-        choices = dict.fromkeys(overrides.never_read or (), Choice.NEVER)
-        choices |= dict.fromkeys(overrides.always_read or (), Choice.ALWAYS)
+        choices = dict.fromkeys(overrides.never_read or (), FileChoice.NEVER)
+        choices |= dict.fromkeys(overrides.always_read or (), FileChoice.ALWAYS)
         self.files = FileTree(facts, choices)
         self.filter = FilterLine(placeholder="Type to find", compact=True)
         self.view = TreeView(self.files, context)
@@ -303,8 +282,8 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
         self._show_summary()
 
     def _show_summary(self) -> None:
-        always, never = (len(self.files.chosen(each)) for each in (Choice.ALWAYS, Choice.NEVER))
-        self.show_heading("Files", summary(self._facts, self._room, always, never))
+        chosen = [len(self.files.chosen(each)) for each in (FileChoice.ALWAYS, FileChoice.NEVER)]
+        self.show_heading("Files", summary(self._facts, self._room, *chosen))
 
     @on(Input.Changed)
     def _filter(self, event: Input.Changed) -> None:
@@ -331,7 +310,7 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
         if row is not None and row.folder and not row.is_open:
             self._set_open(row, True)
 
-    def _set_open(self, row: Row, is_open: bool) -> None:
+    def _set_open(self, row: TreeRow, is_open: bool) -> None:
         self.files.set_open(row.folder, is_open)
         self.view.show(self.files.rows())
 
@@ -341,7 +320,7 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
             self.view.refresh()
             self._show_summary()
 
-    @on(TreeView.Clicked)
+    @on(TreeView.RowClicked)
     def _clicked(self) -> None:
         row = self.view.row
         if row is not None and row.folder:
@@ -361,10 +340,10 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
 
     def _dismiss_with(self, again: bool) -> None:
         chosen = self.files.chosen
-        self.dismiss(ChosenFiles(chosen(Choice.ALWAYS), chosen(Choice.NEVER), again))
+        self.dismiss(ChosenFiles(chosen(FileChoice.ALWAYS), chosen(FileChoice.NEVER), again))
 
 
-def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Content:
+def row_content(row: TreeRow, choice: FileChoice | None, context: int, width: int) -> Content:
     """One line of at most `width` cells. Where it is narrow, the reason is cut first."""
     if row.folder:
         left = Content.assemble(
@@ -372,19 +351,19 @@ def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Co
         )
         shown = [each for each in row.files if each.in_prompt]
         count = f"{len(shown):,} of {len(row.files):,}" if shown else f"{len(row.files):,}"
-        note = "" if choice in (None, Choice.AUTOMATIC) else f"{choice} · "
+        note = "" if choice in (None, FileChoice.AUTOMATIC) else f"{choice} · "
         size = _size(sum(each.tokens for each in shown), False, context) if shown else " " * 15
         return spread(left, Content.styled(f"{note}{count}  {size}", "$ink-dim"), width)
     file = row.files[0]
     mark = MARKS.get(choice, "✓" if file.in_prompt else " ") if choice else " "
-    name_style = "" if file.in_prompt and choice is not Choice.NEVER else "$ink-dim"
+    name_style = "" if file.in_prompt and choice is not FileChoice.NEVER else "$ink-dim"
     name = sanitize_line(row.label)
     left = Content.assemble("  " * row.depth, (f"{mark} ", "$accent"), (name, name_style))
     if file.lines:
         left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))
     size = _size(file.tokens, file.estimated, context)
     notes = [file.reason] if file.reason else []
-    if choice is Choice.NEVER or (choice is Choice.ALWAYS and not file.chosen):
+    if choice is FileChoice.NEVER or (choice is FileChoice.ALWAYS and not file.chosen):
         notes.insert(0, str(choice))
     reason = sanitize_line(" · ".join(notes))
     room = width - min(left.cell_length, 2 * width // 3) - cell_len(size) - 4

@@ -18,7 +18,8 @@ from app.ui.spans.copies import copied_ranges
 
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
-_NOT_BLANK = re.compile(r"\S")
+_BLOCK = re.compile(r"\S[^\n]*(?:\n[^\S\n]*\S[^\n]*)*")
+"""Lines up to a blank one."""
 _SENTENCE_ENDS = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 
 
@@ -125,83 +126,30 @@ class ReadDocument:
 
     def paragraph(self, offset: int) -> tuple[int, int]:
         """The paragraph around this character: from blank line to blank line, without the white
-        space around it; of a long one, and of a text without blank lines, whole lines around it.
-        Lines that stand alone and end no sentence, such as headings and those of double-spaced
-        text, belong to what follows. On a blank line it is the next one, or the last. Empty if
-        there is no text at all."""
-        text = self.text
-        start, end = _line(text, offset)
-        if not text[start:end].strip():
-            found = _NOT_BLANK.search(text, offset)
-            offset = len(text.rstrip()) - 1 if found is None else found.start()
-            if offset < 0:
-                return 0, 0
-            start, end = _line(text, offset)
-        first = max(0, offset - MAX_PARAGRAPH // 2)
-        last = min(len(text), offset + MAX_PARAGRAPH // 2)
-        start, end = _block(text, start, end, first, last)
-        while _goes_on(text[start:end]):
-            following = _next_block(text, end, last)
-            if following is None:
-                break
-            alone = "\n" not in text[slice(*following)].strip()
-            end = following[1]
-            if not alone or not _goes_on(text[slice(*following)]):
-                break
-        while (before := _previous_block(text, start, first)) is not None:
-            if not _goes_on(text[slice(*before)]):
-                break
-            start = before[0]
-        start, end = max(start, first), min(end, last)  # of a line that is longer than all this
-        piece = text[start:end]
-        start += len(piece) - len(piece.lstrip())
-        return start, max(start, end - (len(piece) - len(piece.rstrip())))
+        space around it; of a long one, whole lines around it. Lines that stand alone and end no
+        sentence, such as headings and those of double-spaced text, belong to what follows. On a
+        blank line it is the next one, or the last. Empty if there is no text at all."""
+        blocks: list[tuple[int, int]] = []
+        goes_on = False
+        for match in _BLOCK.finditer(self.text, *self._lines_around(offset)):
+            start = blocks.pop()[0] if goes_on else match.start()
+            blocks.append((start, match.end()))
+            line = match[0].rstrip()
+            goes_on = "\n" not in line and not line.endswith(_SENTENCE_ENDS)
+        if not blocks:
+            return 0, 0
+        start, end = next((block for block in blocks if offset <= block[1]), blocks[-1])
+        return start, start + len(self.text[start:end].rstrip())
 
-
-def _line(text: str, offset: int) -> tuple[int, int]:
-    """The line that this character is in, without its newline."""
-    end = text.find("\n", offset)
-    return text.rfind("\n", 0, offset) + 1, len(text) if end < 0 else end
-
-
-def _block(text: str, start: int, end: int, first: int, last: int) -> tuple[int, int]:
-    """The line `start:end` and its neighbours up to blank lines, within `first:last`."""
-    while start > 0:
-        before = text.rfind("\n", 0, start - 1) + 1
-        if before < first or not text[before:start].strip():
-            break
-        start = before
-    while end < len(text):
-        _, after = _line(text, end + 1)
-        if after > last or not text[end:after].strip():
-            break
-        end = after
-    return start, end
-
-
-def _next_block(text: str, end: int, last: int) -> tuple[int, int] | None:
-    """The lines after the blank ones that follow `end`; None if they do not end before `last`."""
-    if end < len(text) and text[end : _line(text, end + 1)[1]].strip():
-        return None  # it was cut there
-    found = _NOT_BLANK.search(text, end, last)
-    if found is None:
-        return None
-    start, stop = _block(text, *_line(text, found.start()), found.start(), last)
-    return (start, stop) if stop <= last else None
-
-
-def _previous_block(text: str, start: int, first: int) -> tuple[int, int] | None:
-    stop = len(text[first:start].rstrip()) + first
-    if stop <= first or text.count("\n", stop, start) < 2:
-        return None
-    begin, _ = _block(text, *_line(text, stop - 1), first, start)
-    return (begin, stop) if begin >= first else None
-
-
-def _goes_on(block: str) -> bool:
-    """Whether it is one line that does not end like a sentence."""
-    line = block.strip()
-    return "\n" not in line and not line.endswith(_SENTENCE_ENDS)
+    def _lines_around(self, offset: int) -> tuple[int, int]:
+        """MAX_PARAGRAPH characters around this one, cut to whole lines if there is a line end."""
+        text, half = self.text, MAX_PARAGRAPH // 2
+        start, end = max(0, offset - half), min(len(text), offset + half)
+        if start:
+            start = text.find("\n", start, offset) + 1 or start
+        if end < len(text):
+            end = max(text.rfind("\n", offset + 1, end), 0) or end
+        return start, end
 
 
 def read_documents(

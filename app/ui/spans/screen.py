@@ -392,6 +392,7 @@ class SpansScreen(Screen[AskAgain | None]):
             self._go_to(*self._documents.first())
         self._draw()
 
+    @on(DocumentView.CursorMoved)
     def _draw(self) -> None:
         view, rows = self.view, self.view.rows
         top = min(view.scroll_offset.y, len(rows) - 1)
@@ -483,10 +484,6 @@ class SpansScreen(Screen[AskAgain | None]):
         self._message = (text, self._position)
         self._draw()
 
-    @on(DocumentView.Moved)
-    def _moved(self) -> None:
-        self._draw()
-
     # -------------------------------------------------------------------------- moving
 
     def action_move(self, rows: int) -> None:
@@ -549,8 +546,8 @@ class SpansScreen(Screen[AskAgain | None]):
             first = self._documents.next_read((index, -1))
             self._go_to(index, first[1] if first is not None and first[0] == index else 0)
 
-    @on(Minimap.Clicked)
-    def _minimap_clicked(self, event: Minimap.Clicked) -> None:
+    @on(Minimap.OffsetClicked)
+    def _minimap_clicked(self, event: Minimap.OffsetClicked) -> None:
         self.view.go_to(event.offset, centre=True)
 
     # -------------------------------------------------------------------------- finding
@@ -596,6 +593,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     # -------------------------------------------------------------------------- doing
 
+    @on(DocumentView.PinClicked)
     def action_pin(self) -> None:
         """Pin the paragraph at the cursor, or remove the pin that is there."""
         offset = self.view.cursor
@@ -612,14 +610,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._pins[self._key] = tuple(sorted((*apart, (start, end))))
         self._show_message("Pinned: always read from now on. Enter asks again.")
 
-    @on(DocumentView.Chosen)
-    def _chosen(self) -> None:
-        self.action_pin()
-
-    @on(DocumentView.CollapsedClicked)
-    def _collapsed_clicked(self) -> None:
-        self.action_fold()
-
+    @on(DocumentView.FoldClicked)
     def action_fold(self) -> None:
         self._collapsed = not self._collapsed
         self.view.collapse(self._collapsed)

@@ -157,51 +157,38 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     cursor: reactive[int] = reactive(0, init=False)
 
     @dataclass
-    class Moved(Message):
+    class CursorMoved(Message):
         """The cursor has moved."""
 
     @dataclass
-    class Chosen(Message):
+    class PinClicked(Message):
         """A row was double-clicked, or clicked in the column of marks."""
 
     @dataclass
-    class CollapsedClicked(Message):
+    class FoldClicked(Message):
         """A collapsed range was clicked."""
 
     def __init__(self, document: ReadDocument) -> None:
         super().__init__()
-        self._document = document
+        self.document = document
         self._pins: tuple[TextRange, ...] = ()
-        self._hits: tuple[TextRange, ...] = ()
+        self.hits: tuple[TextRange, ...] = ()
         self._collapsed = False
-        self._rows = WrappedRows("", 80)
+        self.rows = WrappedRows("", 80)
 
     # -------------------------------------------------------------------------- what is shown
 
     @property
-    def document(self) -> ReadDocument:
-        return self._document
-
-    @property
-    def hits(self) -> tuple[TextRange, ...]:
-        """Search hits in the document."""
-        return self._hits
-
-    @property
-    def rows(self) -> WrappedRows:
-        return self._rows
-
-    @property
     def row(self) -> int:
-        return self._rows.at(self.cursor)
+        return self.rows.at(self.cursor)
 
     def show(self, document: ReadDocument) -> None:
         """Another document, or the same one at another keep."""
-        before = self._document
+        before = self.document
         same = (document.message, document.document) == (before.message, before.document)
-        self._document = document
+        self.document = document
         if not same:
-            self._hits = ()
+            self.hits = ()
             self.cursor = 0
         if not same or self._collapsed:
             self._wrap()
@@ -216,7 +203,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh()
 
     def show_hits(self, hits: tuple[TextRange, ...]) -> None:
-        self._hits = hits
+        self.hits = hits
         self.refresh()
 
     def collapse(self, collapsed: bool) -> None:
@@ -226,9 +213,9 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _wrap(self) -> None:
         before = self.row - self.scroll_offset.y
-        ranges = _unread_ranges(self._document, self._pins) if self._collapsed else ()
-        self._rows = WrappedRows(self._document.text, self._text_width, ranges)
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
+        ranges = _unread_ranges(self.document, self._pins) if self._collapsed else ()
+        self.rows = WrappedRows(self.document.text, self._text_width, ranges)
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self.rows))
         self.scroll_to(y=max(0, self.row - before), animate=False, force=True, immediate=True)
         self.refresh()
 
@@ -237,7 +224,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return self.scrollable_content_region.width - GUTTER
 
     def on_resize(self, event: Resize) -> None:
-        if self._text_width != self._rows.width or self._rows.text is not self._document.text:
+        if self._text_width != self.rows.width or self.rows.text is not self.document.text:
             self._wrap()
             self.go_to(self.cursor, centre=True)
 
@@ -245,12 +232,12 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def move(self, rows: int) -> None:
         """Move the cursor by this many rows."""
-        target = min(len(self._rows) - 1, max(0, self.row + rows))
-        self.go_to(self._rows[target][0])
+        target = min(len(self.rows) - 1, max(0, self.row + rows))
+        self.go_to(self.rows[target][0])
 
     def go_to(self, offset: int, centre: bool = False) -> None:
         """Move the cursor to this character, and scroll its row into view."""
-        self.cursor = min(max(0, offset), max(0, len(self._document.text) - 1))
+        self.cursor = min(max(0, offset), max(0, len(self.document.text) - 1))
         height, row = self.scrollable_content_region.height, self.row
         top = self.scroll_offset.y
         edge = min(CONTEXT_ROWS, max(0, (height - 1) // 2))
@@ -262,31 +249,31 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=row - height + edge + 1, animate=False, force=True, immediate=True)
 
     def watch_cursor(self, old: int, new: int) -> None:
-        self.refresh_line(self._rows.at(old))
-        self.refresh_line(self._rows.at(new))
-        self.post_message(self.Moved())
+        self.refresh_line(self.rows.at(old))
+        self.refresh_line(self.rows.at(new))
+        self.post_message(self.CursorMoved())
 
     def on_click(self, event: Click) -> None:
         row = self.scroll_offset.y + event.y
-        if row >= len(self._rows):
+        if row >= len(self.rows):
             return
-        self.cursor = self._rows[row][0]
+        self.cursor = self.rows[row][0]
         offset = event.get_content_offset(self)
-        if self._rows.collapsed(row):
-            self.post_message(self.CollapsedClicked())
+        if self.rows.collapsed(row):
+            self.post_message(self.FoldClicked())
         elif offset is None or offset.x < GUTTER or event.chain == 2:
-            self.post_message(self.Chosen())
+            self.post_message(self.PinClicked())
 
     # -------------------------------------------------------------------------- drawing
 
     def render_line(self, y: int) -> Strip:
         row = self.scroll_offset.y + y
         width = self.scrollable_content_region.width
-        if row >= len(self._rows):
+        if row >= len(self.rows):
             return Strip.blank(width, self.rich_style)
         base = self.get_component_rich_style("document--cursor") if row == self.row else None
-        collapsed = self._rows.collapsed(row)
-        segments = self._collapsed_row(collapsed) if collapsed else self._text_row(*self._rows[row])
+        collapsed = self.rows.collapsed(row)
+        segments = self._collapsed_row(collapsed) if collapsed else self._text_row(*self.rows[row])
         strip = Strip(segments).adjust_cell_length(width, self.rich_style)
         return strip.apply_style(base) if base is not None else strip
 
@@ -295,7 +282,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return [Segment(f"{'':{GUTTER}}⋯ {plural(collapsed.lines, 'line')} not read", style)]
 
     def _text_row(self, start: int, end: int) -> list[Segment]:
-        document = self._document
+        document = self.document
         kinds = {passage.kind for passage in document.between(start, end)}
         if overlapping(self._pins, start, end):
             kinds.add(ReadKind.PINNED)
@@ -308,19 +295,19 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _pieces(self, start: int, end: int) -> Iterator[TextRange]:
         """The pieces of a row that have one style each."""
-        ranges = [(p.start, p.end) for p in self._document.between(start, end)]
-        for others in (self._hits, self._pins, self._document.copied):
+        ranges = [(p.start, p.end) for p in self.document.between(start, end)]
+        for others in (self.hits, self._pins, self.document.copied):
             ranges += overlapping(others, start, end)
         cuts = {cut for piece in ranges for cut in piece if start < cut < end}
         return pairwise(sorted({start, end, *cuts}))
 
     def _style_at(self, offset: int) -> Style:
         pinned = overlapping(self._pins, offset, offset + 1)
-        read = ReadKind.PINNED if pinned else self._document.at(offset).kind
+        read = ReadKind.PINNED if pinned else self.document.at(offset).kind
         style = self.get_component_rich_style(STYLES[read])
-        if overlapping(self._document.copied, offset, offset + 1):
+        if overlapping(self.document.copied, offset, offset + 1):
             style += self.get_component_rich_style("document--copied")
-        if overlapping(self._hits, offset, offset + 1):
+        if overlapping(self.hits, offset, offset + 1):
             style += self.get_component_rich_style("document--hit")
         return style
 
@@ -370,7 +357,7 @@ class Minimap(Widget):
     }
 
     @dataclass
-    class Clicked(Message):
+    class OffsetClicked(Message):
         """`offset` is the first character of the row."""
 
         offset: int
@@ -419,4 +406,4 @@ class Minimap(Widget):
         return NONE, "unread"
 
     def on_click(self, event: Click) -> None:
-        self.post_message(self.Clicked(self.row_range(event.y)[0]))
+        self.post_message(self.OffsetClicked(self.row_range(event.y)[0]))
