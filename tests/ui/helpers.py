@@ -17,6 +17,7 @@ from app.store.records import StoreError
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
+from app.ui.terminal import PasteSafeParser
 from tests.fakes import FakeEngine
 
 WAIT_SECONDS = 20.0
@@ -28,6 +29,16 @@ DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 def app_with(engine: FakeEngine, settings: SettingsFile | None = None) -> SpecchatApp:
     load = Load("models/target-model", "models/draft-model")
     return SpecchatApp(engine, load, settings=settings)
+
+
+@asynccontextmanager
+async def started(
+    engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
+) -> AsyncIterator[Pilot[None]]:
+    """The app, once its models are loaded."""
+    async with app_with(engine or FakeEngine()).run_test(size=size) as pilot:
+        await until_shown(pilot, "ready")
+        yield pilot
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
@@ -57,6 +68,14 @@ def screen_text(pilot: Pilot[None]) -> str:
 async def paste(pilot: Pilot[None], text: str) -> None:
     pilot.app.post_message(Paste(text))
     await pilot.pause()
+
+
+def in_one_read(pilot: Pilot[None], keys: str) -> None:
+    """Type all of it at once, as over a slow line."""
+    driver = pilot.app._driver
+    assert driver is not None
+    for message in PasteSafeParser().feed(keys):
+        driver.process_message(message)
 
 
 async def type_in(pilot: Pilot[None], text: str) -> None:

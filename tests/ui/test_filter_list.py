@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.pilot import Pilot
@@ -17,7 +16,6 @@ from app.ui.terminal import PasteSafeParser
 from app.ui.theme import our_themes
 from tests.ui.helpers import screen_text, until, until_shown
 
-pytestmark = pytest.mark.asyncio
 NAMES = [f"row {number}" for number in range(1, 31)]
 
 

@@ -112,7 +112,6 @@ def _width(shown: Sequence[tuple[str, str]]) -> int:
 
 
 BAR_CELLS = 10
-MIN_NAME = 12
 
 
 class DocumentsScreen(ModalScreen[int | None]):

@@ -16,7 +16,6 @@ from tests.fakes import FakeEngine
 from tests.store.samples import answered
 from tests.ui.helpers import ask, kept_app, screen_text, until, until_gone, until_shown
 
-pytestmark = pytest.mark.asyncio
 WIDE = (120, 30)
 
 

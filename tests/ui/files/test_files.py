@@ -22,6 +22,7 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -76,8 +77,7 @@ async def test_an_answer_says_which_files_it_is_from() -> None:
 
 async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
     engine = FakeEngine(STORY, stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository())
         await type_in(pilot, QUESTION)
         await pilot.press("enter")
@@ -235,8 +235,7 @@ async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None
 
 async def test_files_can_be_chosen_before_a_question() -> None:
     engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("ctrl+f")
         await until_shown(pilot, "No files here. Type @ to attach")
         attach(pilot, repository())
@@ -253,8 +252,7 @@ async def test_files_can_be_chosen_before_a_question() -> None:
 
 async def test_what_fits_is_said_to_be_there() -> None:
     engine = FakeEngine(Story(answer="Yes."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository())
         await ask(pilot, engine)
         await until_shown(pilot, "Yes.")
@@ -315,8 +313,7 @@ async def test_an_edited_question_chooses_again_and_a_repeated_one_does_not() ->
 
 async def test_five_thousand_files() -> None:
     engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository(5_000), tokens=8_000_000)
         await until_shown(pilot, "8,000,000 tokens in 5,000 files · the best for each question")
         screen = await open_files(pilot)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from app.chat.model_pairs import find_pair, resolve_pair
@@ -29,13 +27,9 @@ from tests.ui.helpers import (
     until_gone,
     until_shown,
 )
-from tests.ui.models.conftest import BIG, OTHER
+from tests.ui.models.conftest import BIG, OTHER, Here, Make
 from tests.ui.models.conftest import SMALL as DRAFT
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 NARROW = (60, 20)
 
 

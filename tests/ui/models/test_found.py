@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,20 +19,15 @@ from app.models.pairs import TokenizerCache
 from app.protocol.commands import Load
 from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile
-from app.ui.app import SpecchatApp
 from app.ui.models import tasks
 from app.ui.models.inventory import scan
 from tests.fakes import FakeEngine
 from tests.models import kept
 from tests.models.gguf.making import write_gguf
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
-from tests.ui.models.conftest import BIG, model_files
+from tests.ui.models.conftest import BIG, Here, Make, model_files
 from tests.ui.models.test_choosing import choose, do, open_dialog, open_models
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 WIDE = (200, 50)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,15 @@ import pytest
 from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
-from app.ui.app import SpecchatApp
 from app.ui.models.screen import ActionDialog
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_pairs import SIZES
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
-from tests.ui.models.conftest import BIG, OTHER
+from tests.ui.models.conftest import BIG, OTHER, Here, Make
 from tests.ui.models.conftest import SMALL as DRAFT
 from tests.ui.models.test_choosing import do, open_dialog, open_models
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 NARROW, WIDE = (60, 20), (200, 50)
 
 

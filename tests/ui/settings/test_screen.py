@@ -21,6 +21,7 @@ from tests.ui.helpers import (
     kept_app,
     paste,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -76,8 +77,7 @@ async def test_every_setting_is_there_and_is_described(file: SettingsFile) -> No
 
 async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with app_with(engine, file).run_test(size=NARROW) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, file, NARROW) as pilot:
         await pilot.press("f2", *"mode")
         await until_gone(pilot, "Animations")
         await pilot.press("enter", "right")
@@ -229,12 +229,6 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
         await until(pilot, lambda: not wrong.has_unsaved, "the next save")
         await until_gone(pilot, "applies only")
         assert 'background_reading = "always"' in wrong.path.read_text()
-
-
-async def test_help_lists_its_keys() -> None:
-    async with app_with(FakeEngine()).run_test(size=(100, 50)) as pilot:
-        await pilot.press("f2", "f1")
-        await until_shown(pilot, "Reset to the default", "A setting", "^P")
 
 
 async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> None:

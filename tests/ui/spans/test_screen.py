@@ -16,9 +16,8 @@ import app.ui.app as ui
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind
 from app.ui.spans.screen import READING, AskAgain, Hints, SpansScreen, _fit, document_line
 from app.ui.spans.view import Minimap
-from app.ui.terminal import PasteSafeParser
 from app.ui.theme import our_themes
-from tests.ui.helpers import screen_text, until, until_gone, until_shown
+from tests.ui.helpers import in_one_read, screen_text, until, until_gone, until_shown
 
 LINES = [f"Line {i} of the contract." for i in range(1, 201)]
 TEXT = "\n".join(LINES)
@@ -305,18 +304,10 @@ async def test_a_document_is_a_line(name: str, width: int) -> None:
     assert "412" in drawn.plain
 
 
-def typed(pilot: Pilot[None], sent: str) -> None:
-    """All in one read, as over a slow line, or by someone who types fast."""
-    driver = pilot.app._driver
-    assert driver is not None
-    for message in PasteSafeParser().feed(sent):
-        driver.process_message(message)
-
-
 async def test_keys_typed_right_after_the_slash_are_searched_for(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: line(pilot) == 50)
-        typed(pilot, "/line 1q\x7f9\r")
+        in_one_read(pilot, "/line 1q\x7f9\r")
         await until_shown(pilot, "3 of 11 hits · NOT READ")
         assert spans.spans.search.value == "line 19"
 
@@ -324,10 +315,10 @@ async def test_keys_typed_right_after_the_slash_are_searched_for(spans: SpansApp
 async def test_keys_typed_right_after_the_search_are_for_the_document(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: line(pilot) == 50)
-        typed(pilot, "/contract")
+        in_one_read(pilot, "/contract")
         await until_shown(pilot, "of 200 hits")
         spans.spans.search.post_message(Key("escape", "\x1b"))
-        typed(pilot, "nn")
+        in_one_read(pilot, "nn")
         await until_shown(pilot, "No more passages were read.")
         assert line(pilot) == 120
         assert not spans.spans.search.display
