@@ -47,6 +47,21 @@ _NOT_COMMANDS = frozenset(
     }
 )
 """Of no use to somebody who is typing a command, or the same as a command of the chat."""
+MAX_ENTRIES = 2_000
+"""Names that are read in a folder."""
+MAX_SECONDS = 2.0
+MAX_SHOWN = 200
+_AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
+_WORDS = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])+)")
+_LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}$", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)")
+_AFTER_A_PATH = ".,;:!?)"
+_TO_ESCAPE = re.compile(r"([\s\\])")
+KEY_WAIT_SECONDS = 0.5
+"""How long a key waits for the names in a folder."""
+NAME_CELLS, KEY_CELLS = 16, 8
+MARGIN = 7
+"""Cells beside an option: padding and scrollbar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +163,6 @@ def matching(word: str, all_commands: Sequence[Command]) -> list[Command]:
     word = word.lower()
     first = [each for each in all_commands if each.name.startswith(word)]
     return first + [each for each in all_commands if word in each.name and each not in first]
-
-
-MAX_ENTRIES = 2_000
-"""Names that are read in a folder."""
-MAX_SECONDS = 2.0
-MAX_SHOWN = 200
-
-_AT_THE_CURSOR = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])*)$")
-_WORDS = re.compile(r"(?:^|(?<=\s))@((?:\\.|[^\s\\])+)")
-_LIKE_A_PATH = re.compile(r"~|.*/|.*\.\w{1,8}$", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)")
-_AFTER_A_PATH = ".,;:!?)"
-_TO_ESCAPE = re.compile(r"([\s\\])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,12 +290,6 @@ def _ranked(
         kind = 2 if index < 0 else min(index, 1)
         yield (bool(entry.skip_reason), kind, len(name) if needle else 0, name), entry
 
-
-KEY_WAIT_SECONDS = 0.5
-"""How long a key waits for the names in a folder."""
-NAME_CELLS, KEY_CELLS = 16, 8
-MARGIN = 7
-"""Cells beside an option: padding and scrollbar."""
 
 Completion = PathCompletion | Command
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -129,6 +130,20 @@ class FilterList(Vertical):
 
     def action_move(self, where: str) -> None:
         getattr(self.options, f"action_{where}")()
+
+
+ScreenType = TypeVar("ScreenType", bound="FilterListScreen[Any]")
+
+
+def in_turn(
+    task: Callable[[ScreenType], Coroutine[Any, Any, None]],
+) -> Callable[[ScreenType], None]:
+    """Make an action of a task that `run_in_turn` runs."""
+
+    def action(screen: ScreenType) -> None:
+        screen.run_in_turn(partial(task, screen))
+
+    return action
 
 
 class FilterListScreen(FramedScreen[Result]):

@@ -29,6 +29,19 @@ from textual.message import Message
 
 from app.util.sanitize import sanitize_line
 
+PUSH_TITLE, POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
+NAME = "specchat"
+DONE_MARK = "✓"
+TITLE_LENGTH = 80
+READ_BYTES = 64 * 1024
+TICK_SECONDS = 0.1
+CLOSED_TICKS = 5
+"""After this many empty reads the terminal is closed. A single one may be a ^D, typed while a shell
+had the terminal."""
+STDERR = 2
+TIMEOUT_SECONDS = 2.0
+"""Another program may own the text and not respond."""
+
 
 def partial_marker(text: str, marker: str) -> str:
     """The longest suffix of `text` that is a proper prefix of `marker`."""
@@ -107,12 +120,6 @@ class PasteSafeParser(XTermParser):
         return seen.rfind(BRACKETED_PASTE_END, first, None if next_start < 0 else next_start)
 
 
-PUSH_TITLE, POP_TITLE = "\x1b[22;2t", "\x1b[23;2t"
-NAME = "specchat"
-DONE_MARK = "✓"
-TITLE_LENGTH = 80
-
-
 class Window:
     """`write` passes escape sequences to the terminal. Text in them is sanitised here."""
 
@@ -145,13 +152,6 @@ class Window:
         if title != self._shown:
             self._shown = title
             self._write(f"\x1b]2;{title}\x07")
-
-
-READ_BYTES = 64 * 1024
-TICK_SECONDS = 0.1
-CLOSED_TICKS = 5
-"""After this many empty reads the terminal is closed. A single one may be a ^D, typed while a shell
-had the terminal."""
 
 
 class Output:
@@ -234,9 +234,6 @@ class PasteSafeDriver(LinuxDriver):
             self.process_message(message)
 
 
-STDERR = 2
-
-
 @contextmanager
 def capture_stderr(log: int) -> Iterator[None]:
     """In this context, native code writes its errors to the descriptor `log`."""
@@ -253,10 +250,6 @@ def capture_stderr(log: int) -> Iterator[None]:
             drawn.flush()
             os.dup2(terminal, STDERR)
             sys.stderr, sys.__stderr__ = before  # type: ignore[misc]
-
-
-TIMEOUT_SECONDS = 2.0
-"""Another program may own the text and not respond."""
 
 
 class Clipboard(Protocol):

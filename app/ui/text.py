@@ -12,6 +12,9 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.widget import Widget
 
+MIN_TEXT_WIDTH = 10
+"""Cells for the text, even if the line gets too long."""
+
 
 def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
     """One line of at most `width` cells with `right` at its end. `left` is cut where both do not
@@ -20,10 +23,6 @@ def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
     left = left.truncate(room, ellipsis=True)
     space = " " * max(1, width - left.cell_length - right.cell_length)
     return Content.assemble(left, space, right).truncate(max(1, width), ellipsis=True)
-
-
-MIN_TEXT_WIDTH = 10
-"""Cells for the text, even if the line gets too long."""
 
 
 def hanging_indent(

@@ -16,6 +16,8 @@ from app.protocol.prompt import Document
 from app.util import formatting
 
 _PASTE = re.compile(r"paste-(\d+)\.txt")
+MAX_SKIPPED = 500
+"""Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,6 @@ def line_count(text: str) -> int:
     """Counts a last line without a line end too."""
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
     return ends + (not text.endswith(("\r", "\n")))
-
-
-MAX_SKIPPED = 500
-"""Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
 
 
 def to_notes(attachments: Iterable[Attachment]) -> str:

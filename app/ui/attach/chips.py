@@ -30,6 +30,11 @@ MAX_LISTED = 500
 """Of each kind; of the rest only the number is shown."""
 DOT = Content.styled("· ", "$ink-dim")
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
+CHIP_BYTES = 4096
+CHIP_CELLS = 62
+"""The least width of a chip; twice as wide, two chips fit side by side."""
+MIN_NAME_CELLS = 8
+CROSS = " ✕ "
 
 
 class SkippedScreen(ModalScreen[None]):
@@ -74,12 +79,6 @@ def lines(attached: Attachment) -> list[Content]:
         found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
     return found
 
-
-CHIP_BYTES = 4096
-CHIP_CELLS = 62
-"""The least width of a chip; twice as wide, two chips fit side by side."""
-MIN_NAME_CELLS = 8
-CROSS = " ✕ "
 
 Item = Attachment | FileJob
 

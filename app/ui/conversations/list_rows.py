@@ -29,10 +29,12 @@ UNTITLED = "(no question yet)"
 MAX_MATCHED = 200
 """Characters of a title that are matched and shown: fuzzy matching slows down with length."""
 _SPEAKERS = {Role.USER: "You", Role.ASSISTANT: "Answer"}
+MAX_SHOWN = 200
+MARK_WIDTH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ConversationRow:
     """`matched` are the indices of the title's characters that match the filter; `hit` is the best
     message that the search found in it."""
 
@@ -51,18 +53,18 @@ def matching_rows(
     sizes: Mapping[int, ConversationSize],
     text: str = "",
     hits: Sequence[SearchHit] = (),
-) -> list[Row]:
+) -> list[ConversationRow]:
     """Without `text` all of them, in the given order. With it, those whose title matches, best
     first, then those with a hit, in the order of `hits`."""
-    rows = [Row(each, sizes.get(each.id, ConversationSize())) for each in conversations]
+    rows = [ConversationRow(each, sizes.get(each.id, ConversationSize())) for each in conversations]
     if not text:
         return rows
     best: dict[int, SearchHit] = {}
     for hit in hits:
         best.setdefault(hit.conversation, hit)
     matcher = FuzzySearch()
-    titled: list[tuple[float, Row]] = []
-    found: list[Row] = []
+    titled: list[tuple[float, ConversationRow]] = []
+    found: list[ConversationRow] = []
     for row in rows:
         row = replace(row, hit=best.get(row.id))
         score, matched = matcher.match(text, row.conversation.title[:MAX_MATCHED])
@@ -77,7 +79,12 @@ def matching_rows(
 
 
 def render_row(
-    row: Row, width: int, now: datetime, status: str = "", current: bool = False, label: str = ""
+    row: ConversationRow,
+    width: int,
+    now: datetime,
+    status: str = "",
+    current: bool = False,
+    label: str = "",
 ) -> Content:
     """A line of at most `width` cells, and another with the snippet of the hit. `status` says what
     is running in it; `current`: it is on the screen; `label` is shown instead of the date."""
@@ -146,7 +153,7 @@ def _labels(group: Sequence[Conversation], now: datetime) -> Sequence[str]:
     return [f"#{ids.index(each.id) + 1}" for each in group]
 
 
-def _title(row: Row, style: str) -> Content:
+def _title(row: ConversationRow, style: str) -> Content:
     """Sanitised character by character, so that the matched ones can be highlighted."""
     title = row.conversation.title
     if not title.strip():
@@ -176,10 +183,6 @@ def _snippet(label: str, text: str, matches: Sequence[tuple[int, int]], width: i
 def _collapse_whitespace(text: str) -> str:
     """Each run of white space as one space, also at the ends."""
     return re.sub(r"\s+", " ", text)
-
-
-MAX_SHOWN = 200
-MARK_WIDTH = 2
 
 
 class Sidebar(Vertical):

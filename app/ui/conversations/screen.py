@@ -30,13 +30,13 @@ from app.store.records import (
 from app.store.store import Store
 from app.ui.background import start_task
 from app.ui.conversations.list_rows import (
-    Row,
+    ConversationRow,
     distinct_labels,
     matching_rows,
     render_document,
     render_row,
 )
-from app.ui.filter_list import FilterList, FilterListScreen
+from app.ui.filter_list import FilterList, FilterListScreen, in_turn
 from app.ui.help import Section
 from app.ui.keys import SafeInput
 from app.ui.state.repository import ChatRepository
@@ -53,7 +53,7 @@ _DOCUMENT = "document "
 class PromptLine(Horizontal):
     """Hidden until `ask`."""
 
-    class Closed(Message):
+    class Submitted(Message):
         """Enter was pressed."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class PromptLine(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Closed())
+        self.post_message(self.Submitted())
         self._on_submit(event.value)
 
 
@@ -141,7 +141,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._hits: tuple[SearchHit, ...] = ()
         self._documents_searched = ""
         self._documents = FoundDocuments()
-        self._rows: list[Row] = []
+        self._rows: list[ConversationRow] = []
         self._deleted: list[Conversation] = []
         self._loaded = asyncio.Event()
         self.prompt = PromptLine()
@@ -303,26 +303,20 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         else:
             self.show_message("A title cannot be empty.")
 
-    def action_pin(self) -> None:
-        self.run_in_turn(self._pin)
-
-    async def _pin(self) -> None:
+    @in_turn
+    async def action_pin(self) -> None:
         if (chosen := self._highlighted) is not None:
             await self._repository.write(lambda store: store.pin(chosen.id, not chosen.pinned))
             await self._load(chosen.id)
 
-    def action_duplicate(self) -> None:
-        self.run_in_turn(self._duplicate)
-
-    async def _duplicate(self) -> None:
+    @in_turn
+    async def action_duplicate(self) -> None:
         if (chosen := self._highlighted) is not None:
             copy = await self._repository.write(lambda store: store.duplicate(chosen.id))
             await self._load(copy.id)
 
-    def action_delete(self) -> None:
-        self.run_in_turn(self._delete)
-
-    async def _delete(self) -> None:
+    @in_turn
+    async def action_delete(self) -> None:
         if (chosen := self._highlighted) is None:
             return
         ids = [row.id for row in self._rows]
@@ -335,10 +329,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         days = formatting.plural(self._repository.trash_days, "day")
         self.show_message(f"Moved '{chosen.title}' to the trash for {days}. ^Z restores it.")
 
-    def action_undo(self) -> None:
-        self.run_in_turn(self._undo)
-
-    async def _undo(self) -> None:
+    @in_turn
+    async def action_undo(self) -> None:
         if not self._deleted:
             self.show_message("Nothing to undo.")
             return
@@ -370,7 +362,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if typed.strip():
             self.run_in_turn(export)
 
-    @on(PromptLine.Closed)
+    @on(PromptLine.Submitted)
     def _close_prompt(self) -> None:
         self.prompt.display = False
         self.set_focus(self.list.filter)

@@ -17,6 +17,9 @@ from app.util.sanitize import sanitize_line
 
 CHARACTERS_PER_TOKEN = 4
 """For files that were not put before the model, whose tokens nobody has counted."""
+CHANGE = " · ^F to change"
+MIN_NAMES = 2
+"""Names with their folders are shown if at least this number fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +166,6 @@ def choice_text(always: int, never: int) -> str:
     """`2 always, 1 never`"""
     counts = ((always, "always"), (never, "never"))
     return ", ".join(f"{number:,} {word}" for number, word in counts if number)
-
-
-CHANGE = " · ^F to change"
-MIN_NAMES = 2
-"""Names with their folders are shown if at least this number fits."""
 
 
 class FilesLine(ClickLine):

@@ -36,6 +36,8 @@ from app.util.sanitize import sanitize, sanitize_line
 MAX_DRAFTS = 4
 AMOUNT_WIDTH = 9
 _EMPTY = Content("")
+TOKENS, STEP = 60_000, 512
+"""Of the document whose reading is predicted, and of a step."""
 
 
 def model_text(overview: ModelOverview, inventory: Inventory) -> Content:
@@ -147,10 +149,6 @@ def _dim(text: str) -> Content:
 
 def _warn(text: str) -> Content:
     return Content.assemble(("! ", WARN), sanitize_line(text.strip()))
-
-
-TOKENS, STEP = 60_000, 512
-"""Of the document whose reading is predicted, and of a step."""
 
 
 def machines_text(

@@ -48,6 +48,9 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 Run = Callable[[], object]
+MAX_DRAFTS = 3
+WIDE = 110
+"""Cells from which on the highlighted model's details are shown beside the list."""
 
 
 class ActionDialog(ModalScreen[Run | None]):
@@ -94,11 +97,6 @@ class ActionDialog(ModalScreen[Run | None]):
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self.choices[event.option_index][1])
-
-
-MAX_DRAFTS = 3
-WIDE = 110
-"""Cells from which on the highlighted model's details are shown beside the list."""
 
 
 class Tabs(ClickLine):

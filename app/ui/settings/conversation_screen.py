@@ -28,6 +28,22 @@ from app.util.sanitize import sanitize
 
 MAX_LENGTH = 32_768
 """Characters: a longer text is a document, and slow to draw here."""
+KEYS = {
+    "mode": "reading.mode",
+    "keep": "reading.keep",
+    "temperature": "answers.temperature",
+    "top_p": "answers.top_p",
+    "max_tokens": "answers.max_tokens",
+}
+"""The settings that a conversation can override, by the names of `Overrides`."""
+SEED = Setting(
+    "answers",
+    "seed",
+    int,
+    Range(0, 999_999),
+    0,
+    "With the same seed, the same question gets the same answer. 0: a new seed each time.",
+)
 
 
 class PromptBox(TextArea):
@@ -86,24 +102,6 @@ class PromptBox(TextArea):
             self.post_message(self.MovedPast())
         else:
             self.action_cursor_down()
-
-
-KEYS = {
-    "mode": "reading.mode",
-    "keep": "reading.keep",
-    "temperature": "answers.temperature",
-    "top_p": "answers.top_p",
-    "max_tokens": "answers.max_tokens",
-}
-"""The settings that a conversation can override, by the names of `Overrides`."""
-SEED = Setting(
-    "answers",
-    "seed",
-    int,
-    Range(0, 999_999),
-    0,
-    "With the same seed, the same question gets the same answer. 0: a new seed each time.",
-)
 
 
 def conversation_settings(settings: Settings) -> dict[str, Setting]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +39,12 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 GAP = "  "
+BAR_CELLS = 10
+KEEP_STEP = 0.01
+MIN_LEGEND_HEIGHT = 16
+"""Rows of a terminal that has room for what the marks mean."""
+MIN_NAME = 12
+"""Cells for a document's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +116,6 @@ def _width(shown: Sequence[tuple[str, str]]) -> int:
     return sum(len(text) for text, _ in shown) + len(GAP) * (len(shown) - 1)
 
 
-BAR_CELLS = 10
-
-
 class DocumentsScreen(ModalScreen[int | None]):
     """Returns the index of the chosen document."""
 
@@ -182,13 +184,6 @@ def document_line(document: ReadDocument, index: int, width: int) -> Content:
     name_style = "" if document.passages_read else "$ink-dim"
     name = Content.assemble(number, (sanitize_line(document.title), name_style))
     return spread(name, right, width)
-
-
-KEEP_STEP = 0.01
-MIN_LEGEND_HEIGHT = 16
-"""Rows of a terminal that has room for what the marks mean."""
-MIN_NAME = 12
-"""Cells for a document's name."""
 
 
 class SearchLine(SafeInput):
@@ -357,9 +352,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     @property
     def _hits_here(self) -> tuple[TextRange, ...]:
-        first = bisect_left(self._hits, (self._at,))
-        last = bisect_left(self._hits, (self._at + 1,))
-        return tuple((start, end) for _, start, end in self._hits[first:last])
+        return tuple((start, end) for index, start, end in self._hits if index == self._at)
 
     def show(self, documents: Sequence[ReadDocument], keep: float) -> None:
         """The same documents as another keep would read them."""

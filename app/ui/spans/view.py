@@ -26,6 +26,25 @@ from app.util.formatting import plural
 from app.util.sanitize import sanitize
 
 TAB = "    "
+GUTTER = 2
+CONTEXT_ROWS = 3
+"""Rows between the cursor and the edge after a jump."""
+MIN_COLLAPSED = 4
+"""Lines: a shorter unread range stays as it is."""
+STYLES = {
+    ReadKind.UNREAD: "document--unread",
+    ReadKind.SELECTED: "document--read",
+    ReadKind.READ_ON: "document--read",
+    ReadKind.PINNED: "document--pinned",
+}
+MARKS = {
+    ReadKind.PINNED: "█",
+    ReadKind.READ_ON: "◆",
+    ReadKind.SELECTED: "▌",
+    ReadKind.UNREAD: " ",
+}
+"""Of a row, the first that it has something of."""
+ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
 
 
 def visible_text(text: str) -> str:
@@ -91,9 +110,6 @@ class WrappedRows:
 
     def _wrap_line(self, start: int, end: int) -> None:
         line = self.text[start:end]
-        if len(line) <= self.width and line.isascii() and line.isprintable():
-            self._add(start, end)
-            return
         plain = line.isascii() and line.isprintable()
         at = 0
         while at < len(line):
@@ -119,25 +135,6 @@ class WrappedRows:
         self._starts.append(start)
         self._ends.append(end)
 
-
-GUTTER = 2
-CONTEXT_ROWS = 3
-"""Rows between the cursor and the edge after a jump."""
-MIN_COLLAPSED = 4
-"""Lines: a shorter unread range stays as it is."""
-STYLES = {
-    ReadKind.UNREAD: "document--unread",
-    ReadKind.SELECTED: "document--read",
-    ReadKind.READ_ON: "document--read",
-    ReadKind.PINNED: "document--pinned",
-}
-MARKS = {
-    ReadKind.PINNED: "█",
-    ReadKind.READ_ON: "◆",
-    ReadKind.SELECTED: "▌",
-    ReadKind.UNREAD: " ",
-}
-"""Of a row, the first that it has something of."""
 
 TextRange = tuple[int, int]
 
@@ -341,9 +338,6 @@ def _unread_ranges(document: ReadDocument, pins: Sequence[TextRange]) -> Iterato
         lines = text.count("\n", start, end) + (end == len(text) and not text.endswith("\n"))
         if end > start and lines >= MIN_COLLAPSED:
             yield CollapsedRange(start, end, lines)
-
-
-ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
 
 
 class Minimap(Widget):
