@@ -1,5 +1,9 @@
-"""The commands of the chat, read from the bindings: what can be typed after `/`, and what Ctrl+P
-finds there."""
+"""Completion in the compose box: files after `@`, commands after `/`.
+
+Commands are read from the bindings; Ctrl+P finds them, too. The list is up to date as soon as a key
+is handled, since the next one, typed ahead, may choose its first row. Only the names in a folder
+come later: a key for the list waits for them a moment.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ _NOT_COMMANDS = frozenset(
         "message.spans",
     }
 )
-"""Of no use to somebody who is typing a command, or the same as a command of the chat."""
+"""Bindings of no use while a command is typed, or the same as a command of the chat."""
 MAX_ENTRIES = 2_000
 """Names that are read in a folder."""
 MAX_SECONDS = 2.0
@@ -121,7 +125,7 @@ def commands(owners: Iterable[Owner]) -> list[Command]:
 
 
 def own_bindings(kind: type[DOMNode]) -> Iterator[Binding]:
-    """Of the class and of those of ours that it inherits from."""
+    """The bindings of a class and of its base classes in this program."""
     for each in kind.__mro__:
         if each.__module__.startswith("app."):
             yield from (b for b in vars(each).get("BINDINGS", ()) if isinstance(b, Binding))

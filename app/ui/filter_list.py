@@ -27,7 +27,7 @@ PADDING = 4
 """Cells of a row that are not for its text: its padding and the scrollbar."""
 
 RowSource = Callable[[str, int], Iterable[tuple[str, Content]]]
-"""From the filter's text and a width in cells to the rows to show, each with a key."""
+"""Takes the filter's text and a width in cells; returns the rows to show, each with a key."""
 
 
 class FilterList(Vertical):

@@ -72,7 +72,7 @@ def key_name(keys: str) -> str:
 
 
 def binding_rows(bindings: Iterable[BindingType]) -> list[Row]:
-    """Of the bindings that have a tooltip; those with the same one in one row."""
+    """Rows for the bindings that have a tooltip. Those with the same tooltip share a row."""
     keys: dict[str, list[str]] = {}
     for each in bindings:
         if isinstance(each, Binding) and each.tooltip:

@@ -1,9 +1,11 @@
-"""A parser of terminal input that leaves pastes unchanged.
+"""Terminal input and output: pastes, the window's title, standard error, and the clipboard.
 
-Textual 8.2.8 parses escape sequences inside a bracketed paste: after an ESC in the pasted text it
-drops the characters that look like a sequence, and turns others into key events, Enter among them.
-It also removes NUL. So a paste is cut out of the stream
-first, and the parent only gets the keys around it.
+The parser and the driver override private methods of Textual 8.2.8 (see `app/ui/transcript`). That
+version parses escape sequences inside a bracketed paste: after an ESC in the pasted text it drops
+the characters that look like a sequence, turns others into key events, Enter among them, and
+removes NUL. `LinuxDriver.run_input_thread` creates its own parser, so the method is replaced. It
+also decodes strictly: one byte of a paste that is not UTF-8 would end the program. Here it becomes
+U+FFFD.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def partial_marker(text: str, marker: str) -> str:
 
 
 class PasteSafeParser(XTermParser):
-    """`XTermParser`, but the text between paste markers becomes one `Paste`, unchanged.
+    """`XTermParser`, but a paste is cut out of the stream first and becomes one `Paste`, unchanged.
 
     Reads may split the stream anywhere, even inside a marker. A terminal that does not remove end
     markers from pasted text can end a paste early. In general that cannot be detected; only an end
@@ -174,6 +176,9 @@ class Output:
 
 
 class PasteSafeDriver(LinuxDriver):
+    """Restores the window's title, and detects a closed terminal itself: SIGHUP only goes to the
+    session leader, and `make` does not pass it on."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._file = Output(sys.__stderr__)  # type: ignore[arg-type, assignment]
@@ -236,7 +241,8 @@ class PasteSafeDriver(LinuxDriver):
 
 @contextmanager
 def capture_stderr(log: int) -> Iterator[None]:
-    """In this context, native code writes its errors to the descriptor `log`."""
+    """Let native code write its errors to the descriptor `log`: Metal's reason for an abort, and
+    Python's traceback. Textual draws on `sys.__stderr__`, which stays with the terminal."""
     terminal = os.dup(STDERR)
     before = sys.stderr, sys.__stderr__
     with os.fdopen(terminal, "w", encoding="utf-8", errors="replace", buffering=1) as drawn:
@@ -262,6 +268,9 @@ class Clipboard(Protocol):
 
 
 class SystemClipboard:
+    """Uses the programs that come with the system: a terminal's clipboard cannot be read, and in
+    Terminal.app not even written."""
+
     def __init__(self, reads: Sequence[str], writes: Sequence[str]) -> None:
         """The command lines of two programs."""
         self._reads, self._writes = reads, writes

@@ -1,4 +1,5 @@
-"""The attachments of a question, one object for each chip. No widgets."""
+"""The attachments of a question, one object for each chip; reading them, and saving with a draft
+what is known about them. No widgets."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Attachment:
     doubtful: tuple[FileRead, ...] = field(default=(), compare=False)
     """Files whose encoding was guessed, or that have bad bytes."""
     tokens: int | None = field(default=None, compare=False)
-    """Of the target model, once counted."""
+    """Tokens of the target model, once counted."""
     tokens_estimated: bool = field(default=False, compare=False)
     """Whether only a sample was counted."""
 
@@ -146,7 +147,7 @@ def find_duplicate(new: Attachment, attachments: Iterable[Attachment]) -> Attach
 
 
 def byte_count(text: str) -> int:
-    """In UTF-8."""
+    """Length in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 

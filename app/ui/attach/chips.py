@@ -27,7 +27,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 500
-"""Of each kind; of the rest only the number is shown."""
+"""Sentences of each kind that are listed; the rest is counted."""
 DOT = Content.styled("· ", "$ink-dim")
 _EXPECTED = (Reason.IGNORED, Reason.EMPTY)
 CHIP_BYTES = 4096

@@ -1,4 +1,5 @@
-"""Which conversations the list shows, in which order, and each as a line of text. No widgets."""
+"""Which conversations the list shows, in which order, and each as a line of text; and the
+sidebar."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is known about the files of a conversation: which were put before the model, and why. No
-widgets."""
+"""What is known about the files of a conversation: which were put before the model, and why; and
+the line above an answer that says so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 CHARACTERS_PER_TOKEN = 4
-"""For files that were not put before the model, whose tokens nobody has counted."""
+"""An estimate for files that were not put before the model."""
 CHANGE = " · ^F to change"
 MIN_NAMES = 2
 """Names with their folders are shown if at least this number fits."""
@@ -209,8 +209,8 @@ def chosen_text(
 
 
 def fit_files(names: Sequence[str], width: int) -> str:
-    """As much as fits of names such as `urls/base.py:1–80`. Folders and lines give way to the names
-    of more files."""
+    """Names such as `urls/base.py:1–80`, as far as they fit. Folders and lines give way to more
+    names."""
     short = [_last(each) for each in names]
     bare = [_without_lines(each) for each in names]
     shortest = [_last(each) for each in bare]

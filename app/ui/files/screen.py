@@ -67,7 +67,7 @@ class FileTree:
 
     def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, FileChoice]) -> None:
         self.choices = dict(choices)
-        """Of the files that are not chosen automatically, by name."""
+        """The choices that are not automatic, by name."""
         self._facts = facts
         self._opened = {folder for each in facts for folder in _folders(each.name)[:1]}
         all_fit = all(each.in_prompt for each in facts)
@@ -85,7 +85,7 @@ class FileTree:
         return [*self._rows_in("", self._facts, 0)]
 
     def _rows_in(self, path: str, files: Sequence[FileFacts], depth: int) -> Iterator[TreeRow]:
-        """Of the folder with this path, which ends with a slash, and all files below it."""
+        """Rows of the folder `path`, which ends with a slash; `files` are all below it."""
         folders: dict[str, list[FileFacts]] = {}
         for file in files:
             name, slash, _ = file.name.removeprefix(path).partition("/")
@@ -106,7 +106,7 @@ class FileTree:
             self._opened.discard(path)
 
     def choice(self, row: TreeRow) -> FileChoice | None:
-        """Of a file, or of all files of a folder; None if they differ."""
+        """The choice for a file, or for all files of a folder; None if they differ."""
         found = {self.choices.get(each.name, FileChoice.AUTOMATIC) for each in row.files}
         return found.pop() if len(found) == 1 else None
 

@@ -1,4 +1,5 @@
-"""Everything known of one row of the models screen, as text. No widgets."""
+"""Texts of the models screen: all that is known about a row, what loading a pair takes, and what
+fits across the machines of `--hosts`. No widgets."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ MAX_DRAFTS = 4
 AMOUNT_WIDTH = 9
 _EMPTY = Content("")
 TOKENS, STEP = 60_000, 512
-"""Of the document whose reading is predicted, and of a step."""
+"""Tokens of the document whose reading is predicted, and of a step."""
 
 
 def model_text(overview: ModelOverview, inventory: Inventory) -> Content:

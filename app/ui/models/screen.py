@@ -1,4 +1,5 @@
-"""Ctrl+L: installed models, models that could be downloaded, and downloads."""
+"""Ctrl+L: installed models, models that could be downloaded, and downloads, which continue while
+the screen is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two screens of settings share."""
+"""A setting on one line, and the form of such lines that the two screens of settings share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A document as passages that were read or not. No widgets."""
+"""Documents as passages that were read or not, and all documents of an answer, the most important
+one first. No widgets."""
 
 from __future__ import annotations
 
@@ -199,7 +200,7 @@ def _read_whole(progress: TurnProgress) -> bool:
 
 
 def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> tuple[Passage, ...]:
-    """Of one document, from the texts that were read."""
+    """The passages of a document of this length, from the texts that were read."""
     passages: list[Passage] = []
     at = 0
     for text in texts:
@@ -280,7 +281,7 @@ class Collection:
 
     @property
     def read_fraction(self) -> float:
-        """Of all characters, 0..1."""
+        """Fraction of all characters, 0..1."""
         total = sum(len(document.text) for document in self.documents)
         read = sum(document.read_fraction * len(document.text) for document in self.documents)
         return read / total if total else 1.0

@@ -76,7 +76,7 @@ FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close"
 
 
 def reading_hints(several_documents: bool, copies: bool) -> tuple[Hint, ...]:
-    """For these documents, of which the answer copied something or not."""
+    """Hints without those that are useless here. `copies`: the answer copied something."""
     useless = {"documents": not several_documents, "copied": not copies}
     return tuple(hint for hint in READING if not useless.get(hint.action))
 
@@ -472,7 +472,7 @@ class SpansScreen(Screen[AskAgain | None]):
         return "would be read" if tried else passage.kind.value
 
     def _show_message(self, text: str) -> None:
-        """Until the cursor moves."""
+        """Show it until the cursor moves."""
         self._message = (text, self._position)
         self._draw()
 

@@ -1,4 +1,5 @@
-"""The text of a document, drawn row by row: what was read bright, the rest dim."""
+"""The text of a document, drawn row by row: what was read bright, the rest dim. A column beside it
+shows the whole document."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ MARKS = {
     ReadKind.SELECTED: "▌",
     ReadKind.UNREAD: " ",
 }
-"""Of a row, the first that it has something of."""
+"""The mark of a row is the first one whose kind it contains."""
 ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
 
 
