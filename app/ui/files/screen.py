@@ -12,18 +12,10 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Click
-from textual.geometry import Size
-from textual.message import Message
-from textual.reactive import reactive
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
-from textual.visual import Visual
-from textual.widgets import Input
 
 from app.store.records import Overrides
 from app.ui.files.overview import FileFacts, summary
-from app.ui.framed_screen import FramedScreen
+from app.ui.filter_list import FilterList, FilterListScreen
 from app.ui.help import Section
 from app.ui.keys import SafeInput
 from app.ui.text import spread
@@ -147,82 +139,13 @@ class FilterLine(SafeInput):
         return key != "space" and super().check_consume_key(key, character)
 
 
-class TreeView(ScrollView, can_focus=False):
-    """Draws only the rows that are visible: there may be thousands."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"tree--cursor"}
-    cursor: reactive[int] = reactive(0, init=False)
-
-    @dataclass
-    class RowClicked(Message):
-        """A click on the row of the cursor."""
-
-    def __init__(self, tree: FileTree, context: int) -> None:
-        """`context` is the model's, in tokens; 0 if unknown."""
-        super().__init__()
-        self._files, self._context_length = tree, context
-        self.rows: list[TreeRow] = []
-
-    @property
-    def row(self) -> TreeRow | None:
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
-
-    def show(self, rows: list[TreeRow]) -> None:
-        """The cursor stays on its row if that is still there."""
-        key = self.row.key if self.row else ""
-        self.rows = rows
-        self.virtual_size = Size(self.size.width, len(rows))
-        self.go_to(key)
-        self.refresh()
-
-    def go_to(self, key: str) -> None:
-        self.move_to(next((i for i, row in enumerate(self.rows) if row.key == key), 0))
-
-    def move_to(self, index: int) -> None:
-        self.cursor = max(0, min(len(self.rows) - 1, index))
-        top, height = self.scroll_offset.y, max(1, self.size.height)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True, immediate=True)
-
-    def watch_cursor(self) -> None:
-        self.refresh()
-
-    def on_click(self, event: Click) -> None:
-        index = self.scroll_offset.y + event.y
-        if index < len(self.rows):
-            self.move_to(index)
-            self.post_message(self.RowClicked())
-
-    def render_line(self, y: int) -> Strip:
-        index, width = self.scroll_offset.y + y, self.scrollable_content_region.width
-        if index >= len(self.rows):
-            return Strip.blank(width, self.rich_style)
-        row = self.rows[index]
-        content = row_content(row, self._files.choice(row), self._context_length, width)
-        names = ("tree--cursor",) if index == self.cursor else ()
-        style = self.get_visual_style(*names)
-        (strip,) = Visual.to_strips(self, content, width, 1, style)
-        return strip
-
-
-class FilesScreen(FramedScreen[ChosenFiles | None]):
+class FilesScreen(FilterListScreen[ChosenFiles | None]):
     """Typing filters, the arrow keys move in the tree."""
 
     HINTS = ("⏎ ask again", "Space always, never, automatic", "←→ fold", "type to find", "Esc")
     HINTS_BEFORE = ("⏎ done", *HINTS[1:])
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="files.up", tooltip="TreeRow above", priority=True),
-        Binding("down", "move(1)", "Down", id="files.down", tooltip="TreeRow below", priority=True),
-        Binding(
-            "pageup", "page(-1)", "Page up", id="files.page_up", tooltip="Page up", priority=True
-        ),
-        Binding(
-            "pagedown", "page(1)", "Page down", id="files.page_down", tooltip="Page down",
-            priority=True,
-        ),
         Binding(
             "left", "fold", "Close", id="files.fold",
             tooltip="Close the folder, or go to the one around it", priority=True,
@@ -256,73 +179,73 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
         """`context` is the model's in tokens, 0 if unknown; `room` is what there was for files;
         `can_ask` if there is a question to be asked again."""
         super().__init__()
+        self.list.filter = FilterLine(placeholder="Type to find", compact=True)
         self._facts, self._room, self._can_ask = facts, room, can_ask
         choices = dict.fromkeys(overrides.never_read or (), FileChoice.NEVER)
         choices |= dict.fromkeys(overrides.always_read or (), FileChoice.ALWAYS)
         self.files = FileTree(facts, choices)
-        self.filter = FilterLine(placeholder="Type to find", compact=True)
-        self.view = TreeView(self.files, context)
+        self._context_length = context
+        self._rows: dict[str, TreeRow] = {}
         if not can_ask:
             self.HINTS = self.HINTS_BEFORE  # type: ignore[misc]
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("Files", FilesScreen),)
+        return (("Files", FilesScreen), ("The list", FilterList))
 
     def compose(self) -> ComposeResult:
         yield self.heading
-        yield self.filter
-        yield self.view
+        yield self.list
         yield self.foot
 
     def on_mount(self) -> None:
-        self.filter.focus()
-        self.view.show(self.files.rows())
-        in_prompt = (row for row in self.view.rows if not row.folder and row.files[0].in_prompt)
-        self.view.go_to(next((row.key for row in in_prompt), ""))
-        self._show_summary()
+        rows = self.files.rows()
+        in_prompt = (row.key for row in rows if not row.folder and row.files[0].in_prompt)
+        self.draw(next(in_prompt, ""))
 
-    def _show_summary(self) -> None:
+    def list_rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
+        self._rows = {}
+        for row in self.files.rows(text):
+            key = row.key
+            while key in self._rows:  # two files can have one name
+                key += " "
+            self._rows[key] = row
+            yield key, row_content(row, self.files.choice(row), self._context_length, width)
+
+    @property
+    def row(self) -> TreeRow | None:
+        """The highlighted row."""
+        return self._rows.get(self.list.highlighted)
+
+    def draw_frame(self) -> None:
         chosen = [len(self.files.chosen(each)) for each in (FileChoice.ALWAYS, FileChoice.NEVER)]
         self.show_heading("Files", summary(self._facts, self._room, *chosen))
 
-    @on(Input.Changed)
-    def _filter(self, event: Input.Changed) -> None:
-        event.stop()
-        self.view.show(self.files.rows(event.value))
-
-    def action_move(self, step: int) -> None:
-        self.view.move_to(self.view.cursor + step)
-
-    def action_page(self, pages: int) -> None:
-        self.view.move_to(self.view.cursor + pages * max(1, self.view.size.height - 1))
-
     def action_fold(self) -> None:
-        row = self.view.row
-        if row is None or self.filter.value:
+        row = self.row
+        if row is None or self.list.text:
             return
         if row.is_open:
             self._set_open(row, False)
         else:
-            self.view.go_to(row.key.rstrip("/").rpartition("/")[0] + "/")
+            self.draw(row.key.rstrip("/").rpartition("/")[0] + "/")
 
     def action_unfold(self) -> None:
-        row = self.view.row
+        row = self.row
         if row is not None and row.folder and not row.is_open:
             self._set_open(row, True)
 
     def _set_open(self, row: TreeRow, is_open: bool) -> None:
         self.files.set_open(row.folder, is_open)
-        self.view.show(self.files.rows())
+        self.draw()
 
     def action_cycle(self) -> None:
-        if (row := self.view.row) is not None:
+        if (row := self.row) is not None:
             self.files.cycle(row)
-            self.view.refresh()
-            self._show_summary()
+            self.draw()
 
-    @on(TreeView.RowClicked)
+    @on(FilterList.Chosen)
     def _clicked(self) -> None:
-        row = self.view.row
+        row = self.row
         if row is not None and row.folder:
             self._set_open(row, not row.is_open)
         else:
@@ -333,8 +256,8 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
 
     def action_close(self) -> None:
         """Clear the filter; close where it is empty."""
-        if self.filter.value:
-            self.filter.value = ""
+        if self.list.filter.value:
+            self.list.filter.value = ""
         else:
             self._dismiss_with(False)
 

@@ -61,8 +61,8 @@ def overrides(pilot: Pilot[None]) -> tuple[tuple[str, ...] | None, tuple[str, ..
 async def go_to(pilot: Pilot[None], name: str) -> None:
     """By the filter."""
     screen = opened(pilot)
-    screen.filter.value = name
-    await until(pilot, lambda: screen.view.row is not None and name in screen.view.row.key, name)
+    screen.list.filter.value = name
+    await until(pilot, lambda: name in screen.list.highlighted, name)
 
 
 async def test_an_answer_says_which_files_it_is_from() -> None:
@@ -128,9 +128,8 @@ async def test_a_stored_answer_says_it_too(tmp_path: Path) -> None:
         await answered(pilot, engine)
     async with kept_app(tmp_path, FakeEngine(STORY), size=(150, 30)) as (pilot, _):
         await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
-        screen = await open_files(pilot)
+        await open_files(pilot)
         await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
-        assert screen.view.row is not None
         await pilot.press("escape")
         await until_gone(pilot, "Type to find")
 
@@ -150,7 +149,7 @@ async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int])
         await go_to(pilot, "long")
         await until_shown(pilot, "lines 280–319")
         await pilot.press("escape")
-        await until(pilot, lambda: not screen.filter.value)
+        await until(pilot, lambda: not screen.list.filter.value)
         lines = screen_text(pilot).splitlines()
         assert all(len(line) <= size[0] for line in lines)
 
@@ -160,19 +159,18 @@ async def test_folders_open_and_close() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await answered(pilot, engine)
         screen = await open_files(pilot)
-        screen.view.go_to("repo/parts/")
+        screen.draw("repo/parts/")
         await pilot.press("right")
         await until_shown(pilot, "▾ parts/", "▸ part0/")
         await pilot.press("down", "right", "down")
         await until_shown(pilot, "file0.txt")
-        assert screen.view.row is not None
-        assert screen.view.row.key.endswith("file0.txt")
+        assert screen.list.highlighted.endswith("file0.txt")
         await pilot.press("left")
-        assert screen.view.row.key == "repo/parts/part0/"
+        assert screen.list.highlighted == "repo/parts/part0/"
         await pilot.press("left", "left", "left")
         await until_gone(pilot, "part0")
         await pilot.press(*["pagedown"] * 3, *["pageup"] * 4)
-        assert screen.view.cursor == 0
+        assert screen.list.options.highlighted == 0
 
 
 async def test_a_choice_asks_again_with_it() -> None:
@@ -241,7 +239,7 @@ async def test_files_can_be_chosen_before_a_question() -> None:
         attach(pilot, repository())
         screen = await open_files(pilot)
         await until_shown(pilot, "30 files · about", "⏎ done")
-        screen.view.go_to("repo/urls/")
+        screen.draw("repo/urls/")
         await pilot.press("space", "space", "enter")
         await until_shown(pilot, "From the next question on: 2 never.")
         assert not engine.asks
@@ -319,7 +317,7 @@ async def test_five_thousand_files() -> None:
         screen = await open_files(pilot)
         await pilot.press(*"file499")
         await until_shown(pilot, "repo/parts/part49/file499.txt")
-        assert len(screen.view.rows) == 7  # with file4990.txt to file4995.txt
+        assert screen.list.options.option_count == 7  # with file4990.txt to file4995.txt
         await pilot.press("escape", "space")
         await until_shown(pilot, "5,000 always")
         await pilot.press("space", "space", "escape")
