@@ -65,6 +65,12 @@ def screen_text(pilot: Pilot[None]) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips)
 
 
+def box_text(pilot: Pilot[None]) -> str:
+    """The question that is being typed."""
+    assert isinstance(pilot.app, SpecchatApp)
+    return pilot.app.chat.composer.box.text
+
+
 async def paste(pilot: Pilot[None], text: str) -> None:
     pilot.app.post_message(Paste(text))
     await pilot.pause()

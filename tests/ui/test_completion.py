@@ -8,10 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from app.ingest.dir_listing import DirListing, Entry
-from app.ui.app import SpecchatApp
 from app.ui.completion import MAX_SHOWN, PathCompleter, commands, word_before
 from app.ui.models.screen import ModelsScreen
 from app.ui.spans.screen import SearchLine, SpansScreen
@@ -22,6 +20,7 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
+    box_text,
     in_one_read,
     kept_app,
     paste,
@@ -44,11 +43,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     written(tmp_path / ".hidden", "No.\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def box_text(pilot: Pilot[None]) -> str:
-    assert isinstance(pilot.app, SpecchatApp)
-    return pilot.app.chat.composer.box.text
 
 
 # ------------------------------------------------------------------------------ files

@@ -36,6 +36,7 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
+    box_text,
     kept_app,
     paste,
     screen_text,
@@ -50,11 +51,6 @@ from tests.ui.helpers import (
 def attach(pilot: Pilot[None], path: Path) -> None:
     assert isinstance(pilot.app, SpecchatApp)
     pilot.app.chat.attachments.attach(str(path), f"@{path.name}")
-
-
-def box_text(pilot: Pilot[None]) -> str:
-    assert isinstance(pilot.app, SpecchatApp)
-    return pilot.app.chat.composer.box.text
 
 
 class Held:

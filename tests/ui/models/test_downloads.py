@@ -25,7 +25,7 @@ from tests.models.packages import packaged_model
 from tests.ui.helpers import SMALL, until, until_gone, until_shown
 from tests.ui.models.conftest import BIG, OTHER, Make, model_files
 from tests.ui.models.conftest import SMALL as DRAFT
-from tests.ui.models.test_choosing import do, open_dialog, open_models
+from tests.ui.models.test_choosing import do, models_of, open_dialog, open_models
 
 NARROW = (60, 20)
 
@@ -147,8 +147,7 @@ async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: Fa
 async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
     hub.rate = 20_000
     running = app()
-    async with running.run_test(size=SMALL) as pilot:
-        await open_models(pilot)
+    async with models_of(running) as pilot:
         jobs = running.models.jobs
         for name in (BIG, DRAFT, OTHER):
             jobs.start(name)

@@ -13,7 +13,7 @@ from app.protocol.reasons import Failure, FailureKind
 from tests.fakes import FakeEngine
 from tests.ui.helpers import until, until_shown
 from tests.ui.models.conftest import BIG, OTHER, Here, Make
-from tests.ui.models.test_choosing import choose, do, open_models
+from tests.ui.models.test_choosing import choose, do, models_of, open_models
 
 HOSTS = Hosts((Host("studio.local", key="key"),))
 GB = 1_000_000_000
@@ -38,8 +38,7 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
 ) -> None:
     await here(BIG)
     engine = FakeEngine()
-    async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(engine, machines=FakeMachines()), "big-4bit", size=LARGE) as pilot:
         await choose(pilot, "big", "Use with the built-in draft")
         await until_shown(
             pilot,
@@ -64,16 +63,14 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
 async def test_a_machine_that_cannot_be_used_is_named(app: Make, here: Here) -> None:
     await here(BIG)
     problem = "studio.local has mlx 0.31, and this machine 0.32"
-    async with app(machines=FakeMachines(problem)).run_test(size=LARGE) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(machines=FakeMachines(problem)), "big-4bit", size=LARGE) as pilot:
         await choose(pilot, "big", "Use with the built-in draft")
         await until_shown(pilot, problem, "studio.local cannot be used")
 
 
 async def test_without_hosts_nothing_of_that_is_offered(app: Make, here: Here) -> None:
     await here(BIG)
-    async with app().run_test(size=LARGE) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(), "big-4bit", size=LARGE) as pilot:
         await choose(pilot, "big", "Use with the built-in draft")
         labels = [label for label, _ in pilot.app.screen.choices]  # type: ignore[attr-defined]
         assert not any("across" in label for label in labels)
