@@ -60,7 +60,7 @@ class FilterList(Vertical):
         text: str
 
     @dataclass
-    class Chosen(Message):
+    class RowChosen(Message):
         """Enter, or a click on a row."""
 
         key: str
@@ -109,7 +109,7 @@ class FilterList(Vertical):
     def choose(self) -> None:
         """Choose the highlighted row."""
         if self.highlighted:
-            self.post_message(self.Chosen(self.highlighted))
+            self.post_message(self.RowChosen(self.highlighted))
 
     @on(Input.Changed)
     def _filter_changed(self, event: Input.Changed) -> None:

@@ -51,7 +51,7 @@ class HangingLines(Widget):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePart:
     text: str
     style: str = ""
     on_click: Callable[[], object] | None = None
@@ -60,7 +60,7 @@ class Piece:
 class ClickLine(Widget):
     """One row high. Subclasses return its pieces."""
 
-    def pieces(self) -> Iterable[Piece]:
+    def pieces(self) -> Iterable[LinePart]:
         raise NotImplementedError
 
     def render(self) -> Content:

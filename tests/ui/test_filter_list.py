@@ -47,7 +47,7 @@ class ListApp(App[None]):
     def on_filter_list_filtered(self, event: FilterList.Filtered) -> None:
         self.filtered.append(event.text)
 
-    def on_filter_list_chosen(self, event: FilterList.Chosen) -> None:
+    def on_filter_list_row_chosen(self, event: FilterList.RowChosen) -> None:
         self.chosen.append(event.key)
 
 

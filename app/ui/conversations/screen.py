@@ -53,7 +53,7 @@ _DOCUMENT = "document "
 class PromptLine(Horizontal):
     """Hidden until `ask`."""
 
-    class Submitted(Message):
+    class Entered(Message):
         """Enter was pressed."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class PromptLine(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Submitted())
+        self.post_message(self.Entered())
         self._on_submit(event.value)
 
 
@@ -253,8 +253,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
 
     # -------------------------------------------------------------------------- opening
 
-    @on(FilterList.Chosen)
-    def _open(self, event: FilterList.Chosen) -> None:
+    @on(FilterList.RowChosen)
+    def _open(self, event: FilterList.RowChosen) -> None:
         if event.key.startswith(_DOCUMENT):
             hit = self._documents.hits[int(event.key.removeprefix(_DOCUMENT))]
             self._leave(ChosenConversation(hit.conversation, hit.message, hit))
@@ -362,7 +362,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if typed.strip():
             self.run_in_turn(export)
 
-    @on(PromptLine.Submitted)
+    @on(PromptLine.Entered)
     def _close_prompt(self) -> None:
         self.prompt.display = False
         self.set_focus(self.list.filter)

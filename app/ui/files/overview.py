@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from app.chat.conversation import Conversation, Turn
 from app.chat.turn_progress import TurnProgress
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
-from app.ui.text import ClickLine, Piece
+from app.ui.text import ClickLine, LinePart
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -189,10 +189,10 @@ class FilesLine(ClickLine):
             self.display = True
             self.refresh()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         room = self.content_size.width - cell_len(CHANGE)
-        yield Piece(chosen_text(self._shown or (), self._files, self._names, room), "$ink-dim")
-        yield Piece(CHANGE, "$ink-dim", lambda: self.screen.run_action("files"))
+        yield LinePart(chosen_text(self._shown or (), self._files, self._names, room), "$ink-dim")
+        yield LinePart(CHANGE, "$ink-dim", lambda: self.screen.run_action("files"))
 
 
 def chosen_text(

@@ -243,7 +243,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
             self.files.cycle(row)
             self.draw()
 
-    @on(FilterList.Chosen)
+    @on(FilterList.RowChosen)
     def _clicked(self) -> None:
         row = self.row
         if row is not None and row.folder:

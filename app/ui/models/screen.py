@@ -44,7 +44,7 @@ from app.ui.models.rows import ModelRow, RowKind, Tab, draft_name, render_row, s
 from app.ui.models.tasks import ModelTasks, Result
 from app.ui.settings.live import LiveSettings
 from app.ui.state.repository import ChatRepository
-from app.ui.text import ClickLine, Piece
+from app.ui.text import ClickLine, LinePart
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -113,12 +113,13 @@ class Tabs(ClickLine):
         self._current, self._counts = current, counts
         self.refresh()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         for tab in Tab:
             current = tab is self._current
             text = f"{'●' if current else '○'} {tab} {self._counts.get(tab, 0)}"
-            yield Piece(text, "bold $accent" if current else "$ink-dim", partial(self._go_to, tab))
-            yield Piece("   ")
+            style = "bold $accent" if current else "$ink-dim"
+            yield LinePart(text, style, partial(self._go_to, tab))
+            yield LinePart("   ")
 
 
 class ModelsScreen(FilterListScreen[PairChoice | None]):
@@ -274,8 +275,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     # -------------------------------------------------------------------------- a row
 
-    @on(FilterList.Chosen)
-    def _open(self, event: FilterList.Chosen) -> None:
+    @on(FilterList.RowChosen)
+    def _open(self, event: FilterList.RowChosen) -> None:
         row = self._rows[event.key]
         tasks, name = self._tasks, row.name
         match row.kind:

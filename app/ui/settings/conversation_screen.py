@@ -23,7 +23,7 @@ from app.ui.files.overview import choice_text
 from app.ui.help import Section
 from app.ui.keys import odd_character, run_own_binding
 from app.ui.settings.form import LABEL_WIDTH, SettingRow, SettingsForm, group_heading
-from app.ui.text import ClickLine, Piece
+from app.ui.text import ClickLine, LinePart
 from app.util.sanitize import sanitize
 
 MAX_LENGTH = 32_768
@@ -126,13 +126,14 @@ class FilesRow(ClickLine, can_focus=True):
         super().__init__()
         self.always, self.never = overrides.always_read, overrides.never_read
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         text = choice_text(len(self.always or ()), len(self.never or ()))
-        yield Piece(("❯" if self.has_focus else " ") + ("• " if text else "  "), "$accent")
-        yield Piece(f"{'Files':<{LABEL_WIDTH}}")
-        yield Piece(text or "all automatic", "bold")
+        yield LinePart(("❯" if self.has_focus else " ") + ("• " if text else "  "), "$accent")
+        yield LinePart(f"{'Files':<{LABEL_WIDTH}}")
+        yield LinePart(text or "all automatic", "bold")
         if text:
-            yield Piece("  ^D clears it · ^F in the chat shows them", "$ink-dim", self.action_clear)
+            hint = "  ^D clears it · ^F in the chat shows them"
+            yield LinePart(hint, "$ink-dim", self.action_clear)
 
     def on_focus(self) -> None:
         self.refresh()

@@ -23,7 +23,7 @@ from app.protocol.options import MODELS_OWN
 from app.settings.introspection import Setting, Value
 from app.ui.framed_screen import FramedScreen, Result
 from app.ui.keys import run_own_binding
-from app.ui.text import ClickLine, Piece
+from app.ui.text import ClickLine, LinePart
 
 LABEL_WIDTH = 23
 MAX_SIDE_BY_SIDE = 4
@@ -88,11 +88,11 @@ class SettingRow(ClickLine, can_focus=True):
 
     # -------------------------------------------------------------------------- drawing
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         changed = self.value != self.setting.default
         pieces = [
-            Piece(("❯" if self.has_focus else " ") + ("• " if changed else "  "), "$accent"),
-            Piece(f"{self.setting.label:<{LABEL_WIDTH}}"),
+            LinePart(("❯" if self.has_focus else " ") + ("• " if changed else "  "), "$accent"),
+            LinePart(f"{self.setting.label:<{LABEL_WIDTH}}"),
             *self._control(),
         ]
         yield from pieces
@@ -101,28 +101,29 @@ class SettingRow(ClickLine, can_focus=True):
             used = sum(cell_len(piece.text) for piece in pieces)
             gap = self.content_size.width - used - cell_len(default)
             if gap >= 2:
-                yield Piece(" " * gap)
-                yield Piece(default, "$ink-dim", self.action_default)
+                yield LinePart(" " * gap)
+                yield LinePart(default, "$ink-dim", self.action_default)
 
-    def _control(self) -> Iterator[Piece]:
+    def _control(self) -> Iterator[LinePart]:
         choices = self.setting.choices
         if 0 < len(choices) <= MAX_SIDE_BY_SIDE:
             for choice in choices:
                 chosen, choose = choice == self.value, partial(self._change, choice)
-                yield Piece("● " if chosen else "○ ", "$accent" if chosen else "$ink-dim", choose)
-                yield Piece(self.setting.display(choice), "bold" if chosen else "$ink-dim", choose)
-                yield Piece("  ")
+                dot, name = "● " if chosen else "○ ", self.setting.display(choice)
+                yield LinePart(dot, "$accent" if chosen else "$ink-dim", choose)
+                yield LinePart(name, "bold" if chosen else "$ink-dim", choose)
+                yield LinePart("  ")
         elif self.setting.type is str:
-            yield Piece(self.setting.display(self.value), "bold")
-            yield Piece("  choose with ^L", "$ink-dim")
+            yield LinePart(self.setting.display(self.value), "bold")
+            yield LinePart("  choose with ^L", "$ink-dim")
         else:
             text = f"{self.typed}▏" if self.typed else self.setting.display(self.value)
             hint = f"  ⏎ all {len(choices)}" if choices else f"  {self.setting.bounds}"
             show_all = self.action_set if choices else None
-            yield Piece("‹", "$accent", partial(self.action_move, -1))
-            yield Piece(f" {text} ", "bold", show_all)
-            yield Piece("›", "$accent", partial(self.action_move, 1))
-            yield Piece(hint, "$ink-dim", show_all)
+            yield LinePart("‹", "$accent", partial(self.action_move, -1))
+            yield LinePart(f" {text} ", "bold", show_all)
+            yield LinePart("›", "$accent", partial(self.action_move, 1))
+            yield LinePart(hint, "$ink-dim", show_all)
 
     # -------------------------------------------------------------------------- keys
 

@@ -34,7 +34,7 @@ from app.ui.spans.passages import (
     next_hit_index,
 )
 from app.ui.spans.view import MARKS, DocumentView, Minimap, TextRange, overlapping
-from app.ui.text import ClickLine, Piece, spread
+from app.ui.text import ClickLine, LinePart, spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
@@ -91,11 +91,11 @@ class Hints(ClickLine):
             self._hints = hints
             self.refresh()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         gap = ""
         for text, action in _fit(self._hints, self.content_size.width):
-            yield Piece(gap)
-            yield Piece(text, "$ink-dim", partial(self.screen.run_action, action))
+            yield LinePart(gap)
+            yield LinePart(text, "$ink-dim", partial(self.screen.run_action, action))
             gap = GAP
 
 
@@ -159,8 +159,8 @@ class DocumentsScreen(ModalScreen[int | None]):
     def action_choose(self) -> None:
         self.list.choose()
 
-    @on(FilterList.Chosen)
-    def _chosen(self, event: FilterList.Chosen) -> None:
+    @on(FilterList.RowChosen)
+    def _chosen(self, event: FilterList.RowChosen) -> None:
         self.dismiss(int(event.key))
 
 
