@@ -188,7 +188,6 @@ def word_before(line: str) -> str | None:
 
 
 def start_folder() -> str:
-    """The working directory."""
     try:
         return os.getcwd()
     except OSError:  # it was deleted
@@ -202,7 +201,6 @@ class PathCompleter:
         self._start = start
 
     def folder(self, word: str) -> str:
-        """The folder whose names can complete `word`."""
         return self._absolute(_split(word)[0])
 
     def take_named(self, text: str, strict: bool) -> tuple[str, list[str]]:
@@ -270,7 +268,6 @@ def _escaped(path: str) -> str:
 
 
 def _folders_nearby(before: str, needle: str) -> Iterator[tuple[str, str]]:
-    """The folder itself and its parent."""
     if before and not needle:
         yield "", "this folder"
     if needle == ".":
@@ -503,7 +500,6 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             self._box.post_message(self.FileChosen(chosen.path, typed))
 
     def _write(self, text: str) -> None:
-        """Replace the word at the cursor."""
         row, column = self._box.cursor_location
         self._box._replace_via_keyboard(text, (row, column - len(self._word)), (row, column))
 

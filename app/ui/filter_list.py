@@ -81,7 +81,6 @@ class FilterList(Vertical):
 
     @property
     def text(self) -> str:
-        """The filter."""
         return self.filter.value.strip()
 
     @property
@@ -107,7 +106,6 @@ class FilterList(Vertical):
             self.options.highlighted = (keys.index(key) if key in keys else 0) if keys else None
 
     def choose(self) -> None:
-        """Choose the highlighted row."""
         if self.highlighted:
             self.post_message(self.RowChosen(self.highlighted))
 

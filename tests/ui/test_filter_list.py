@@ -1,4 +1,4 @@
-"""The filterable list that three screens share."""
+"""The filterable list that several screens share."""
 
 from __future__ import annotations
 

@@ -239,14 +239,6 @@ async def test_the_box_grows_to_eight_lines() -> None:
         await until(pilot, lambda: box.size.height == 8)
 
 
-async def test_help_lists_the_keys_that_work() -> None:
-    async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
-        await pilot.press("f1")
-        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
-        await pilot.press("escape")
-        await until_gone(pilot, "Read the next message in full")
-
-
 async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
     async with started() as pilot:
         await pilot.press("f1")

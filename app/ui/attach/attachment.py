@@ -122,7 +122,6 @@ def documents_of(attachments: Iterable[Attachment]) -> tuple[Document, ...]:
 
 
 def next_paste_number(attachments: Iterable[Attachment]) -> int:
-    """For the next paste."""
     numbers = (_PASTE.fullmatch(each.documents[0].name) for each in attachments)
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
 

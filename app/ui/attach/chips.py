@@ -198,7 +198,6 @@ class Chips(VerticalScroll, can_focus=False):
         self.post_message(self.Changed())
 
     def show(self, items: Iterable[Item]) -> None:
-        """Show these chips and no others."""
         self._items = tuple(items)
         self.display = bool(self._items)
         self.refresh(recompose=True)

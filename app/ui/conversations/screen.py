@@ -173,7 +173,6 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
     # -------------------------------------------------------------------------- the list
 
     async def _load(self, go_to: int | None = None) -> None:
-        """Read the list again."""
 
         def read(store: Store) -> tuple[tuple[Conversation, ...], dict[int, ConversationSize]]:
             return store.conversations(), store.sizes()

@@ -213,7 +213,6 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
 
     @property
     def row(self) -> TreeRow | None:
-        """The highlighted row."""
         return self._rows.get(self.list.highlighted)
 
     def draw_frame(self) -> None:

@@ -189,7 +189,6 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     # -------------------------------------------------------------------------- the list
 
     async def _rescan(self, go_to: str = "") -> None:
-        """Read the disk and the catalogues again."""
         stats = await self._controller.answer_stats()
         described, folders = list(self._tasks.described.values()), self._controller.folders
         tokenizers = self._controller.tokenizers
@@ -490,7 +489,6 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             self._show_actions(row)
 
     async def _add(self, name: str) -> None:
-        """Add a model to the catalogue, and show it in its list."""
         result = await in_background(partial(self._tasks.add_to_catalogue, name))
         self.list.filter.value = ""
         await self._rescan()
@@ -639,7 +637,6 @@ class ModelsController:
         return mac_with(psutil.virtual_memory().total)
 
     async def answer_stats(self) -> Sequence[AnswerStats]:
-        """The stats of stored answers."""
         if not self._repository.readable:
             return ()
         try:

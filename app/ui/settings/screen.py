@@ -78,7 +78,6 @@ class SettingsScreen(SettingsForm[None]):
         )
 
     def go_to(self, setting: Setting | None) -> None:
-        """Show all, and focus this one."""
         self.filter.value = ""
         self._filter("")
         self.set_focus(self.filter if setting is None else self.rows[setting])

@@ -39,7 +39,6 @@ def copied_ranges(
 
 @lru_cache(maxsize=4096)  # the same documents are shown again at each other keep
 def _pieces(answer: str, text: str) -> tuple[str, ...]:
-    """The answer's longest pieces that stand in the text."""
     answer, plain = " ".join(answer.split()), " ".join(text.split())
     if min(len(answer), len(plain)) < WINDOW:
         return ()

@@ -80,7 +80,6 @@ class ReadDocument:
         return [passage.start for passage in self.passages]
 
     def index_at(self, offset: int) -> int:
-        """The index of the passage that this character is in."""
         return max(0, bisect_right(self._starts, offset) - 1)
 
     def at(self, offset: int) -> Passage:
@@ -98,7 +97,6 @@ class ReadDocument:
 
     @property
     def read_fraction(self) -> float:
-        """The fraction of characters that were read."""
         read = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
         return read / len(self.text) if self.text else 1.0
 
@@ -276,12 +274,10 @@ class Collection:
 
     @property
     def passages(self) -> int:
-        """How many passages were read."""
         return len(self._read)
 
     @property
     def read_fraction(self) -> float:
-        """Fraction of all characters, 0..1."""
         total = sum(len(document.text) for document in self.documents)
         read = sum(document.read_fraction * len(document.text) for document in self.documents)
         return read / total if total else 1.0
@@ -294,7 +290,6 @@ class Collection:
 
     @property
     def copies(self) -> int:
-        """How many passages the answer copied."""
         return len(self._copied)
 
     def first(self) -> Position:

@@ -343,7 +343,6 @@ class SpansScreen(Screen[AskAgain | None]):
 
     @property
     def _key(self) -> tuple[int, int]:
-        """The key of this document in `_pins`."""
         return self._document.message, self._document.document
 
     @property
@@ -502,7 +501,6 @@ class SpansScreen(Screen[AskAgain | None]):
         self._go_or_show_message(found, "No earlier passages were read.")
 
     def action_copied(self) -> None:
-        """The next passage that the answer copied."""
         self._go_or_show_message(
             self._documents.next_copied(self._position),
             "The answer copies no sentence of the documents.",

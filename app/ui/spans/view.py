@@ -98,7 +98,6 @@ class WrappedRows:
         return self._collapsed.get(row)
 
     def at(self, offset: int) -> int:
-        """The row that this character is in."""
         return max(0, bisect_right(self._starts, offset) - 1)
 
     def _wrap(self, start: int, end: int) -> None:
@@ -229,7 +228,6 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     # -------------------------------------------------------------------------- moving
 
     def move(self, rows: int) -> None:
-        """Move the cursor by this many rows."""
         target = min(len(self.rows) - 1, max(0, self.row + rows))
         self.go_to(self.rows[target][0])
 

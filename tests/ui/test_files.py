@@ -15,12 +15,14 @@ from app.ui.app import SpecchatApp
 from app.ui.files.overview import FileFacts, choice_text, chosen_text, fit_files, summary
 from app.ui.files.screen import FileChoice, FilesScreen, FileTree, TreeRow, row_content
 from tests.fakes import FakeEngine, Story
-from tests.ui.files.helpers import LONG, attach, repository
 from tests.ui.helpers import (
+    LONG,
     SMALL,
     app_with,
     ask,
+    attach,
     kept_app,
+    repository,
     screen_text,
     started,
     type_in,
