@@ -300,23 +300,17 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "enter",
-            "choose",
-            "Choose",
-            id="completion.choose",
+            "enter", "choose", "Choose", id="completion.choose",
             tooltip="Attach it, or run the command",
         ),
         Binding(
-            "tab",
-            "complete",
-            "Complete",
-            id="completion.complete",
+            "tab", "complete", "Complete", id="completion.complete",
             tooltip="Open a folder, else as ⏎",
         ),
         Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Row above or below"),
         Binding("down", "move(1)", "Down", id="completion.down", tooltip="Row above or below"),
         Binding("escape", "dismiss", "Close", id="completion.close"),
-    ]
+    ]  # fmt: skip
 
     @dataclass
     class FileChosen(Message):

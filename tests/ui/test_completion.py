@@ -284,9 +284,7 @@ async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told:
         await until(pilot, lambda: engine.asks)
 
 
-async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(
-    start: Path,
-) -> None:
+async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(start: Path) -> None:
     engine = FakeEngine(Story(answer="Short."))
     async with kept_app(start / "data", engine, size=(100, 30)) as (pilot, app):
         await until_shown(pilot, "ready")

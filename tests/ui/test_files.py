@@ -72,8 +72,7 @@ async def test_an_answer_says_which_files_it_is_from() -> None:
     async with app_with(engine).run_test(size=(150, 30)) as pilot:
         await answered(pilot, engine)
         await until_shown(
-            pilot,
-            "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change",
+            pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change"
         )
 
 

@@ -270,9 +270,7 @@ async def test_short_text_is_typed_and_long_text_is_a_chip() -> None:
 
 
 @pytest.mark.parametrize("clipboard", [None, ScriptedClipboard(None)])
-async def test_without_it_what_was_cut_here_is_pasted(
-    clipboard: ScriptedClipboard | None,
-) -> None:
+async def test_without_it_what_was_cut_here_is_pasted(clipboard: ScriptedClipboard | None) -> None:
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("a", "b", "ctrl+x", "c", "ctrl+v")

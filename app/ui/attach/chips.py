@@ -42,7 +42,7 @@ class SkippedScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
-    ]
+    ]  # fmt: skip
 
     def __init__(self, attached: Attachment) -> None:
         super().__init__()
@@ -93,20 +93,14 @@ class Chip(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "space,enter",
-            "skipped",
-            "Skipped",
-            id="chip.skipped",
+            "space,enter", "skipped", "Skipped", id="chip.skipped",
             tooltip="What was skipped or is in doubt, and why (Shift+Tab goes there, or click it)",
         ),
         Binding(
-            "backspace,delete",
-            "remove",
-            "Remove",
-            id="chip.remove",
+            "backspace,delete", "remove", "Remove", id="chip.remove",
             tooltip="Remove it, or stop reading it (or click its ✕)",
         ),
-    ]
+    ]  # fmt: skip
 
     @dataclass
     class Removed(Message):

@@ -20,13 +20,7 @@ from textual.widgets import Input, Static
 
 from app.chat.export import to_file
 from app.errors import UserError
-from app.store.records import (
-    Conversation,
-    ConversationSize,
-    DocumentHit,
-    FoundDocuments,
-    SearchHit,
-)
+from app.store.records import Conversation, ConversationSize, DocumentHit, FoundDocuments, SearchHit
 from app.store.store import Store
 from app.ui.background import start_task
 from app.ui.conversations.list_rows import (

@@ -9,13 +9,7 @@ from pathlib import Path
 
 from textual.content import Content
 
-from app.models.across import (
-    FitAcross,
-    LinkSpeed,
-    first_token_seconds,
-    fit_across,
-    steps_of,
-)
+from app.models.across import FitAcross, LinkSpeed, first_token_seconds, fit_across, steps_of
 from app.models.check import read_json
 from app.models.errors import ModelError
 from app.models.fit import Fit

@@ -52,7 +52,7 @@ class PromptBox(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "up", "Up", id="prompt.up", tooltip="Line up"),
         Binding("down", "down", "Down", id="prompt.down", tooltip="Line down, or to the settings"),
-    ]
+    ]  # fmt: skip
 
     @dataclass
     class MovedPast(Message):
@@ -154,14 +154,10 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
         Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Row above or below"),
         Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Row above or below"),
         Binding(
-            "escape,f3",
-            "close",
-            "Done",
-            id="conversation.close",
-            tooltip="Close; changes apply from the next question on",
-            priority=True,
+            "escape,f3", "close", "Done", id="conversation.close",
+            tooltip="Close; changes apply from the next question on", priority=True,
         ),
-    ]
+    ]  # fmt: skip
 
     def __init__(self, title: str, conversation: Conversation, settings: Settings) -> None:
         super().__init__()

@@ -43,17 +43,14 @@ class SettingRow(ClickLine, can_focus=True):
         Binding("pagedown", "move(-10)", "Less by 10", id="setting.less10", tooltip="Much less"),
         Binding("pageup", "move(10)", "More by 10", id="setting.more10", tooltip="Much more"),
         Binding(
-            "enter,space",
-            "set",
-            "Set",
-            id="setting.set",
+            "enter,space", "set", "Set", id="setting.set",
             tooltip="Switch, choose from a list, or set the typed number",
         ),
         Binding(
             "ctrl+d", "default", "Default", id="setting.default", tooltip="Reset to the default"
         ),
         Binding("backspace", "erase", show=False),
-    ]
+    ]  # fmt: skip
 
     @dataclass
     class ValueChanged(Message):
@@ -204,7 +201,7 @@ class ChoiceScreen(ModalScreen[Value | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="choices.close", tooltip="Cancel")
-    ]
+    ]  # fmt: skip
 
     def __init__(self, setting: Setting, value: Value) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ class DocumentsScreen(ModalScreen[int | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Show", id="documents.show", tooltip="Show"),
         Binding("escape", "dismiss", "Close", id="documents.close", tooltip="Close"),
-    ]
+    ]  # fmt: skip
 
     def __init__(self, collection: Collection, current: int) -> None:
         super().__init__()
@@ -234,10 +234,7 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in all documents"),
         Binding(
-            "space",
-            "pin",
-            "Pin",
-            id="spans.pin",
+            "space", "pin", "Pin", id="spans.pin",
             tooltip="Pin or unpin this paragraph: always read (or click its mark)",
         ),
         Binding("f", "fold", "Fold", id="spans.fold", tooltip="Collapse what was not read"),

@@ -38,12 +38,7 @@ STYLES = {
     ReadKind.READ_ON: "document--read",
     ReadKind.PINNED: "document--pinned",
 }
-MARKS = {
-    ReadKind.PINNED: "█",
-    ReadKind.READ_ON: "◆",
-    ReadKind.SELECTED: "▌",
-    ReadKind.UNREAD: " ",
-}
+MARKS = {ReadKind.PINNED: "█", ReadKind.READ_ON: "◆", ReadKind.SELECTED: "▌", ReadKind.UNREAD: " "}
 """The mark of a row is the first one whose kind it contains."""
 ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
 

@@ -319,9 +319,7 @@ async def test_what_is_read_comes_to_the_conversation_it_was_begun_in(tmp_path: 
         await until_shown(pilot, "▣ a.txt")
 
 
-async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(
-    tmp_path: Path,
-) -> None:
+async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(tmp_path: Path) -> None:
     engine = FakeEngine(step_load=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         attach(pilot, repository(tmp_path))

@@ -293,9 +293,7 @@ async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
         await until_shown(pilot, "a␛[2J b")
 
 
-async def test_beside_another_specchat_changes_are_kept_and_no_questions(
-    tmp_path: Path,
-) -> None:
+async def test_beside_another_specchat_changes_are_kept_and_no_questions(tmp_path: Path) -> None:
     three(tmp_path)
     with Store(tmp_path):
         async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):

@@ -14,14 +14,7 @@ from rich.cells import cell_len
 
 from app.chat.turn_progress import TurnProgress
 from app.protocol.events import ImportanceMap, Planned, Selected
-from app.protocol.prompt import (
-    Document,
-    Segment,
-    SegmentKind,
-    Span,
-    SpanReason,
-    SpanText,
-)
+from app.protocol.prompt import Document, Segment, SegmentKind, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
 from app.ui.spans.copies import SHORTEST, copied_ranges, place_of
 from app.ui.spans.passages import (
@@ -217,10 +210,7 @@ def test_a_paragraph_without_end_is_cut_around_the_place() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.text(st.sampled_from("ab \n\t漢é\u0301\x1b\u202e"), max_size=200),
-    st.integers(8, 40),
-)
+@given(st.text(st.sampled_from("ab \n\t漢é\u0301\x1b\u202e"), max_size=200), st.integers(8, 40))
 def test_rows_hold_the_whole_text_and_fit(text: str, width: int) -> None:
     rows = WrappedRows(text, width)
     pieces = [rows[i] for i in range(len(rows))]
