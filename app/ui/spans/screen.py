@@ -101,19 +101,11 @@ class Hints(ClickLine):
 
 def _fit(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:
     """Texts and actions that fit into `width` cells."""
-    remaining = list(hints)
-    full = [(hint.text, hint.action) for hint in remaining]
-    if _width(full) <= width:
-        return full
-    while True:
-        short = [(hint.short or hint.text, hint.action) for hint in remaining]
-        if _width(short) <= width or len(remaining) == 1:
-            return short
+    shown, remaining = [(hint.text, hint.action) for hint in hints], list(hints)
+    while len(GAP.join(text for text, _ in shown)) > width and remaining:
+        shown = [(hint.short or hint.text, hint.action) for hint in remaining]
         remaining.remove(min(remaining, key=lambda hint: hint.priority))
-
-
-def _width(shown: Sequence[tuple[str, str]]) -> int:
-    return sum(len(text) for text, _ in shown) + len(GAP) * (len(shown) - 1)
+    return shown
 
 
 class DocumentsScreen(ModalScreen[int | None]):

@@ -21,7 +21,6 @@ from tests.ui.helpers import (
     kept_app,
     paste,
     screen_text,
-    started,
     type_in,
     until,
     until_gone,
@@ -77,7 +76,8 @@ async def test_every_setting_is_there_and_is_described(file: SettingsFile) -> No
 
 async def test_it_is_searched_and_changed_by_keys(file: SettingsFile) -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with started(engine, file, NARROW) as pilot:
+    async with app_with(engine, file).run_test(size=NARROW) as pilot:
+        await until_shown(pilot, "ready")
         await pilot.press("f2", *"mode")
         await until_gone(pilot, "Animations")
         await pilot.press("enter", "right")
