@@ -160,40 +160,36 @@ class Chips(VerticalScroll, can_focus=False):
 
     def __init__(self) -> None:
         super().__init__()
-        self._items: tuple[Item, ...] = ()
-
-    @property
-    def items(self) -> tuple[Item, ...]:
-        return self._items
+        self.items: tuple[Item, ...] = ()
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
         """Without those still being read."""
-        return tuple(each for each in self._items if isinstance(each, Attachment))
+        return tuple(each for each in self.items if isinstance(each, Attachment))
 
     def paste(self, text: str) -> Attachment:
         """The attachment that a paste would become."""
         return paste_attachment(text, next_paste_number(self.attached))
 
     def add(self, item: Item) -> None:
-        self.show((*self._items, item))
+        self.show((*self.items, item))
 
     def remove_item(self, item: Item) -> None:
-        self.show(each for each in self._items if each is not item)
+        self.show(each for each in self.items if each is not item)
 
     def replace(self, item: Item, by: Item) -> None:
         """Replace a chip in its place, if it is still there."""
-        if not any(each is item for each in self._items):
+        if not any(each is item for each in self.items):
             return
-        self._items = tuple(by if each is item else each for each in self._items)
+        self.items = tuple(by if each is item else each for each in self.items)
         for chip in self.query(Chip):
             if chip.item is item:
                 chip.show(by)
         self.post_message(self.Changed())
 
     def show(self, items: Iterable[Item]) -> None:
-        self._items = tuple(items)
-        self.display = bool(self._items)
+        self.items = tuple(items)
+        self.display = bool(self.items)
         self.refresh(recompose=True)
         self.post_message(self.Changed())
 
@@ -204,7 +200,7 @@ class Chips(VerticalScroll, can_focus=False):
                 chip.refresh()
 
     def compose(self) -> ComposeResult:
-        yield from map(Chip, self._items)
+        yield from map(Chip, self.items)
 
     def on_resize(self, event: Resize) -> None:
         self.styles.grid_size_columns = max(1, min(2, event.size.width // CHIP_CELLS))

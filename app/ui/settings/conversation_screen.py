@@ -50,7 +50,7 @@ class PromptBox(TextArea):
     """Shows control characters as symbols."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "up", "Up", id="prompt.up", tooltip="Line up"),
+        Binding("up", "cursor_up", "Up", id="prompt.up", tooltip="Line up"),
         Binding("down", "down", "Down", id="prompt.down", tooltip="Line down, or to the settings"),
     ]  # fmt: skip
 
@@ -94,9 +94,6 @@ class PromptBox(TextArea):
         text = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         self._replace_via_keyboard(text, *self.selection)
 
-    def action_up(self) -> None:
-        self.action_cursor_up()
-
     def action_down(self) -> None:
         if self.navigator.is_last_wrapped_line(self.cursor_location):
             self.post_message(self.MovedPast())
@@ -134,12 +131,6 @@ class FilesRow(ClickLine, can_focus=True):
         if text:
             hint = "  ^D clears it · ^F in the chat shows them"
             yield LinePart(hint, "$ink-dim", self.action_clear)
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
 
     def action_clear(self) -> None:
         self.always = self.never = None

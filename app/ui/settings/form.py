@@ -137,9 +137,6 @@ class SettingRow(ClickLine, can_focus=True):
         else:
             self.post_message(self.LetterTyped(event))
 
-    def on_focus(self) -> None:
-        self.refresh()
-
     def on_blur(self) -> None:
         self.clear_typed()
 
