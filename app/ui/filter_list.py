@@ -179,7 +179,10 @@ class FilterListScreen(FramedScreen[Result]):
         if self.list.filter.value:
             self.list.filter.value = ""
         else:
-            self.dismiss(None)
+            self.leave()
+
+    def leave(self) -> None:
+        self.dismiss(None)
 
     def run_in_turn(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run tasks that wait for the disk or the hub one after the other, and show why one

@@ -250,23 +250,21 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
     def _open(self, event: FilterList.RowChosen) -> None:
         if event.key.startswith(_DOCUMENT):
             hit = self._documents.hits[int(event.key.removeprefix(_DOCUMENT))]
-            self._leave(ChosenConversation(hit.conversation, hit.message, hit))
+            self.leave(ChosenConversation(hit.conversation, hit.message, hit))
             return
         row = next(row for row in self._rows if str(row.id) == event.key)
-        self._leave(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
+        self.leave(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
 
     def action_new(self) -> None:
-        self._leave(ChosenConversation(None))
+        self.leave(ChosenConversation(None))
 
     def action_close(self) -> None:
         if self.prompt.display:
             self._close_prompt()
-        elif self.list.filter.value:
-            self.list.filter.value = ""
         else:
-            self._leave(None)
+            super().action_close()
 
-    def _leave(self, chosen: ChosenConversation | None) -> None:
+    def leave(self, chosen: ChosenConversation | None = None) -> None:
         """Close the list once the changes before are stored; only once, however often that is asked
         meanwhile."""
 

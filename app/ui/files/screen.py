@@ -253,12 +253,8 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
     def action_again(self) -> None:
         self._dismiss_with(self._can_ask)
 
-    def action_close(self) -> None:
-        """Clear the filter; close where it is empty."""
-        if self.list.filter.value:
-            self.list.filter.value = ""
-        else:
-            self._dismiss_with(False)
+    def leave(self) -> None:
+        self._dismiss_with(False)
 
     def _dismiss_with(self, again: bool) -> None:
         chosen = self.files.chosen
