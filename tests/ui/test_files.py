@@ -13,7 +13,7 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
 from app.ui.files.overview import FileFacts, choice_text, chosen_text, fit_files, summary
-from app.ui.files.screen import FileChoice, FilesScreen, FileTree, TreeRow, row_content
+from app.ui.files.screen import FilesScreen, FileTree, ReadChoice, TreeRow, row_content
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     LONG,
@@ -198,7 +198,7 @@ async def test_a_choice_asks_again_with_it() -> None:
         await go_to(pilot, "file7")
         await pilot.press("space", "space")
         await until_shown(pilot, "1 never")
-        assert screen.files.chosen(FileChoice.ALWAYS) == ()
+        assert screen.files.chosen(ReadChoice.ALWAYS) == ()
 
 
 async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) -> None:
@@ -339,33 +339,33 @@ FACTS = [FileFacts(f"a/b{n % 7}/c{n}.py", n, in_prompt=n == 3) for n in range(50
 
 
 def test_folders_with_what_was_read_start_open() -> None:
-    tree = FileTree(FACTS, {"a/b5/c5.py": FileChoice.NEVER})
+    tree = FileTree(FACTS, {"a/b5/c5.py": ReadChoice.NEVER})
     open_folders = [row.folder for row in tree.rows() if row.is_open]
     assert open_folders == ["a/", "a/b3/", "a/b5/"]
     assert [row.key for row in tree.rows("B3 c1")] == ["a/b3/c10.py", "a/b3/c17.py"]
 
 
 def test_a_folder_chooses_all_its_files() -> None:
-    tree = FileTree(FACTS, {"a/b0/c7.py": FileChoice.NEVER})
+    tree = FileTree(FACTS, {"a/b0/c7.py": ReadChoice.NEVER})
     folder = next(row for row in tree.rows() if row.folder == "a/b0/")
     assert tree.choice(folder) is None
     tree.cycle(folder)
-    assert tree.choice(folder) is FileChoice.ALWAYS
-    assert len(tree.chosen(FileChoice.ALWAYS)) == len(folder.files)
+    assert tree.choice(folder) is ReadChoice.ALWAYS
+    assert len(tree.chosen(ReadChoice.ALWAYS)) == len(folder.files)
     tree.cycle(folder)
     tree.cycle(folder)
     assert not tree.choices
 
 
 def test_what_was_chosen_elsewhere_stays_chosen() -> None:
-    tree = FileTree(FACTS, {"gone.py": FileChoice.ALWAYS})
+    tree = FileTree(FACTS, {"gone.py": ReadChoice.ALWAYS})
     tree.cycle(tree.rows()[0])
-    assert "gone.py" in tree.chosen(FileChoice.ALWAYS)
+    assert "gone.py" in tree.chosen(ReadChoice.ALWAYS)
 
 
 @pytest.mark.parametrize("width", [20, 40, 76, 200])
-@pytest.mark.parametrize("choice", [None, *FileChoice])
-def test_each_row_is_a_line(width: int, choice: FileChoice | None) -> None:
+@pytest.mark.parametrize("choice", [None, *ReadChoice])
+def test_each_row_is_a_line(width: int, choice: ReadChoice | None) -> None:
     for name in ("a", "very/" * 40 + "x", "漢字" * 40, "\x1b[31m\n"):
         why = "words: " + "resolver, " * 20
         facts = FileFacts(name, 2_000, True, lines="1–20", reason=why)

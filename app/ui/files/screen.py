@@ -23,7 +23,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 
-class FileChoice(StrEnum):
+class ReadChoice(StrEnum):
     """Whether the model gets a file, where not all fit."""
 
     AUTOMATIC = "automatic"
@@ -31,8 +31,8 @@ class FileChoice(StrEnum):
     NEVER = "never"
 
     @property
-    def next(self) -> FileChoice:
-        choices = list(FileChoice)
+    def next(self) -> ReadChoice:
+        choices = list(ReadChoice)
         return choices[(choices.index(self) + 1) % len(choices)]
 
 
@@ -57,7 +57,7 @@ class FileTree:
     """The top folders start open, and those with a file that is chosen, or in the prompt if not
     all are."""
 
-    def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, FileChoice]) -> None:
+    def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, ReadChoice]) -> None:
         self.choices = dict(choices)
         """The choices that are not automatic, by name."""
         self._facts = facts
@@ -97,21 +97,21 @@ class FileTree:
         else:
             self._opened.discard(path)
 
-    def choice(self, row: TreeRow) -> FileChoice | None:
+    def choice(self, row: TreeRow) -> ReadChoice | None:
         """The choice for a file, or for all files of a folder; None if they differ."""
-        found = {self.choices.get(each.name, FileChoice.AUTOMATIC) for each in row.files}
+        found = {self.choices.get(each.name, ReadChoice.AUTOMATIC) for each in row.files}
         return found.pop() if len(found) == 1 else None
 
     def cycle(self, row: TreeRow) -> None:
         """The next choice, for all files of a folder."""
-        choice = (self.choice(row) or FileChoice.AUTOMATIC).next
+        choice = (self.choice(row) or ReadChoice.AUTOMATIC).next
         for each in row.files:
-            if choice is FileChoice.AUTOMATIC:
+            if choice is ReadChoice.AUTOMATIC:
                 self.choices.pop(each.name, None)
             else:
                 self.choices[each.name] = choice
 
-    def chosen(self, choice: FileChoice) -> tuple[str, ...]:
+    def chosen(self, choice: ReadChoice) -> tuple[str, ...]:
         return tuple(name for name, each in self.choices.items() if each is choice)
 
 
@@ -120,7 +120,7 @@ def _folders(name: str) -> list[str]:
     return [name[: at + 1] for at, character in enumerate(name) if character == "/"]
 
 
-MARKS = {FileChoice.ALWAYS: "●", FileChoice.NEVER: "×"}
+MARKS = {ReadChoice.ALWAYS: "●", ReadChoice.NEVER: "×"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,8 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         super().__init__()
         self.list.filter = FilterLine(placeholder="Type to find", compact=True)
         self._facts, self._room, self._can_ask = facts, room, can_ask
-        choices = dict.fromkeys(overrides.never_read or (), FileChoice.NEVER)
-        choices |= dict.fromkeys(overrides.always_read or (), FileChoice.ALWAYS)
+        choices = dict.fromkeys(overrides.never_read or (), ReadChoice.NEVER)
+        choices |= dict.fromkeys(overrides.always_read or (), ReadChoice.ALWAYS)
         self.files = FileTree(facts, choices)
         self._context_length = context
         self._rows: dict[str, TreeRow] = {}
@@ -216,7 +216,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         return self._rows.get(self.list.highlighted)
 
     def draw_frame(self) -> None:
-        chosen = [len(self.files.chosen(each)) for each in (FileChoice.ALWAYS, FileChoice.NEVER)]
+        chosen = [len(self.files.chosen(each)) for each in (ReadChoice.ALWAYS, ReadChoice.NEVER)]
         self.show_heading("Files", summary(self._facts, self._room, *chosen))
 
     def action_fold(self) -> None:
@@ -258,10 +258,10 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
 
     def _dismiss_with(self, again: bool) -> None:
         chosen = self.files.chosen
-        self.dismiss(ChosenFiles(chosen(FileChoice.ALWAYS), chosen(FileChoice.NEVER), again))
+        self.dismiss(ChosenFiles(chosen(ReadChoice.ALWAYS), chosen(ReadChoice.NEVER), again))
 
 
-def row_content(row: TreeRow, choice: FileChoice | None, context: int, width: int) -> Content:
+def row_content(row: TreeRow, choice: ReadChoice | None, context: int, width: int) -> Content:
     """One line of at most `width` cells. Where it is narrow, the reason is cut first."""
     if row.folder:
         left = Content.assemble(
@@ -269,19 +269,19 @@ def row_content(row: TreeRow, choice: FileChoice | None, context: int, width: in
         )
         shown = [each for each in row.files if each.in_prompt]
         count = f"{len(shown):,} of {len(row.files):,}" if shown else f"{len(row.files):,}"
-        note = "" if choice in (None, FileChoice.AUTOMATIC) else f"{choice} · "
+        note = "" if choice in (None, ReadChoice.AUTOMATIC) else f"{choice} · "
         size = _size(sum(each.tokens for each in shown), False, context) if shown else " " * 15
         return spread(left, Content.styled(f"{note}{count}  {size}", "$ink-dim"), width)
     file = row.files[0]
     mark = MARKS.get(choice, "✓" if file.in_prompt else " ") if choice else " "
-    name_style = "" if file.in_prompt and choice is not FileChoice.NEVER else "$ink-dim"
+    name_style = "" if file.in_prompt and choice is not ReadChoice.NEVER else "$ink-dim"
     name = sanitize_line(row.label)
     left = Content.assemble("  " * row.depth, (f"{mark} ", "$accent"), (name, name_style))
     if file.lines:
         left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))
     size = _size(file.tokens, file.estimated, context)
     notes = [file.reason] if file.reason else []
-    if choice is FileChoice.NEVER or (choice is FileChoice.ALWAYS and not file.chosen):
+    if choice is ReadChoice.NEVER or (choice is ReadChoice.ALWAYS and not file.chosen):
         notes.insert(0, str(choice))
     reason = sanitize_line(" · ".join(notes))
     room = width - min(left.cell_length, 2 * width // 3) - cell_len(size) - 4
