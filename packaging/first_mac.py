@@ -217,7 +217,7 @@ def fsync(models: Models) -> Iterator[str]:
 
 
 def clipboard(models: Models) -> Iterator[str]:
-    from app.ui.terminal.clipboard import system_clipboard
+    from app.ui.terminal import system_clipboard
 
     found = system_clipboard()
     if found is None:

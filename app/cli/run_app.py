@@ -80,8 +80,7 @@ def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> in
     from app.cli.inner_server import InnerServer
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp
-    from app.ui.terminal.clipboard import system_clipboard
-    from app.ui.terminal.stderr_capture import capture_stderr
+    from app.ui.terminal import capture_stderr, system_clipboard
 
     gc.freeze()
     gc.enable()

@@ -39,18 +39,17 @@ from app.ui.chat.engine_events import CostsMeasured, EngineLost
 from app.ui.chat.screen import ChatScreen
 from app.ui.chat.submission import TurnFinished
 from app.ui.framed_screen import FramedScreen, SmallScreen, fits
-from app.ui.help.screen import HasHelp
+from app.ui.help import HasHelp
 from app.ui.settings.live import LiveSettings
-from app.ui.terminal.clipboard import Clipboard
-from app.ui.terminal.window import Window
+from app.ui.terminal import Clipboard, Window
 from app.ui.theme import ink_shades, our_themes
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from app.models.library import Library
-    from app.ui.models.controller import ModelsController
     from app.ui.models.jobs import Jobs
+    from app.ui.models.screen import ModelsController
 
 QUIT_WINDOW_SECONDS = 2.0
 QUIT_CONFIRM_SECONDS = 10.0
@@ -84,7 +83,7 @@ class SpecchatApp(App[None]):
         "filter_list.tcss",
         "chat/chat.tcss",
         "attach/attach.tcss",
-        "completion/completion.tcss",
+        "completion.tcss",
         "prefill/panel.tcss",
         "keep/slider.tcss",
         "spans/spans.tcss",
@@ -92,8 +91,8 @@ class SpecchatApp(App[None]):
         "conversations/conversations.tcss",
         "models/models.tcss",
         "settings/settings.tcss",
-        "palette/palette.tcss",
-        "help/help.tcss",
+        "palette.tcss",
+        "help.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
@@ -293,7 +292,7 @@ class SpecchatApp(App[None]):
     # Screens are imported when they are opened, so that the first frame does not wait for them.
 
     def action_help(self) -> None:
-        from app.ui.help.screen import HelpScreen
+        from app.ui.help import HelpScreen
 
         if isinstance(self.screen, HelpScreen):
             self.screen.dismiss()
@@ -323,7 +322,7 @@ class SpecchatApp(App[None]):
     @property
     def models(self) -> ModelsController:
         if self._models is None:
-            from app.ui.models.controller import ModelsController
+            from app.ui.models.screen import ModelsController
 
             chat = self.chat
             self._models = ModelsController(
@@ -404,15 +403,15 @@ class SpecchatApp(App[None]):
         elif not self.screen.is_modal:
             self.models.show()
 
-    def on_jobs_changed(self) -> None:
-        self.models.on_jobs_changed()
+    def on_jobs_progressed(self) -> None:
+        self.models.on_jobs_progressed()
 
     def on_jobs_ended(self, ended: Jobs.Ended) -> None:
         self.models.on_job_ended(ended.job.message)
         self.chat.real_model.on_job_ended(ended.job)
 
     def action_command_palette(self) -> None:
-        from app.ui.palette.screen import PaletteScreen, PaletteSources
+        from app.ui.palette import PaletteScreen, PaletteSources
 
         if self.screen.is_modal:
             return
@@ -448,6 +447,6 @@ def paste_safe_driver() -> type[Driver] | None:
     """Our driver where Textual would use `LinuxDriver`; None leaves the choice to Textual."""
     if sys.platform == "win32" or os.environ.get("TEXTUAL_DRIVER"):
         return None
-    from app.ui.terminal.driver import PasteSafeDriver
+    from app.ui.terminal import PasteSafeDriver
 
     return PasteSafeDriver

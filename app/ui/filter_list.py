@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -26,7 +27,7 @@ PADDING = 4
 """Cells of a row that are not for its text: its padding and the scrollbar."""
 
 RowSource = Callable[[str, int], Iterable[tuple[str, Content]]]
-"""From the filter's text and a width in cells to the rows to show, each with a key."""
+"""Takes the filter's text and a width in cells; returns the rows to show, each with a key."""
 
 
 class FilterList(Vertical):
@@ -59,7 +60,7 @@ class FilterList(Vertical):
         text: str
 
     @dataclass
-    class Chosen(Message):
+    class RowChosen(Message):
         """Enter, or a click on a row."""
 
         key: str
@@ -80,7 +81,6 @@ class FilterList(Vertical):
 
     @property
     def text(self) -> str:
-        """The filter."""
         return self.filter.value.strip()
 
     @property
@@ -106,9 +106,8 @@ class FilterList(Vertical):
             self.options.highlighted = (keys.index(key) if key in keys else 0) if keys else None
 
     def choose(self) -> None:
-        """Choose the highlighted row."""
         if self.highlighted:
-            self.post_message(self.Chosen(self.highlighted))
+            self.post_message(self.RowChosen(self.highlighted))
 
     @on(Input.Changed)
     def _filter_changed(self, event: Input.Changed) -> None:
@@ -129,6 +128,20 @@ class FilterList(Vertical):
 
     def action_move(self, where: str) -> None:
         getattr(self.options, f"action_{where}")()
+
+
+ScreenType = TypeVar("ScreenType", bound="FilterListScreen[Any]")
+
+
+def in_turn(
+    task: Callable[[ScreenType], Coroutine[Any, Any, None]],
+) -> Callable[[ScreenType], None]:
+    """Make an action of a task that `run_in_turn` runs."""
+
+    def action(screen: ScreenType) -> None:
+        screen.run_in_turn(partial(task, screen))
+
+    return action
 
 
 class FilterListScreen(FramedScreen[Result]):
@@ -166,7 +179,10 @@ class FilterListScreen(FramedScreen[Result]):
         if self.list.filter.value:
             self.list.filter.value = ""
         else:
-            self.dismiss(None)
+            self.leave()
+
+    def leave(self) -> None:
+        self.dismiss(None)
 
     def run_in_turn(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run tasks that wait for the disk or the hub one after the other, and show why one

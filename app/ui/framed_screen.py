@@ -83,7 +83,7 @@ class FramedScreen(Screen[Result]):
         self.heading.update(Content.assemble((shown[0], "bold $accent"), (shown[1], "$ink-dim")))
 
     def show_message(self, text: str) -> None:
-        """Until the next one. An empty one hides the line."""
+        """Show it until the next one. An empty message hides the line."""
         lines = map(sanitize_line, text.splitlines())
         self.message.update(Content.styled("\n".join(lines), "$accent"))
         self.message.display = bool(text)

@@ -1,8 +1,19 @@
-"""Small helpers for lines of text."""
+"""Lines of text: spread over a width, wrapped with a hanging indent, or with pieces to click."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from inspect import isawaitable
+
+from rich.cells import cell_len
 from textual.content import Content
+from textual.events import Click
+from textual.geometry import Size
+from textual.widget import Widget
+
+MIN_TEXT_WIDTH = 10
+"""Cells for the text, even if the line gets too long."""
 
 
 def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
@@ -12,3 +23,55 @@ def spread(left: Content, right: Content, width: int, gap: int = 2) -> Content:
     left = left.truncate(room, ellipsis=True)
     space = " " * max(1, width - left.cell_length - right.cell_length)
     return Content.assemble(left, space, right).truncate(max(1, width), ellipsis=True)
+
+
+def hanging_indent(
+    before: Content, text: Content, width: int, again: Content | None = None
+) -> Content:
+    """`before` and the wrapped `text`. The other lines start with `again`, or with as many spaces
+    as `before` has cells."""
+    indent = Content(" " * before.cell_length) if again is None else again
+    lines = text.wrap(max(MIN_TEXT_WIDTH, width - before.cell_length))
+    return Content("\n").join(
+        Content.assemble(indent if number else before, line) for number, line in enumerate(lines)
+    )
+
+
+class HangingLines(Widget):
+    """As high as its `lines`, which depend on the width."""
+
+    def lines(self, width: int) -> Sequence[Content]:
+        raise NotImplementedError
+
+    def render(self) -> Content:
+        return Content("\n").join(self.lines(self.content_size.width))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return sum(line.plain.count("\n") + 1 for line in self.lines(width))
+
+
+@dataclass(frozen=True, slots=True)
+class LinePart:
+    text: str
+    style: str = ""
+    on_click: Callable[[], object] | None = None
+
+
+class ClickLine(Widget):
+    """One row high. Subclasses return its pieces."""
+
+    def pieces(self) -> Iterable[LinePart]:
+        raise NotImplementedError
+
+    def render(self) -> Content:
+        return Content.assemble(*((piece.text, piece.style) for piece in self.pieces()))
+
+    async def on_click(self, event: Click) -> None:
+        offset, end = event.get_content_offset(self), 0
+        for piece in self.pieces():
+            end += cell_len(piece.text)
+            if offset is not None and offset.x < end:
+                result = piece.on_click() if piece.on_click is not None else None
+                if isawaitable(result):
+                    await result
+                return

@@ -10,27 +10,17 @@ from textual.theme import Theme
 
 
 def our_themes() -> tuple[Theme, Theme]:
-    dark = _theme(
-        "specchat",
-        dark=True,
-        ink="#d7dae0",
-        page="#15171b",
-        panel="#1d2026",
-        accent="#f2c14e",
-        error="#ef7b6c",
-        shades=("#98a0ae", "#9199a7", "#676f7c", "#2b3038"),
-    )
-    light = _theme(
-        "specchat-light",
-        dark=False,
-        ink="#23262c",
-        page="#fbfaf7",
-        panel="#f1efe9",
-        accent="#805200",
-        error="#ad2318",
-        shades=("#565c67", "#5d636e", "#868b94", "#e2dfd6"),
-    )
-    return dark, light
+    dark = {
+        "ink": "#d7dae0", "page": "#15171b", "panel": "#1d2026", "accent": "#f2c14e",
+        "error": "#ef7b6c", "ink-dim": "#98a0ae", "ink-unread": "#9199a7",
+        "ink-faint": "#676f7c", "rule": "#2b3038",
+    }  # fmt: skip
+    light = {
+        "ink": "#23262c", "page": "#fbfaf7", "panel": "#f1efe9", "accent": "#805200",
+        "error": "#ad2318", "ink-dim": "#565c67", "ink-unread": "#5d636e",
+        "ink-faint": "#868b94", "rule": "#e2dfd6",
+    }  # fmt: skip
+    return _theme("specchat", dark, dark=True), _theme("specchat-light", light, dark=False)
 
 
 def ink_shades(theme: Theme) -> dict[str, str]:
@@ -42,44 +32,30 @@ def ink_shades(theme: Theme) -> dict[str, str]:
     return {name: page.blend(ink, part, alpha=1).hex for name, part in parts.items()}
 
 
-def _theme(
-    name: str,
-    *,
-    dark: bool,
-    ink: str,
-    page: str,
-    panel: str,
-    accent: str,
-    error: str,
-    shades: tuple[str, str, str, str],
-) -> Theme:
-    """`shades` are those of `ink_shades`."""
-    dim, unread, faint, rule = shades
+def _theme(name: str, colours: dict[str, str], *, dark: bool) -> Theme:
+    ink, page, accent = colours["ink"], colours["page"], colours["accent"]
     return Theme(
         name=name,
         primary=accent,
-        secondary=dim,
+        secondary=colours["ink-dim"],
         accent=accent,
         warning=accent,
-        error=error,
+        error=colours["error"],
         success=ink,
         foreground=ink,
         background=page,
         surface=page,
-        panel=panel,
+        panel=colours["panel"],
         dark=dark,
         variables={
-            "ink-dim": dim,
-            "ink-unread": unread,
-            "ink-faint": faint,
-            "rule": rule,
+            **{each: colours[each] for each in ("ink-dim", "ink-unread", "ink-faint", "rule")},
             "footer-key-foreground": accent,
-            "block-cursor-background": rule,
+            "block-cursor-background": colours["rule"],
             "block-cursor-foreground": ink,
             "input-selection-background": f"{accent} 30%",
-            "scrollbar": rule,
-            "scrollbar-hover": faint,
-            "scrollbar-active": dim,
+            "scrollbar": colours["rule"],
+            "scrollbar-hover": colours["ink-faint"],
+            "scrollbar-active": colours["ink-dim"],
             "scrollbar-background": page,
             "scrollbar-background-hover": page,
             "scrollbar-background-active": page,

@@ -6,28 +6,43 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from textual.events import Paste
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
+from app.protocol.prompt import Document
 from app.settings.file import SettingsFile
 from app.store.records import StoreError
 from app.store.store import Store
 from app.ui.app import SpecchatApp
+from app.ui.attach.attachment import make_attachment
 from app.ui.chat.compose_box import ComposeBox
+from app.ui.terminal import PasteSafeParser
 from tests.fakes import FakeEngine
 
 WAIT_SECONDS = 20.0
 SMALL = (80, 24)
 DOCUMENT = "The quick brown fox jumps over the lazy dog.\n" * 2_276
 """100 KB of 2,276 lines: a paste that becomes a chip."""
+LONG = "".join(f"line {number}\n" for number in range(1, 300))
 
 
 def app_with(engine: FakeEngine, settings: SettingsFile | None = None) -> SpecchatApp:
     load = Load("models/target-model", "models/draft-model")
     return SpecchatApp(engine, load, settings=settings)
+
+
+@asynccontextmanager
+async def started(
+    engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
+) -> AsyncIterator[Pilot[None]]:
+    """The app, once its models are loaded."""
+    async with app_with(engine or FakeEngine()).run_test(size=size) as pilot:
+        await until_shown(pilot, "ready")
+        yield pilot
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
@@ -54,9 +69,23 @@ def screen_text(pilot: Pilot[None]) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips)
 
 
+def box_text(pilot: Pilot[None]) -> str:
+    """The question that is being typed."""
+    assert isinstance(pilot.app, SpecchatApp)
+    return pilot.app.chat.composer.box.text
+
+
 async def paste(pilot: Pilot[None], text: str) -> None:
     pilot.app.post_message(Paste(text))
     await pilot.pause()
+
+
+def in_one_read(pilot: Pilot[None], keys: str) -> None:
+    """Type all of it at once, as over a slow line."""
+    driver = pilot.app._driver
+    assert driver is not None
+    for message in PasteSafeParser().feed(keys):
+        driver.process_message(message)
 
 
 async def type_in(pilot: Pilot[None], text: str) -> None:
@@ -74,6 +103,27 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
     await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")
     if not engine.stepping:
         await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
+
+
+def repository(files: int = 30) -> list[Document]:
+    """Folders of ten files, two files that say something, and a long one."""
+    found = [
+        Document("repo/", "a tree"),
+        Document("repo/README.md", "Read me first.\n"),
+        Document("repo/urls/resolvers.py", "def resolver(urlconf):\n    return urlconf\n"),
+        Document("repo/urls/base.py", "from urls import resolver\n"),
+        Document("repo/long.py", LONG + "the middleware\n" + LONG),
+    ]
+    for number in range(files - len(found) + 1):
+        text = f"filler {number}\n"
+        found.append(Document(f"repo/parts/part{number // 10}/file{number}.txt", text))
+    return found
+
+
+def attach(pilot: Pilot[None], documents: list[Document], tokens: int | None = None) -> None:
+    assert isinstance(pilot.app, SpecchatApp)
+    attachment = replace(make_attachment(documents), tokens=tokens)
+    pilot.app.chat.composer.chips.add(attachment)
 
 
 @asynccontextmanager

@@ -1,11 +1,10 @@
-"""The filterable list that three screens share."""
+"""The filterable list that several screens share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.pilot import Pilot
@@ -13,11 +12,10 @@ from textual.widgets import Static
 
 import app.ui.app as ui
 from app.ui.filter_list import FilterList
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.terminal import PasteSafeParser
 from app.ui.theme import our_themes
 from tests.ui.helpers import screen_text, until, until_shown
 
-pytestmark = pytest.mark.asyncio
 NAMES = [f"row {number}" for number in range(1, 31)]
 
 
@@ -49,7 +47,7 @@ class ListApp(App[None]):
     def on_filter_list_filtered(self, event: FilterList.Filtered) -> None:
         self.filtered.append(event.text)
 
-    def on_filter_list_chosen(self, event: FilterList.Chosen) -> None:
+    def on_filter_list_row_chosen(self, event: FilterList.RowChosen) -> None:
         self.chosen.append(event.key)
 
 

@@ -10,7 +10,6 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.events import Key
-from textual.pilot import Pilot
 
 from app.protocol.commands import Close
 from app.protocol.events import Selected, Token
@@ -20,11 +19,11 @@ from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.chat.screen import ChatScreen
-from app.ui.help.screen import help_rows, key_name
+from app.ui.help import help_rows, key_name
 from app.ui.keep.slider import KeepSlider
 from app.ui.keys import SafeInput
-from app.ui.settings.prompt import PromptBox
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.settings.conversation_screen import PromptBox
+from app.ui.terminal import PasteSafeParser
 from tests import fakes
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -32,9 +31,11 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
+    in_one_read,
     kept_app,
     paste,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -75,8 +76,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
 )
 async def test_ctrl_g_sets_keep(keys: list[str], percent: int) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("ctrl+g", *keys, "enter")
         await until_shown(pilot, f"next: SPARSE {percent}%  (^T full)")
         await pilot.press("ctrl+t")
@@ -88,8 +88,7 @@ async def test_ctrl_g_sets_keep(keys: list[str], percent: int) -> None:
 
 
 async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press("ctrl+g", "pageup", "escape")
         await until_shown(pilot, "next: AUTO")
         await pilot.press("ctrl+g", "pageup", "enter")
@@ -99,32 +98,23 @@ async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
         await until(pilot, lambda: isinstance(pilot.app.focused, ComposeBox))
 
 
-def _in_one_read(pilot: Pilot[None], sent: str) -> None:
-    driver = pilot.app._driver
-    assert driver is not None
-    for message in PasteSafeParser().feed(sent):
-        driver.process_message(message)
-
-
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
     """All in one read, as over a slow line: the setter opens and closes before the text."""
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        _in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
+    async with started(engine) as pilot:
+        in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
         await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
         assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
 
 
 async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
     """Space alone would open the figures of that message."""
-    async with app_with(engine := FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine := FakeEngine()) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("tab")
         await until_shown(pilot, "^G at keep")
-        _in_one_read(pilot, "and then?")
+        in_one_read(pilot, "and then?")
         await until_shown(pilot, "❯ and then?", "▸ Read")
 
 
@@ -135,8 +125,8 @@ async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_pa
         await until(pilot, lambda: not app.chat.submission.busy)
         disk = threading.Event()
         app.chat.open_chats.repository._disk.submit(disk.wait)
-        _in_one_read(pilot, "\x0eTwo?\r")
-        _in_one_read(pilot, "\x1b[200~and three\x1b[201~")
+        in_one_read(pilot, "\x0eTwo?\r")
+        in_one_read(pilot, "\x1b[200~and three\x1b[201~")
         await pilot.pause(0.1)
         assert "Two?" not in screen_text(pilot)
         disk.set()
@@ -153,15 +143,14 @@ async def test_a_line_is_cleared_before_what_is_typed_after_that(tmp_path: Path)
         await until_shown(pilot, "Old title")
         await pilot.press("down", "ctrl+r")
         await until_shown(pilot, "Title: Old title")
-        _in_one_read(pilot, "\x15New\r")
+        in_one_read(pilot, "\x15New\r")
         await until_shown(pilot, "New")
         await until_gone(pilot, "Title:")
 
 
 async def test_moving_keep_reselects_on_the_last_turn() -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
@@ -181,8 +170,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
 async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes, "DEFAULT_KEEP_RATIO", 0.08)
     engine = FakeEngine(Story(answer="Short."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
@@ -196,8 +184,7 @@ async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPat
 
 async def test_keep_is_not_tried_while_the_engine_works() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Selected))
         await pilot.press("ctrl+g", "pageup", "enter")
@@ -211,8 +198,7 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
 
 @pytest.mark.parametrize("question", ["How many are there?", "Please LIST ALL names", "every one"])
 async def test_a_question_about_everything_suggests_a_full_reading(question: str) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await type_in(pilot, question)
         await until_shown(pilot, "auto reads it in full", "next: AUTO")
         await pilot.press("ctrl+t")
@@ -220,8 +206,7 @@ async def test_a_question_about_everything_suggests_a_full_reading(question: str
 
 
 async def test_an_amount_suggests_no_full_reading() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await type_in(pilot, "How many days do I have to return it?")
         await until_shown(pilot, "return it?")
         assert "reads it in full" not in screen_text(pilot)
@@ -232,8 +217,7 @@ async def test_an_amount_suggests_no_full_reading() -> None:
 
 async def test_new_lines_and_history() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         box = pilot.app.screen.query_one(ComposeBox)
         await pilot.press("a", "ctrl+j", "b")
         assert box.text == "a\nb"
@@ -255,17 +239,8 @@ async def test_the_box_grows_to_eight_lines() -> None:
         await until(pilot, lambda: box.size.height == 8)
 
 
-async def test_help_lists_the_keys_that_work() -> None:
-    async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
-        await pilot.press("f1")
-        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
-        await pilot.press("escape")
-        await until_gone(pilot, "Read the next message in full")
-
-
 async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press("f1")
         await until_shown(pilot, "The ten keys", "Writing")
         ten = screen_text(pilot).split("The ten keys")[1].split("Writing")[0].strip().splitlines()
@@ -274,8 +249,7 @@ async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
 
 
 async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press("f1", *"code")
         await until_shown(pilot, "A selected message", "Copy its code")
         assert "The ten keys" not in screen_text(pilot)
@@ -286,6 +260,28 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
         await until_gone(pilot, "Copy its code")
         await pilot.press("escape", "escape")
         await until_gone(pilot, "Models: what fits")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("f2", ["Reset to the default", "A setting", "^P"]),
+        ("f3", ["apply from the next question on", "Its system prompt", "^D"]),
+        ("ctrl+o", ["^Y", "Make a copy", "^D", "Move to the trash", "^Z"]),
+    ],
+)
+async def test_help_lists_the_keys_of_each_screen(
+    tmp_path: Path, key: str, shown: list[str]
+) -> None:
+    async with kept_app(tmp_path, size=(100, 60)) as (pilot, app):
+        await until_shown(pilot, "ready")
+        await pilot.press(key)
+        await until(pilot, lambda: app.screen is not app.chat)
+        screen = app.screen
+        await pilot.press("f1")
+        await until_shown(pilot, *shown)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
 
 
 def test_no_key_is_listed_twice_for_the_same_thing() -> None:
@@ -310,8 +306,7 @@ async def test_leaving_closes_the_engine(keys: list[str]) -> None:
 
 async def test_one_ctrl_c_only_asks() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("ctrl+c")
         await until_shown(pilot, "Press ^C again to quit.")
         assert engine.sent(Close) == []
@@ -345,8 +340,7 @@ async def test_keys_at_random_break_nothing(seed: int) -> None:
     keys = ["enter", "escape", "ctrl+t", "ctrl+g", "ctrl+r", "up", "down", "a", "5", "backspace"]
     keys += ["tab", "shift+tab", "space", "pageup", "pagedown", "f1", "ctrl+j", "left", "right"]
     engine = FakeEngine(Story(answer="One. Two."), stepping=True)
-    async with app_with(engine).run_test(size=(60, 20)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (60, 20)) as pilot:
         for _ in range(60):
             await pilot.press(chooser.choice(keys))
             for _ in range(chooser.randrange(6)):
@@ -361,8 +355,7 @@ ODD = "می\u200cخواهم क्\u200dष 👩\u200d🔬 5\u202f°C\u3000\u00a
 
 async def test_joiners_and_other_spaces_are_typed() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         for event in PasteSafeParser().feed(ODD):
             assert isinstance(event, Key)
             pilot.app.post_message(event)

@@ -8,8 +8,6 @@ from app.ui.framed_screen import SmallScreen
 from tests.fakes import FakeEngine
 from tests.ui.helpers import SMALL, app_with, type_in, until, until_gone, until_shown
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest.mark.parametrize("size", [(39, 24), (80, 9), (8, 3)])
 async def test_it_says_what_it_needs_and_goes_by_itself(size: tuple[int, int]) -> None:

@@ -1,16 +1,24 @@
-"""The attachments of a question, one object for each chip. No widgets."""
+"""The attachments of a question, one object for each chip; reading them, and saving with a draft
+what is known about them. No widgets."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
 
-from app.ingest.records import FileRead, Skipped
+from app.ingest.limits import ReadLimits
+from app.ingest.records import FileRead, ReadProgress, Skipped, SkipReason
 from app.protocol.prompt import Document
 from app.util import formatting
 
 _PASTE = re.compile(r"paste-(\d+)\.txt")
+MAX_SKIPPED = 500
+"""Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,7 @@ class Attachment:
     doubtful: tuple[FileRead, ...] = field(default=(), compare=False)
     """Files whose encoding was guessed, or that have bad bytes."""
     tokens: int | None = field(default=None, compare=False)
-    """Of the target model, once counted."""
+    """Tokens of the target model, once counted."""
     tokens_estimated: bool = field(default=False, compare=False)
     """Whether only a sample was counted."""
 
@@ -114,7 +122,6 @@ def documents_of(attachments: Iterable[Attachment]) -> tuple[Document, ...]:
 
 
 def next_paste_number(attachments: Iterable[Attachment]) -> int:
-    """For the next paste."""
     numbers = (_PASTE.fullmatch(each.documents[0].name) for each in attachments)
     return 1 + max((int(number[1]) for number in numbers if number), default=0)
 
@@ -139,7 +146,7 @@ def find_duplicate(new: Attachment, attachments: Iterable[Attachment]) -> Attach
 
 
 def byte_count(text: str) -> int:
-    """In UTF-8."""
+    """Length in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
@@ -147,3 +154,79 @@ def line_count(text: str) -> int:
     """Counts a last line without a line end too."""
     ends = text.count("\n") + text.count("\r") - text.count("\r\n")
     return ends + (not text.endswith(("\r", "\n")))
+
+
+def to_notes(attachments: Iterable[Attachment]) -> str:
+    """As JSON for `with_notes`; empty if there is nothing to save."""
+    notes = {
+        each.documents[0].name: [[*map(astuple, each.skipped)], [*map(astuple, each.doubtful)]]
+        for each in attachments
+        if 0 < len(each.skipped) + len(each.doubtful) <= MAX_SKIPPED
+    }
+    return json.dumps(notes) if notes else ""
+
+
+def with_notes(attachments: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
+    """Attachments with their facts again. Damaged or unknown notes are ignored."""
+
+    def restored(each: Attachment) -> Attachment:
+        with suppress(ValueError, TypeError, KeyError, IndexError):
+            skipped, doubtful = json.loads(notes)[each.documents[0].name]
+            return replace(
+                each,
+                skipped=tuple(
+                    Skipped(path, SkipReason(why), *rest) for path, why, *rest in skipped
+                ),
+                doubtful=tuple(FileRead(*file) for file in doubtful),
+            )
+        return each
+
+    return tuple(map(restored, attachments))
+
+
+@dataclass(eq=False)
+class FileJob:
+    """`typed` goes back into the compose box if the file cannot be read."""
+
+    path: str
+    typed: str
+    limits: ReadLimits = field(default_factory=ReadLimits)
+    progress: ReadProgress | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path.rstrip("/")) or self.path
+
+    @property
+    def facts(self) -> str:
+        progress, parts = self.progress, ["reading"]
+        if progress is not None and progress.files:
+            parts += [formatting.plural(progress.files, "file"), formatting.size(progress.size)]
+        if progress is not None and progress.pages:
+            parts.append(progress.page_text)
+        return " · ".join(parts)
+
+    def run(self) -> Attachment:
+        """Read it; on a thread. Raises IngestError and Cancelled."""
+        from app.ingest.reader import read  # slow to import: not before the first frame
+
+        gathered = read(
+            [self.path],
+            limits=self.limits,
+            progress=self._on_progress,
+            cancelled=self.cancelled.is_set,
+        )
+        (intake,) = gathered.results
+        return replace(
+            make_attachment(intake.documents),
+            skipped=intake.skipped,
+            doubtful=tuple(each for each in intake.files if each.doubtful),
+        )
+
+    def _on_progress(self, progress: ReadProgress) -> None:
+        self.progress = progress
+
+
+ReadFile = Callable[[FileJob], Attachment]
+"""`FileJob.run`, or a fake in tests."""

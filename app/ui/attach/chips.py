@@ -16,17 +16,69 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click, Resize
 from textual.message import Message
+from textual.screen import ModalScreen
 from textual.widget import Widget
+from textual.widgets import Static
 
-from app.ui.attach.attachment import Attachment, next_paste_number, paste_attachment
-from app.ui.attach.file_job import FileJob
+from app.ingest.records import SkipReason
+from app.ui.attach.attachment import Attachment, FileJob, next_paste_number, paste_attachment
+from app.ui.text import HangingLines, hanging_indent
+from app.util import formatting
 from app.util.sanitize import sanitize_line
 
+MAX_LISTED = 500
+"""Sentences of each kind that are listed; the rest is counted."""
+DOT = Content.styled("· ", "$ink-dim")
+_EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
 CHIP_BYTES = 4096
 CHIP_CELLS = 62
 """The least width of a chip; twice as wide, two chips fit side by side."""
 MIN_NAME_CELLS = 8
 CROSS = " ✕ "
+
+
+class SkippedScreen(ModalScreen[None]):
+    """Any of its keys closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
+    ]  # fmt: skip
+
+    def __init__(self, attached: Attachment) -> None:
+        super().__init__()
+        self._attached = attached
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield SkippedList(lines(self._attached))
+            yield Static(Content.styled("Esc close", "$ink-dim"))
+
+
+class SkippedList(HangingLines):
+    """A heading and a list of sentences."""
+
+    def __init__(self, lines: list[Content]) -> None:
+        super().__init__()
+        self._heading, *self._sentences = lines
+
+    def lines(self, width: int) -> list[Content]:
+        return [self._heading, *(hanging_indent(DOT, each, width) for each in self._sentences)]
+
+
+def lines(attached: Attachment) -> list[Content]:
+    """A heading, then one sentence each, with the expected reasons last."""
+    read = formatting.plural(len(attached.texts), "file")
+    heading = f"{sanitize_line(attached.name)}  {read} read, {attached.skipped_text or '0 skipped'}"
+    skipped = sorted(attached.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+    doubtful = [each.sentence for each in attached.doubtful]
+    found = [Content.styled(heading, "bold $accent")]
+    for sentences in ([each.sentence for each in skipped[: MAX_LISTED + 1]], doubtful):
+        found += [Content(sanitize_line(each)) for each in sentences[:MAX_LISTED]]
+    more = max(0, len(skipped) - MAX_LISTED) + max(0, len(doubtful) - MAX_LISTED)
+    if more:
+        found.append(Content.styled(f"… and {more:,} more", "$ink-dim"))
+    return found
+
 
 Item = Attachment | FileJob
 
@@ -41,20 +93,14 @@ class Chip(Widget, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
-            "space,enter",
-            "skipped",
-            "Skipped",
-            id="chip.skipped",
+            "space,enter", "skipped", "Skipped", id="chip.skipped",
             tooltip="What was skipped or is in doubt, and why (Shift+Tab goes there, or click it)",
         ),
         Binding(
-            "backspace,delete",
-            "remove",
-            "Remove",
-            id="chip.remove",
+            "backspace,delete", "remove", "Remove", id="chip.remove",
             tooltip="Remove it, or stop reading it (or click its ✕)",
         ),
-    ]
+    ]  # fmt: skip
 
     @dataclass
     class Removed(Message):
@@ -114,41 +160,36 @@ class Chips(VerticalScroll, can_focus=False):
 
     def __init__(self) -> None:
         super().__init__()
-        self._items: tuple[Item, ...] = ()
-
-    @property
-    def items(self) -> tuple[Item, ...]:
-        return self._items
+        self.items: tuple[Item, ...] = ()
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
         """Without those still being read."""
-        return tuple(each for each in self._items if isinstance(each, Attachment))
+        return tuple(each for each in self.items if isinstance(each, Attachment))
 
     def paste(self, text: str) -> Attachment:
         """The attachment that a paste would become."""
         return paste_attachment(text, next_paste_number(self.attached))
 
     def add(self, item: Item) -> None:
-        self.show((*self._items, item))
+        self.show((*self.items, item))
 
     def remove_item(self, item: Item) -> None:
-        self.show(each for each in self._items if each is not item)
+        self.show(each for each in self.items if each is not item)
 
     def replace(self, item: Item, by: Item) -> None:
         """Replace a chip in its place, if it is still there."""
-        if not any(each is item for each in self._items):
+        if not any(each is item for each in self.items):
             return
-        self._items = tuple(by if each is item else each for each in self._items)
+        self.items = tuple(by if each is item else each for each in self.items)
         for chip in self.query(Chip):
             if chip.item is item:
                 chip.show(by)
         self.post_message(self.Changed())
 
     def show(self, items: Iterable[Item]) -> None:
-        """Show these chips and no others."""
-        self._items = tuple(items)
-        self.display = bool(self._items)
+        self.items = tuple(items)
+        self.display = bool(self.items)
         self.refresh(recompose=True)
         self.post_message(self.Changed())
 
@@ -159,7 +200,7 @@ class Chips(VerticalScroll, can_focus=False):
                 chip.refresh()
 
     def compose(self) -> ComposeResult:
-        yield from map(Chip, self._items)
+        yield from map(Chip, self.items)
 
     def on_resize(self, event: Resize) -> None:
         self.styles.grid_size_columns = max(1, min(2, event.size.width // CHIP_CELLS))

@@ -13,12 +13,11 @@ from app.errors import UserError
 from app.ingest.records import ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
-from app.ui.attach.attachment import Attachment, find_duplicate, merge
+from app.ui.attach.attachment import Attachment, FileJob, ReadFile, find_duplicate, merge
 from app.ui.attach.chips import Item
-from app.ui.attach.file_job import FileJob, ReadFile
 from app.ui.background import in_background, start_task
 from app.ui.chat.context import ChatContext
-from app.ui.completion.paths import typed_path
+from app.ui.completion import typed_path
 from app.ui.state.repository import OpenChat
 
 DISK_SECONDS = 1.0

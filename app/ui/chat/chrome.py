@@ -13,9 +13,9 @@ from textual.widgets import Static
 from app.protocol.events import Loaded
 from app.protocol.memory import MemoryStats, PressureLevel, format_bytes
 from app.ui.chat.context_meter import ContextMeter
-from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.keep.next_mode import NextMode
 from app.ui.prefill.panel_render import ACCENT, BAD, DIM
+from app.ui.text import HangingLines, hanging_indent
 from app.util.sanitize import sanitize_line
 
 BUILT_IN = "built-in draft"

@@ -13,9 +13,9 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from app.ui.attach.chips import is_long
-from app.ui.completion.completion_list import CompletionList
+from app.ui.completion import CompletionList
 from app.ui.keys import odd_character, run_own_binding
-from app.ui.terminal.clipboard import Clipboard
+from app.ui.terminal import Clipboard
 from app.util.sanitize import sanitize
 
 

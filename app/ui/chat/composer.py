@@ -11,9 +11,8 @@ from textual.widgets import Static, TextArea
 
 from app.estimate.guard import asks_for_every_token
 from app.protocol.options import Mode
-from app.ui.attach.chips import Chip, Chips, Item
-from app.ui.attach.file_job import FileJob
-from app.ui.attach.skipped_screen import SkippedScreen
+from app.ui.attach.attachment import FileJob
+from app.ui.attach.chips import Chip, Chips, Item, SkippedScreen
 from app.ui.chat.chrome import Notice
 from app.ui.chat.compose_box import ComposeBox
 from app.ui.keep.next_mode import NextMode

@@ -21,7 +21,7 @@ from app.util import formatting
 
 if TYPE_CHECKING:
     from app.models.cache import ModelCache
-    from app.ui.models.choice import PairStatus
+    from app.ui.models.details import PairStatus
 
 
 class PairLoader:
@@ -101,7 +101,7 @@ class PairLoader:
 
     def pair_status(self) -> PairStatus:
         """For the models screen."""
-        from app.ui.models.choice import PairStatus
+        from app.ui.models.details import PairStatus
 
         chat = self._context.open_chats.shown
         last = chat.conversation.last_finished

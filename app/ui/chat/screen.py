@@ -41,11 +41,9 @@ from app.ui.chat.question_edit import QuestionEdit
 from app.ui.chat.real_model import RealModel
 from app.ui.chat.submission import Submission
 from app.ui.chat.welcome import Welcome
-from app.ui.completion.commands import ActsAtOnce, Owner
-from app.ui.completion.completion_list import CompletionList
-from app.ui.completion.paths import typed_path
-from app.ui.conversations.sidebar import Sidebar
-from app.ui.help.screen import Section
+from app.ui.completion import ActsAtOnce, CompletionList, Owner, typed_path
+from app.ui.conversations.list_rows import Sidebar
+from app.ui.help import Section
 from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
 from app.ui.keep.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats

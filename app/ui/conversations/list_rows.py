@@ -1,17 +1,27 @@
-"""Which conversations the list shows, in which order, and each as a line of text. No widgets."""
+"""Which conversations the list shows, in which order, and each as a line of text; and the
+sidebar."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
 from textual.fuzzy import FuzzySearch
+from textual.message import Message
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
+from app.errors import UserError
 from app.protocol.prompt import Role
 from app.store.records import ConversationRecord, ConversationSize, DocumentHit, SearchHit
+from app.ui.background import start_task
+from app.ui.state.repository import ChatRepository
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
@@ -20,10 +30,12 @@ UNTITLED = "(no question yet)"
 MAX_MATCHED = 200
 """Characters of a title that are matched and shown: fuzzy matching slows down with length."""
 _SPEAKERS = {Role.USER: "You", Role.ASSISTANT: "Answer"}
+MAX_SHOWN = 200
+MARK_WIDTH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ConversationRow:
     """`matched` are the indices of the title's characters that match the filter; `hit` is the best
     message that the search found in it."""
 
@@ -42,18 +54,18 @@ def matching_rows(
     sizes: Mapping[int, ConversationSize],
     text: str = "",
     hits: Sequence[SearchHit] = (),
-) -> list[Row]:
+) -> list[ConversationRow]:
     """Without `text` all of them, in the given order. With it, those whose title matches, best
     first, then those with a hit, in the order of `hits`."""
-    rows = [Row(each, sizes.get(each.id, ConversationSize())) for each in conversations]
+    rows = [ConversationRow(each, sizes.get(each.id, ConversationSize())) for each in conversations]
     if not text:
         return rows
     best: dict[int, SearchHit] = {}
     for hit in hits:
         best.setdefault(hit.conversation, hit)
     matcher = FuzzySearch()
-    titled: list[tuple[float, Row]] = []
-    found: list[Row] = []
+    titled: list[tuple[float, ConversationRow]] = []
+    found: list[ConversationRow] = []
     for row in rows:
         row = replace(row, hit=best.get(row.id))
         score, matched = matcher.match(text, row.conversation.title[:MAX_MATCHED])
@@ -68,7 +80,12 @@ def matching_rows(
 
 
 def render_row(
-    row: Row, width: int, now: datetime, status: str = "", current: bool = False, label: str = ""
+    row: ConversationRow,
+    width: int,
+    now: datetime,
+    status: str = "",
+    current: bool = False,
+    label: str = "",
 ) -> Content:
     """A line of at most `width` cells, and another with the snippet of the hit. `status` says what
     is running in it; `current`: it is on the screen; `label` is shown instead of the date."""
@@ -139,7 +156,7 @@ def _labels(group: Sequence[ConversationRecord], now: datetime) -> Sequence[str]
     return [f"#{ids.index(each.id) + 1}" for each in group]
 
 
-def _title(row: Row, style: str) -> Content:
+def _title(row: ConversationRow, style: str) -> Content:
     """Sanitised character by character, so that the matched ones can be highlighted."""
     title = row.conversation.title
     if not title.strip():
@@ -169,3 +186,82 @@ def _snippet(label: str, text: str, matches: Sequence[tuple[int, int]], width: i
 def _collapse_whitespace(text: str) -> str:
     """Each run of white space as one space, also at the ends."""
     return re.sub(r"\s+", " ", text)
+
+
+class Sidebar(Vertical):
+    """For the mouse only: keys work in the list of Ctrl+O."""
+
+    @dataclass
+    class Opened(Message):
+        """A conversation was clicked."""
+
+        id: int
+
+    def __init__(
+        self, repository: ChatRepository, statuses: Callable[[], Mapping[int, str]]
+    ) -> None:
+        super().__init__(id="side")
+        self._repository, self._statuses = repository, statuses
+        self._current: int | None = None
+        self._list = OptionList(id="side-list", compact=True, markup=False)
+        self._list.can_focus = False
+
+    def compose(self) -> ComposeResult:
+        yield Static("Conversations  ^O", id="side-head", markup=False)
+        yield self._list
+
+    def update_list(self, current: int | None) -> None:
+        """Read the list again; `current` is the conversation on the screen."""
+        self._current = current
+        if self.display and self._repository.readable:
+            start_task(self, self._load, exclusive=True)
+
+    def on_show(self) -> None:
+        self.update_list(self._current)
+
+    def on_resize(self) -> None:
+        """Titles are cut to the width."""
+        self.update_list(self._current)
+
+    async def _load(self) -> None:
+        try:
+            conversations = await self._repository.read(lambda store: store.conversations())
+        except UserError:  # shown by what reads more than the titles
+            return
+        statuses, width = self._statuses(), self._list.size.width - 2
+        listed = conversations[:MAX_SHOWN]
+        titles = ((_short_title(each, width - MARK_WIDTH).plain, each) for each in listed)
+        labels = distinct_labels(titles, datetime.now().astimezone())
+
+        def option(each: ConversationRecord) -> Option:
+            busy, current = each.id in statuses, each.id == self._current
+            line = sidebar_line(each, width, busy, current, labels.get(each.id, ""))
+            return Option(line, id=str(each.id))
+
+        self._list.set_options(map(option, listed))
+        ids = [each.id for each in listed]
+        self._list.highlighted = ids.index(self._current) if self._current in ids else None
+
+    @on(OptionList.OptionSelected)
+    def _clicked(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        if event.option_id is not None:
+            self.post_message(self.Opened(int(event.option_id)))
+
+
+def sidebar_line(
+    conversation: ConversationRecord, width: int, busy: bool, current: bool, label: str = ""
+) -> Content:
+    """One line of at most `width` cells. `label` tells it from others of the same title."""
+    mark = "▸ " if current else "★ " if conversation.pinned else "  "
+    right = Content.assemble(
+        (f" {label}" if label else "", "$ink-dim"), (" ◆" if busy else "", "$accent")
+    )
+    title = _short_title(conversation, width - MARK_WIDTH - right.cell_length)
+    line = Content.assemble((mark, "$accent"), title.stylize("bold" if current else ""), right)
+    return line.truncate(width, ellipsis=True)
+
+
+def _short_title(conversation: ConversationRecord, width: int) -> Content:
+    title = Content(sanitize_line(conversation.title.strip()) or UNTITLED)
+    return title.truncate(max(1, width), ellipsis=True)

@@ -30,14 +30,14 @@ from app.store.records import (
 from app.store.store import Store
 from app.ui.background import start_task
 from app.ui.conversations.list_rows import (
-    Row,
+    ConversationRow,
     distinct_labels,
     matching_rows,
     render_document,
     render_row,
 )
-from app.ui.filter_list import FilterList, FilterListScreen
-from app.ui.help.screen import Section
+from app.ui.filter_list import FilterList, FilterListScreen, in_turn
+from app.ui.help import Section
 from app.ui.keys import SafeInput
 from app.ui.state.repository import ChatRepository
 from app.util import formatting
@@ -53,7 +53,7 @@ _DOCUMENT = "document "
 class PromptLine(Horizontal):
     """Hidden until `ask`."""
 
-    class Closed(Message):
+    class Entered(Message):
         """Enter was pressed."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class PromptLine(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.post_message(self.Closed())
+        self.post_message(self.Entered())
         self._on_submit(event.value)
 
 
@@ -141,7 +141,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._hits: tuple[SearchHit, ...] = ()
         self._documents_searched = ""
         self._documents = FoundDocuments()
-        self._rows: list[Row] = []
+        self._rows: list[ConversationRow] = []
         self._deleted: list[ConversationRecord] = []
         self._loaded = asyncio.Event()
         self.prompt = PromptLine()
@@ -173,7 +173,6 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
     # -------------------------------------------------------------------------- the list
 
     async def _load(self, go_to: int | None = None) -> None:
-        """Read the list again."""
 
         def read(
             store: Store,
@@ -255,27 +254,25 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
 
     # -------------------------------------------------------------------------- opening
 
-    @on(FilterList.Chosen)
-    def _open(self, event: FilterList.Chosen) -> None:
+    @on(FilterList.RowChosen)
+    def _open(self, event: FilterList.RowChosen) -> None:
         if event.key.startswith(_DOCUMENT):
             hit = self._documents.hits[int(event.key.removeprefix(_DOCUMENT))]
-            self._leave(ChosenConversation(hit.conversation, hit.message, hit))
+            self.leave(ChosenConversation(hit.conversation, hit.message, hit))
             return
         row = next(row for row in self._rows if str(row.id) == event.key)
-        self._leave(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
+        self.leave(ChosenConversation(row.id, row.hit.message if row.hit is not None else None))
 
     def action_new(self) -> None:
-        self._leave(ChosenConversation(None))
+        self.leave(ChosenConversation(None))
 
     def action_close(self) -> None:
         if self.prompt.display:
             self._close_prompt()
-        elif self.list.filter.value:
-            self.list.filter.value = ""
         else:
-            self._leave(None)
+            super().action_close()
 
-    def _leave(self, chosen: ChosenConversation | None) -> None:
+    def leave(self, chosen: ChosenConversation | None = None) -> None:
         """Close the list once the changes before are stored; only once, however often that is asked
         meanwhile."""
 
@@ -305,26 +302,20 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         else:
             self.show_message("A title cannot be empty.")
 
-    def action_pin(self) -> None:
-        self.run_in_turn(self._pin)
-
-    async def _pin(self) -> None:
+    @in_turn
+    async def action_pin(self) -> None:
         if (chosen := self._highlighted) is not None:
             await self._repository.write(lambda store: store.pin(chosen.id, not chosen.pinned))
             await self._load(chosen.id)
 
-    def action_duplicate(self) -> None:
-        self.run_in_turn(self._duplicate)
-
-    async def _duplicate(self) -> None:
+    @in_turn
+    async def action_duplicate(self) -> None:
         if (chosen := self._highlighted) is not None:
             copy = await self._repository.write(lambda store: store.duplicate(chosen.id))
             await self._load(copy.id)
 
-    def action_delete(self) -> None:
-        self.run_in_turn(self._delete)
-
-    async def _delete(self) -> None:
+    @in_turn
+    async def action_delete(self) -> None:
         if (chosen := self._highlighted) is None:
             return
         ids = [row.id for row in self._rows]
@@ -337,10 +328,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         days = formatting.plural(self._repository.trash_days, "day")
         self.show_message(f"Moved '{chosen.title}' to the trash for {days}. ^Z restores it.")
 
-    def action_undo(self) -> None:
-        self.run_in_turn(self._undo)
-
-    async def _undo(self) -> None:
+    @in_turn
+    async def action_undo(self) -> None:
         if not self._deleted:
             self.show_message("Nothing to undo.")
             return
@@ -372,7 +361,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         if typed.strip():
             self.run_in_turn(export)
 
-    @on(PromptLine.Closed)
+    @on(PromptLine.Entered)
     def _close_prompt(self) -> None:
         self.prompt.display = False
         self.set_focus(self.list.filter)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar
 
 from rich.cells import cell_len
@@ -11,26 +12,115 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Click
-from textual.geometry import Size
-from textual.message import Message
-from textual.reactive import reactive
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
-from textual.visual import Visual
-from textual.widgets import Input
 
 from app.store.records import Overrides
 from app.ui.files.overview import FileFacts, summary
-from app.ui.files.tree import Choice, FileTree, Row
-from app.ui.framed_screen import FramedScreen
-from app.ui.help.screen import Section
+from app.ui.filter_list import FilterList, FilterListScreen
+from app.ui.help import Section
 from app.ui.keys import SafeInput
 from app.ui.text import spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
-MARKS = {Choice.ALWAYS: "●", Choice.NEVER: "×"}
+
+class ReadChoice(StrEnum):
+    """Whether the model gets a file, where not all fit."""
+
+    AUTOMATIC = "automatic"
+    ALWAYS = "always"
+    NEVER = "never"
+
+    @property
+    def next(self) -> ReadChoice:
+        choices = list(ReadChoice)
+        return choices[(choices.index(self) + 1) % len(choices)]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A folder or a file, `depth` folders down. `label` is its name there."""
+
+    depth: int
+    label: str
+    files: Sequence[FileFacts]
+    """The file, or all files of the folder."""
+    folder: str = ""
+    """The path of a folder; empty for a file."""
+    is_open: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.folder or self.files[0].name
+
+
+class FileTree:
+    """The top folders start open, and those with a file that is chosen, or in the prompt if not
+    all are."""
+
+    def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, ReadChoice]) -> None:
+        self.choices = dict(choices)
+        """The choices that are not automatic, by name."""
+        self._facts = facts
+        self._opened = {folder for each in facts for folder in _folders(each.name)[:1]}
+        all_fit = all(each.in_prompt for each in facts)
+        for each in facts:
+            if each.name in self.choices or (each.in_prompt and not all_fit):
+                self._opened.update(_folders(each.name))
+
+    def rows(self, text: str = "") -> list[TreeRow]:
+        """What is open; with a `text`, all files whose names have its words."""
+        words = text.casefold().split()
+        if words:
+            names = ((each, each.name.casefold()) for each in self._facts)
+            found = (each for each, name in names if all(word in name for word in words))
+            return [TreeRow(0, each.name, (each,)) for each in found]
+        return [*self._rows_in("", self._facts, 0)]
+
+    def _rows_in(self, path: str, files: Sequence[FileFacts], depth: int) -> Iterator[TreeRow]:
+        """Rows of the folder `path`, which ends with a slash; `files` are all below it."""
+        folders: dict[str, list[FileFacts]] = {}
+        for file in files:
+            name, slash, _ = file.name.removeprefix(path).partition("/")
+            folders.setdefault(name + slash, []).append(file)
+        for name, inner in sorted(folders.items(), key=lambda each: not each[0].endswith("/")):
+            if not name.endswith("/"):
+                yield from (TreeRow(depth, name, (file,)) for file in inner)
+                continue
+            is_open = path + name in self._opened
+            yield TreeRow(depth, name, inner, path + name, is_open)
+            if is_open:
+                yield from self._rows_in(path + name, inner, depth + 1)
+
+    def set_open(self, path: str, is_open: bool) -> None:
+        if is_open:
+            self._opened.add(path)
+        else:
+            self._opened.discard(path)
+
+    def choice(self, row: TreeRow) -> ReadChoice | None:
+        """The choice for a file, or for all files of a folder; None if they differ."""
+        found = {self.choices.get(each.name, ReadChoice.AUTOMATIC) for each in row.files}
+        return found.pop() if len(found) == 1 else None
+
+    def cycle(self, row: TreeRow) -> None:
+        """The next choice, for all files of a folder."""
+        choice = (self.choice(row) or ReadChoice.AUTOMATIC).next
+        for each in row.files:
+            if choice is ReadChoice.AUTOMATIC:
+                self.choices.pop(each.name, None)
+            else:
+                self.choices[each.name] = choice
+
+    def chosen(self, choice: ReadChoice) -> tuple[str, ...]:
+        return tuple(name for name, each in self.choices.items() if each is choice)
+
+
+def _folders(name: str) -> list[str]:
+    """The paths of the folders that a file is in, from the top."""
+    return [name[: at + 1] for at, character in enumerate(name) if character == "/"]
+
+
+MARKS = {ReadChoice.ALWAYS: "●", ReadChoice.NEVER: "×"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,82 +139,13 @@ class FilterLine(SafeInput):
         return key != "space" and super().check_consume_key(key, character)
 
 
-class TreeView(ScrollView, can_focus=False):
-    """Draws only the rows that are visible: there may be thousands."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"tree--cursor"}
-    cursor: reactive[int] = reactive(0, init=False)
-
-    @dataclass
-    class Clicked(Message):
-        """A click on the row of the cursor."""
-
-    def __init__(self, tree: FileTree, context: int) -> None:
-        """`context` is the model's, in tokens; 0 if unknown."""
-        super().__init__()
-        self._files, self._context_length = tree, context
-        self.rows: list[Row] = []
-
-    @property
-    def row(self) -> Row | None:
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
-
-    def show(self, rows: list[Row]) -> None:
-        """The cursor stays on its row if that is still there."""
-        key = self.row.key if self.row else ""
-        self.rows = rows
-        self.virtual_size = Size(self.size.width, len(rows))
-        self.go_to(key)
-        self.refresh()
-
-    def go_to(self, key: str) -> None:
-        self.move_to(next((i for i, row in enumerate(self.rows) if row.key == key), 0))
-
-    def move_to(self, index: int) -> None:
-        self.cursor = max(0, min(len(self.rows) - 1, index))
-        top, height = self.scroll_offset.y, max(1, self.size.height)
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True, immediate=True)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True, immediate=True)
-
-    def watch_cursor(self) -> None:
-        self.refresh()
-
-    def on_click(self, event: Click) -> None:
-        index = self.scroll_offset.y + event.y
-        if index < len(self.rows):
-            self.move_to(index)
-            self.post_message(self.Clicked())
-
-    def render_line(self, y: int) -> Strip:
-        index, width = self.scroll_offset.y + y, self.scrollable_content_region.width
-        if index >= len(self.rows):
-            return Strip.blank(width, self.rich_style)
-        row = self.rows[index]
-        content = row_content(row, self._files.choice(row), self._context_length, width)
-        names = ("tree--cursor",) if index == self.cursor else ()
-        style = self.get_visual_style(*names)
-        (strip,) = Visual.to_strips(self, content, width, 1, style)
-        return strip
-
-
-class FilesScreen(FramedScreen[ChosenFiles | None]):
+class FilesScreen(FilterListScreen[ChosenFiles | None]):
     """Typing filters, the arrow keys move in the tree."""
 
     HINTS = ("⏎ ask again", "Space always, never, automatic", "←→ fold", "type to find", "Esc")
     HINTS_BEFORE = ("⏎ done", *HINTS[1:])
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="files.up", tooltip="Row above", priority=True),
-        Binding("down", "move(1)", "Down", id="files.down", tooltip="Row below", priority=True),
-        Binding(
-            "pageup", "page(-1)", "Page up", id="files.page_up", tooltip="Page up", priority=True
-        ),
-        Binding(
-            "pagedown", "page(1)", "Page down", id="files.page_down", tooltip="Page down",
-            priority=True,
-        ),
         Binding(
             "left", "fold", "Close", id="files.fold",
             tooltip="Close the folder, or go to the one around it", priority=True,
@@ -158,73 +179,72 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
         """`context` is the model's in tokens, 0 if unknown; `room` is what there was for files;
         `can_ask` if there is a question to be asked again."""
         super().__init__()
+        self.list.filter = FilterLine(placeholder="Type to find", compact=True)
         self._facts, self._room, self._can_ask = facts, room, can_ask
-        choices = dict.fromkeys(overrides.never_read or (), Choice.NEVER)
-        choices |= dict.fromkeys(overrides.always_read or (), Choice.ALWAYS)
+        choices = dict.fromkeys(overrides.never_read or (), ReadChoice.NEVER)
+        choices |= dict.fromkeys(overrides.always_read or (), ReadChoice.ALWAYS)
         self.files = FileTree(facts, choices)
-        self.filter = FilterLine(placeholder="Type to find", compact=True)
-        self.view = TreeView(self.files, context)
+        self._context_length = context
+        self._rows: dict[str, TreeRow] = {}
         if not can_ask:
             self.HINTS = self.HINTS_BEFORE  # type: ignore[misc]
 
     def help_sections(self) -> tuple[Section, ...]:
-        return (("Files", FilesScreen),)
+        return (("Files", FilesScreen), ("The list", FilterList))
 
     def compose(self) -> ComposeResult:
         yield self.heading
-        yield self.filter
-        yield self.view
+        yield self.list
         yield self.foot
 
     def on_mount(self) -> None:
-        self.filter.focus()
-        self.view.show(self.files.rows())
-        in_prompt = (row for row in self.view.rows if not row.folder and row.files[0].in_prompt)
-        self.view.go_to(next((row.key for row in in_prompt), ""))
-        self._show_summary()
+        rows = self.files.rows()
+        in_prompt = (row.key for row in rows if not row.folder and row.files[0].in_prompt)
+        self.draw(next(in_prompt, ""))
 
-    def _show_summary(self) -> None:
-        always, never = (len(self.files.chosen(each)) for each in (Choice.ALWAYS, Choice.NEVER))
-        self.show_heading("Files", summary(self._facts, self._room, always, never))
+    def list_rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
+        self._rows = {}
+        for row in self.files.rows(text):
+            key = row.key
+            while key in self._rows:  # two files can have one name
+                key += " "
+            self._rows[key] = row
+            yield key, row_content(row, self.files.choice(row), self._context_length, width)
 
-    @on(Input.Changed)
-    def _filter(self, event: Input.Changed) -> None:
-        event.stop()
-        self.view.show(self.files.rows(event.value))
+    @property
+    def row(self) -> TreeRow | None:
+        return self._rows.get(self.list.highlighted)
 
-    def action_move(self, step: int) -> None:
-        self.view.move_to(self.view.cursor + step)
-
-    def action_page(self, pages: int) -> None:
-        self.view.move_to(self.view.cursor + pages * max(1, self.view.size.height - 1))
+    def draw_frame(self) -> None:
+        chosen = [len(self.files.chosen(each)) for each in (ReadChoice.ALWAYS, ReadChoice.NEVER)]
+        self.show_heading("Files", summary(self._facts, self._room, *chosen))
 
     def action_fold(self) -> None:
-        row = self.view.row
-        if row is None or self.filter.value:
+        row = self.row
+        if row is None or self.list.text:
             return
         if row.is_open:
             self._set_open(row, False)
         else:
-            self.view.go_to(row.key.rstrip("/").rpartition("/")[0] + "/")
+            self.draw(row.key.rstrip("/").rpartition("/")[0] + "/")
 
     def action_unfold(self) -> None:
-        row = self.view.row
+        row = self.row
         if row is not None and row.folder and not row.is_open:
             self._set_open(row, True)
 
-    def _set_open(self, row: Row, is_open: bool) -> None:
+    def _set_open(self, row: TreeRow, is_open: bool) -> None:
         self.files.set_open(row.folder, is_open)
-        self.view.show(self.files.rows())
+        self.draw()
 
     def action_cycle(self) -> None:
-        if (row := self.view.row) is not None:
+        if (row := self.row) is not None:
             self.files.cycle(row)
-            self.view.refresh()
-            self._show_summary()
+            self.draw()
 
-    @on(TreeView.Clicked)
+    @on(FilterList.RowChosen)
     def _clicked(self) -> None:
-        row = self.view.row
+        row = self.row
         if row is not None and row.folder:
             self._set_open(row, not row.is_open)
         else:
@@ -233,19 +253,15 @@ class FilesScreen(FramedScreen[ChosenFiles | None]):
     def action_again(self) -> None:
         self._dismiss_with(self._can_ask)
 
-    def action_close(self) -> None:
-        """Clear the filter; close where it is empty."""
-        if self.filter.value:
-            self.filter.value = ""
-        else:
-            self._dismiss_with(False)
+    def leave(self) -> None:
+        self._dismiss_with(False)
 
     def _dismiss_with(self, again: bool) -> None:
         chosen = self.files.chosen
-        self.dismiss(ChosenFiles(chosen(Choice.ALWAYS), chosen(Choice.NEVER), again))
+        self.dismiss(ChosenFiles(chosen(ReadChoice.ALWAYS), chosen(ReadChoice.NEVER), again))
 
 
-def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Content:
+def row_content(row: TreeRow, choice: ReadChoice | None, context: int, width: int) -> Content:
     """One line of at most `width` cells. Where it is narrow, the reason is cut first."""
     if row.folder:
         left = Content.assemble(
@@ -253,19 +269,19 @@ def row_content(row: Row, choice: Choice | None, context: int, width: int) -> Co
         )
         shown = [each for each in row.files if each.in_prompt]
         count = f"{len(shown):,} of {len(row.files):,}" if shown else f"{len(row.files):,}"
-        note = "" if choice in (None, Choice.AUTOMATIC) else f"{choice} · "
+        note = "" if choice in (None, ReadChoice.AUTOMATIC) else f"{choice} · "
         size = _size(sum(each.tokens for each in shown), False, context) if shown else " " * 15
         return spread(left, Content.styled(f"{note}{count}  {size}", "$ink-dim"), width)
     file = row.files[0]
     mark = MARKS.get(choice, "✓" if file.in_prompt else " ") if choice else " "
-    name_style = "" if file.in_prompt and choice is not Choice.NEVER else "$ink-dim"
+    name_style = "" if file.in_prompt and choice is not ReadChoice.NEVER else "$ink-dim"
     name = sanitize_line(row.label)
     left = Content.assemble("  " * row.depth, (f"{mark} ", "$accent"), (name, name_style))
     if file.lines:
         left = Content.assemble(left, (f"  lines {file.lines}", "$ink-dim"))
     size = _size(file.tokens, file.estimated, context)
     notes = [file.reason] if file.reason else []
-    if choice is Choice.NEVER or (choice is Choice.ALWAYS and not file.chosen):
+    if choice is ReadChoice.NEVER or (choice is ReadChoice.ALWAYS and not file.chosen):
         notes.insert(0, str(choice))
     reason = sanitize_line(" · ".join(notes))
     room = width - min(left.cell_length, 2 * width // 3) - cell_len(size) - 4

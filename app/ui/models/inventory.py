@@ -106,7 +106,7 @@ def _entries(library: Library) -> tuple[tuple[CatalogueEntry, ...], str]:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Of the disk that `folder` is on, or will be."""
+    """Free bytes of the disk that `folder` is on, or will be."""
     for existing in (folder, *folder.parents):
         with suppress(OSError):
             return shutil.disk_usage(existing).free

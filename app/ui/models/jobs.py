@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -17,10 +18,13 @@ from textual.message_pump import MessagePump
 from app.errors import UserError
 from app.models.cache import verify
 from app.models.library import Library
-from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
+from app.models.packaged import fetch_packaged, find_packaged
 from app.models.progress import ByteProgress
 from app.models.unfinished import discard
 from app.util import formatting
+
+if TYPE_CHECKING:
+    from app.models.gguf.convert import Converted
 
 MAX_DOWNLOADS = 2
 """At the same time, each over four connections: more would only make each one slower."""
@@ -68,7 +72,7 @@ class Jobs:
     """At most one job for each model. Every method may be called from the screen's thread, and
     returns at once."""
 
-    class Changed(Message):
+    class Progressed(Message):
         """Some progress was made. The next one comes after `mark_drawn`."""
 
     @dataclass
@@ -214,25 +218,17 @@ class Jobs:
                 return self._convert
 
     def _convert(self, job: Job) -> tuple[JobState, str]:
-        from app.models.gguf import convert
+        from app.models.gguf.convert import install, plan_conversion
 
         assert job.source is not None
-        stopped, name = threading.Event(), job.repository
-        self._set_stop(job, stopped.set)
-        planned = convert.plan_conversion([job.source], name=name.partition("/")[2])
-        try:
-            done = convert.install(
-                planned, self._library().cache, partial(self._on_progress, job), stopped.is_set
-            )
-        except convert.ConversionStopped:
-            return JobState.PAUSED, f"Conversion of {name} stopped: nothing is left of it."
-        return JobState.DONE, f"{name} is installed ({formatting.size(done.size)}). {done.loss}"
+        planned = plan_conversion([job.source], name=job.repository.partition("/")[2])
+        return self._install(job, partial(install, planned), "Conversion")
 
     def _download(self, job: Job) -> tuple[JobState, str]:
         from app.models.pull import Outcome, Pull  # slow to import: no start should wait for it
 
         if (packaged := find_packaged(job.repository)) is not None:
-            return self._fetch(job, packaged)
+            return self._install(job, partial(fetch_packaged, packaged), "Download")
         library, name = self._library(), job.repository
         pull = Pull(library.cache, name, library.hub_settings(), partial(self._on_progress, job))
         self._set_stop(job, pull.stop)
@@ -245,24 +241,22 @@ class Jobs:
             case _:
                 return JobState.PAUSED, f"Download of {name} paused."
 
-    def _fetch(self, job: Job, model: PackagedModel) -> tuple[JobState, str]:
+    def _install(
+        self, job: Job, install: Callable[..., Converted], what: str
+    ) -> tuple[JobState, str]:
+        """Run what leaves nothing on the disk when it is stopped."""
         from app.models.gguf.convert import ConversionStopped
 
-        stopped, name = threading.Event(), job.repository
-        self._set_stop(job, stopped.set)
+        on_progress, name = partial(self._on_progress, job), job.repository
         try:
-            done = fetch_packaged(
-                model, self._library().cache, partial(self._on_progress, job), stopped.is_set
-            )
+            done = install(self._library().cache, on_progress, self._stop_flag(job))
         except ConversionStopped:
-            return JobState.PAUSED, f"Download of {name} stopped: nothing is left of it."
-        return JobState.DONE, f"{name} is installed ({formatting.size(done.size)})."
+            return JobState.PAUSED, f"{what} of {name} stopped: nothing is left of it."
+        return JobState.DONE, f"{name} is installed ({formatting.size(done.size)}). {done.loss}"
 
     def _check(self, job: Job) -> tuple[JobState, str]:
-        stopped, name = threading.Event(), job.repository
-        self._set_stop(job, stopped.set)
-        on_progress = partial(self._on_progress, job)
-        verdict = verify(self._library().cache, name, on_progress, stopped.is_set)
+        on_progress, name = partial(self._on_progress, job), job.repository
+        verdict = verify(self._library().cache, name, on_progress, self._stop_flag(job))
         if not verdict.completed:
             return JobState.PAUSED, f"Check of {name} stopped."
         if verdict.faults:
@@ -270,6 +264,11 @@ class Jobs:
         unknown = f", {verdict.unknown} without a known checksum" if verdict.unknown else ""
         files = formatting.plural(verdict.intact, "file")
         return JobState.DONE, f"{name}: {files} correct{unknown}."
+
+    def _stop_flag(self, job: Job) -> Callable[[], bool]:
+        stopped = threading.Event()
+        self._set_stop(job, stopped.set)
+        return stopped.is_set
 
     def _set_stop(self, job: Job, stop: Callable[[], None]) -> None:
         with self._lock:
@@ -295,7 +294,7 @@ class Jobs:
             if self._change_posted:
                 return
             self._change_posted = True
-        self._post(self.Changed())
+        self._post(self.Progressed())
 
     def _post(self, message: Message) -> None:
         with suppress(RuntimeError):  # the app has closed

@@ -46,7 +46,7 @@ class RowKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelRow:
     """`facts` stand to the right of the name, the most important one first; `details` are the
     pieces of the second line with their styles; `label` is shown instead of the name."""
 
@@ -71,7 +71,7 @@ def row_key(kind: RowKind, name: str) -> str:
 
 def installed_rows(
     inventory: Inventory, text: str, is_target: Callable[[ModelOverview], bool]
-) -> list[Row]:
+) -> list[ModelRow]:
     """The embedded pair, the installed models, what other programs keep, and the trash."""
     elsewhere = {str(each.path) for each in inventory.found}
     installed = [
@@ -87,7 +87,7 @@ def installed_rows(
     return _matching([*rows, *map(_trashed, inventory.trash)], text)
 
 
-def catalogue_rows(inventory: Inventory, text: str, found: Iterable[str]) -> list[Row]:
+def catalogue_rows(inventory: Inventory, text: str, found: Iterable[str]) -> list[ModelRow]:
     """Models to download, those that fit first; then names that the hub `found`; then what else
     can be done with `text`."""
     away = [each for each in inventory.models if not each.model.installed]
@@ -103,7 +103,7 @@ def catalogue_rows(inventory: Inventory, text: str, found: Iterable[str]) -> lis
     return rows + _suggestions(inventory, text, {row.name for row in rows})
 
 
-def download_rows(inventory: Inventory, jobs: Sequence[Job], text: str) -> list[Row]:
+def download_rows(inventory: Inventory, jobs: Sequence[Job], text: str) -> list[ModelRow]:
     """This run's jobs, the last one first, then downloads of an earlier or another process."""
     rows = [_job(job) for job in reversed(jobs)]
     started = {job.repository for job in jobs}
@@ -111,33 +111,35 @@ def download_rows(inventory: Inventory, jobs: Sequence[Job], text: str) -> list[
     return _matching(rows, text)
 
 
-def _matching(rows: Iterable[Row], text: str) -> list[Row]:
+def _matching(rows: Iterable[ModelRow], text: str) -> list[ModelRow]:
     """Those with all words of `text` in their names and facts."""
     words = text.casefold().split()
 
-    def matches(row: Row) -> bool:
+    def matches(row: ModelRow) -> bool:
         searched = f"{row.name} {row.label} {' '.join(row.facts)}".casefold()
         return all(word in searched for word in words)
 
     return list(filter(matches, rows))
 
 
-def _suggestions(inventory: Inventory, text: str, names: set[str]) -> list[Row]:
+def _suggestions(inventory: Inventory, text: str, names: set[str]) -> list[ModelRow]:
     if text.startswith(("/", "~", "./", "../")):
-        return [Row(RowKind.ADD, text, (), (("⏎ adds this folder to your catalogue", DIM),), "+")]
+        return [
+            ModelRow(RowKind.ADD, text, (), (("⏎ adds this folder to your catalogue", DIM),), "+")
+        ]
     rows = []
     if is_repository(text) and text not in names and inventory.installed_model(text) is None:
         rows.append(_on_hub(text, "+"))
     if text:
         label = f"Search the hub for '{sanitize_line(text)}'"
-        rows.append(Row(RowKind.SEARCH, text, (), (("MLX models", DIM),), "?", label))
+        rows.append(ModelRow(RowKind.SEARCH, text, (), (("MLX models", DIM),), "?", label))
     return rows
 
 
 # ------------------------------------------------------------------------------ one row
 
 
-def render_row(row: Row, width: int) -> Content:
+def render_row(row: ModelRow, width: int) -> Content:
     """Two lines of at most `width` cells."""
     facts, min_name = list(row.facts), min(MIN_NAME, len(row.label or row.name))
     while len(facts) > 1 and width - 4 - len(" · ".join(facts)) < min_name:
@@ -160,7 +162,7 @@ def draft_name(overview: ModelOverview, candidate: DraftCandidate) -> str:
     return "embedded draft" if same else short(candidate.draft.name)
 
 
-def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Row:
+def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> ModelRow:
     model, own = overview.model, overview.default_draft
     installed = inventory.installed_model(model.name)
     size = installed.size if installed is not None else model.download
@@ -181,12 +183,12 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Ro
     if installed is not None and installed.fault:
         details = [(f"! {_fault(installed)}", WARN)]
     mark = "◆" if is_target else "✓" if model.installed else " "
-    return Row(RowKind.MODEL, model.name, tuple(filter(None, facts)), tuple(details), mark)
+    return ModelRow(RowKind.MODEL, model.name, tuple(filter(None, facts)), tuple(details), mark)
 
 
 def _found(
     found: FoundModel, inventory: Inventory, is_target: Callable[[ModelOverview], bool]
-) -> Row:
+) -> ModelRow:
     """By its path, because that is how it is loaded."""
     name, label, program = str(found.path), sanitize_line(found.name), f"{found.program} · "
     overview = inventory.find(name)
@@ -197,13 +199,13 @@ def _found(
     state = (f"! {found.fault}", WARN) if found.fault else ("⏎ details, and to convert it", DIM)
     kind = RowKind.GGUF if is_gguf else RowKind.MODEL
     details = ((program, DIM), state)
-    return Row(kind, name, (*facts, "GGUF") if is_gguf else facts, details, label=label)
+    return ModelRow(kind, name, (*facts, "GGUF") if is_gguf else facts, details, label=label)
 
 
-def _unusable(installed: Installed) -> Row:
+def _unusable(installed: Installed) -> ModelRow:
     details = ((f"! {_fault(installed)}", WARN),)
     size = formatting.size(installed.size)
-    return Row(RowKind.MODEL, installed.repository, (size,), details, "✓")
+    return ModelRow(RowKind.MODEL, installed.repository, (size,), details, "✓")
 
 
 def _fault(installed: Installed) -> str:
@@ -213,17 +215,17 @@ def _fault(installed: Installed) -> str:
     return fault.replace(f"{folder}/", "").replace(f"'{folder}'", "Its folder")
 
 
-def _on_hub(name: str, mark: str = " ") -> Row:
-    return Row(RowKind.FOUND, name, ("on the hub",), (("⏎ details from the hub", DIM),), mark)
+def _on_hub(name: str, mark: str = " ") -> ModelRow:
+    return ModelRow(RowKind.FOUND, name, ("on the hub",), (("⏎ details from the hub", DIM),), mark)
 
 
-def _trashed(each: TrashedModel) -> Row:
+def _trashed(each: TrashedModel) -> ModelRow:
     older = "" if each.whole else "older commits, "
     details = ((f"in the trash: {older}since {each.when.astimezone():%d %b %H:%M}", DIM),)
-    return Row(RowKind.TRASH, each.repository, (formatting.size(each.size),), details)
+    return ModelRow(RowKind.TRASH, each.repository, (formatting.size(each.size),), details)
 
 
-def _job(job: Job) -> Row:
+def _job(job: Job) -> ModelRow:
     progress = job.progress
     marks = {JobState.FAILED: "!", JobState.DONE: "✓", JobState.RUNNING: "◆"}
     facts = (_done(progress.done, progress.total),) if progress.total else ()
@@ -232,13 +234,13 @@ def _job(job: Job) -> Row:
         job.message if ended else _progress(job),
         WARN if job.state is JobState.FAILED else DIM,
     )
-    return Row(RowKind.DOWNLOAD, job.repository, facts, (details,), marks.get(job.state, " "))
+    return ModelRow(RowKind.DOWNLOAD, job.repository, facts, (details,), marks.get(job.state, " "))
 
 
-def _unfinished(each: UnfinishedDownload) -> Row:
+def _unfinished(each: UnfinishedDownload) -> ModelRow:
     state = "another specchat downloads it" if each.running else "not finished: ⏎ to resume"
     details = ((f"{_progress_bar(each.done, each.total)} · {state}", DIM),)
-    return Row(RowKind.DOWNLOAD, each.repository, (_done(each.done, each.total),), details)
+    return ModelRow(RowKind.DOWNLOAD, each.repository, (_done(each.done, each.total),), details)
 
 
 def _progress(job: Job) -> str:

@@ -1,42 +1,103 @@
-"""Ctrl+L: installed models, models that could be downloaded, and downloads."""
+"""Ctrl+L: installed models, models that could be downloaded, and downloads, which continue while
+the screen is closed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
-from typing import ClassVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
-from app.models.fit import Machine
+from app.errors import UserError
+from app.estimate.plan import describe
+from app.models.cache import ModelCache, is_repository
+from app.models.embedded import EMBEDDED
+from app.models.fit import Machine, mac_with
 from app.models.found import FoundModel
-from app.models.library import Library
+from app.models.library import Library, default_library
+from app.models.packaged import find_packaged
 from app.models.pairs import DraftCandidate, ModelOverview
+from app.models.speedup import built_in_speedup
 from app.models.text import memory_heading
-from app.protocol.hosts import HostMachine, Machines
+from app.protocol.commands import CalibrateCosts
+from app.protocol.cost_model import Costs
+from app.protocol.hosts import HostMachine, Hosts, Machines
+from app.protocol.memory import MemoryStats
+from app.settings.introspection import find
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
-from app.ui.click_line import ClickLine, Piece
 from app.ui.filter_list import FilterList, FilterListScreen
-from app.ui.help.screen import Section
-from app.ui.models import actions, detail_text, rows
-from app.ui.models.action_dialog import ActionDialog
-from app.ui.models.actions import Action, Do
-from app.ui.models.choice import PairChoice, PairStatus, cost_text
+from app.ui.help import Section
+from app.ui.models import details, rows
+from app.ui.models.details import PairChoice, PairStatus, cost_text, machines_text
 from app.ui.models.inventory import Inventory, scan
-from app.ui.models.jobs import JobKind, Jobs
-from app.ui.models.machines_text import machines_text
-from app.ui.models.rows import Row, RowKind, Tab, render_row
+from app.ui.models.jobs import JobKind, Jobs, JobState
+from app.ui.models.rows import ModelRow, RowKind, Tab, draft_name, render_row, short
 from app.ui.models.tasks import ModelTasks, Result
+from app.ui.settings.live import LiveSettings
+from app.ui.state.repository import ChatRepository
+from app.ui.text import ClickLine, LinePart
 from app.util import formatting
+from app.util.sanitize import sanitize_line
 
+Run = Callable[[], object]
+MAX_DRAFTS = 3
 WIDE = 110
 """Cells from which on the highlighted model's details are shown beside the list."""
+
+
+class ActionDialog(ModalScreen[Run | None]):
+    """A text, and below it actions to choose from. Returns what the chosen label runs."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Do", id="dialog.do", tooltip="Do the highlighted action"),
+        Binding(
+            "pageup", "scroll(-1)", "Up", id="dialog.up", tooltip="Scroll up", priority=True
+        ),
+        Binding(
+            "pagedown", "scroll(1)", "Down", id="dialog.down", tooltip="Scroll down", priority=True
+        ),
+        Binding("escape", "dismiss", "Cancel", id="dialog.close", tooltip="Cancel"),
+    ]  # fmt: skip
+
+    def __init__(self, text: Content, choices: Sequence[tuple[str, Run]]) -> None:
+        super().__init__()
+        self.choices = choices
+        self._text = VerticalScroll(Static(text, markup=False), id="dialog-text", can_focus=False)
+        labels = (Option(sanitize_line(label)) for label, _ in choices)
+        self.list = OptionList(*labels, id="dialog-choices", compact=True, markup=False)
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Details", ActionDialog),)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog"):
+            yield self._text
+            yield self.list
+            hints = "⏎ choose   PgUp PgDn scroll   Esc cancel"
+            yield Static(Content.styled(hints, "$ink-dim"), id="dialog-foot")
+
+    def on_mount(self) -> None:
+        self.list.highlighted = 0 if self.choices else None
+        self.list.focus()
+
+    def action_choose(self) -> None:
+        self.list.action_select()
+
+    def action_scroll(self, pages: int) -> None:
+        self._text.scroll_relative(y=pages * max(1, self._text.size.height - 1), animate=False)
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self.choices[event.option_index][1])
 
 
 class Tabs(ClickLine):
@@ -52,12 +113,13 @@ class Tabs(ClickLine):
         self._current, self._counts = current, counts
         self.refresh()
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         for tab in Tab:
             current = tab is self._current
             text = f"{'●' if current else '○'} {tab} {self._counts.get(tab, 0)}"
-            yield Piece(text, "bold $accent" if current else "$ink-dim", partial(self._go_to, tab))
-            yield Piece("   ")
+            style = "bold $accent" if current else "$ink-dim"
+            yield LinePart(text, style, partial(self._go_to, tab))
+            yield LinePart("   ")
 
 
 class ModelsScreen(FilterListScreen[PairChoice | None]):
@@ -87,32 +149,19 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         Binding("escape", "close", "Close", id="models.close", tooltip="Close", priority=True),
     ]  # fmt: skip
 
-    def __init__(
-        self,
-        library: Callable[[], Library],
-        jobs: Jobs,
-        machine: Machine,
-        answer_stats: Callable[[], Awaitable[Sequence[AnswerStats]]],
-        pair_status: Callable[[], PairStatus],
-        measure: Callable[[], str],
-        folders: Callable[[], str],
-        machines: Machines | None = None,
-    ) -> None:
-        """`answer_stats` returns those of stored answers; `measure` times the loaded pair and
-        returns a message; `folders` are those of the setting; `machines` those of `--hosts`."""
+    def __init__(self, controller: ModelsController) -> None:
         self._details = Static(markup=False)
         super().__init__(VerticalScroll(self._details, id="models-details", can_focus=False))
-        self._library, self._jobs, self._machine = library, jobs, machine
-        self._answer_stats, self._pair_status = answer_stats, pair_status
-        self._measure, self._folders = measure, folders
-        self._machines = machines
+        self._controller, self._jobs = controller, controller.jobs
+        self._machine, self._machines = controller.machine(), controller.machines
+        self._pair_status = controller.pair_status
         self._seen_machines: Sequence[HostMachine] = ()
-        self._tasks = ModelTasks(library)
-        self._inventory = Inventory(machine)
+        self._tasks = ModelTasks(controller.library)
+        self._inventory = Inventory(self._machine)
         self._loading = True
         self._tab = Tab.INSTALLED
         self._tabs = Tabs(self._go_to_tab)
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, ModelRow] = {}
 
     def help_sections(self) -> tuple[Section, ...]:
         return (("Models", ModelsScreen), ("The list", FilterList), ("Details", ActionDialog))
@@ -140,11 +189,10 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
     # -------------------------------------------------------------------------- the list
 
     async def _rescan(self, go_to: str = "") -> None:
-        """Read the disk and the catalogues again."""
-        stats = await self._answer_stats()
-        described, folders = list(self._tasks.described.values()), self._folders()
+        stats = await self._controller.answer_stats()
+        described, folders = list(self._tasks.described.values()), self._controller.folders
         self._inventory = await in_background(
-            lambda: scan(self._library(), self._machine, stats, described, folders)
+            lambda: scan(self._controller.library(), self._machine, stats, described, folders)
         )
         self._loading = False
         if self._inventory.problem:
@@ -164,7 +212,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self._rows = {row.key: row for row in self._rows_of(self._tab, text)}
         return [(key, render_row(row, width)) for key, row in self._rows.items()]
 
-    def _rows_of(self, tab: Tab, text: str) -> list[Row]:
+    def _rows_of(self, tab: Tab, text: str) -> list[ModelRow]:
         match tab:
             case Tab.INSTALLED:
                 return rows.installed_rows(self._inventory, text, self._is_target)
@@ -194,13 +242,13 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             if row is not None and self._unread(row) is not None:
                 self.run_in_turn(partial(self._read_header, row))
 
-    def _unread(self, row: Row) -> FoundModel | None:
+    def _unread(self, row: ModelRow) -> FoundModel | None:
         """The GGUF file of a row whose header was not read."""
         found = self._inventory.found_model(row.name) if row.kind is RowKind.GGUF else None
         unread = found is not None and not found.fault and found.path not in self._tasks.summaries
         return found if unread else None
 
-    async def _read_header(self, row: Row) -> None:
+    async def _read_header(self, row: ModelRow) -> None:
         """For the row that is highlighted: others were only passed."""
         highlighted = self._highlighted
         if highlighted is None or highlighted.key != row.key:
@@ -210,7 +258,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             self._draw_details()
 
     @property
-    def _highlighted(self) -> Row | None:
+    def _highlighted(self) -> ModelRow | None:
         return self._rows.get(self.list.highlighted)
 
     def action_tab(self, step: int) -> None:
@@ -223,8 +271,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     # -------------------------------------------------------------------------- a row
 
-    @on(FilterList.Chosen)
-    def _open(self, event: FilterList.Chosen) -> None:
+    @on(FilterList.RowChosen)
+    def _open(self, event: FilterList.RowChosen) -> None:
         row = self._rows[event.key]
         tasks, name = self._tasks, row.name
         match row.kind:
@@ -239,27 +287,27 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             case _:
                 self._show_actions(row)
 
-    async def _open_gguf(self, row: Row) -> None:
+    async def _open_gguf(self, row: ModelRow) -> None:
         if (found := self._unread(row)) is not None:
             await in_background(partial(self._tasks.summarise, found.path))
         self._show_actions(row)
 
-    def _show_actions(self, row: Row) -> None:
-        choices = [(action.label, action) for action in self._actions_of(row)]
-        self.app.push_screen(ActionDialog(self._details_of(row), choices), self._carry_out)
+    def _show_actions(self, row: ModelRow) -> None:
+        dialog = ActionDialog(self._details_of(row), list(self._actions_of(row)))
+        self.app.push_screen(dialog, self._carry_out)
 
-    def _details_of(self, row: Row) -> Content:
+    def _details_of(self, row: ModelRow) -> Content:
         overview = self._inventory.find(row.name)
         if row.kind is RowKind.MODEL and overview is not None:
-            text = detail_text.model_text(overview, self._inventory)
+            text = details.model_text(overview, self._inventory)
             return Content("\n").join([text, *self._across(overview, overview.default_draft)])
         found = self._inventory.found_model(row.name)
         if row.kind in (RowKind.MODEL, RowKind.GGUF) and found is not None:
-            return detail_text.found_text(found, self._tasks.summaries.get(found.path))
-        details = "".join(text for text, _ in row.details).strip()
+            return details.found_text(found, self._tasks.summaries.get(found.path))
+        second_line = "".join(text for text, _ in row.details).strip()
         if row.kind is RowKind.MODEL:
-            return detail_text.fault_text(row.name, details.removeprefix("! "))
-        return detail_text.download_text(row.name, self._jobs.find(row.name), details)
+            return details.fault_text(row.name, second_line.removeprefix("! "))
+        return details.download_text(row.name, self._jobs.find(row.name), second_line)
 
     def _across(self, overview: ModelOverview, draft: DraftCandidate | None) -> list[Content]:
         """What it takes across the machines of `--hosts`, if there are any."""
@@ -269,63 +317,141 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             return [Content("Looking at the other machines…")]
         return [machines_text(overview, draft, self._seen_machines)]
 
-    def _actions_of(self, row: Row) -> list[Action]:
-        overview = self._inventory.find(row.name)
-        match row.kind:
-            case RowKind.MODEL if overview is not None:
-                is_target = self._is_target(overview)
-                return actions.model_actions(overview, self._inventory, is_target)
-            case RowKind.DOWNLOAD:
-                job = self._jobs.find(row.name)
-                return actions.job_actions(row.name, job, self._inventory)
-            case RowKind.GGUF:
-                return actions.gguf_actions(self._inventory.found_model(row.name))
-            case RowKind.TRASH:
-                return actions.trash_actions(row.name, self._inventory)
-            case _:
-                return [*actions.maintenance_actions(row.name, self._inventory)]
-
     # -------------------------------------------------------------------------- actions
 
-    def _carry_out(self, action: Action | None) -> None:
-        if action is None:
+    def _actions_of(self, row: ModelRow) -> Iterator[tuple[str, Run]]:
+        overview, name = self._inventory.find(row.name), row.name
+        match row.kind:
+            case RowKind.MODEL if overview is not None and not overview.model.installed:
+                yield from self._download_actions(overview)
+            case RowKind.MODEL:
+                if overview is not None:
+                    yield from self._use_actions(overview)
+                    if self._is_target(overview):
+                        yield "Measure its speed (a few seconds)", self._measure
+                yield from self._maintenance_actions(name)
+            case RowKind.DOWNLOAD:
+                yield from self._job_actions(name)
+            case RowKind.GGUF:
+                found = self._inventory.found_model(name)
+                if found is not None and found.fault is None:
+                    label = f"Convert it once · needs about {formatting.size(found.size)}"
+                    yield label, partial(self._convert, name)
+            case RowKind.TRASH:
+                total = formatting.size(sum(each.size for each in self._inventory.trash))
+                yield "Restore", partial(self._start, partial(self._tasks.restore, name))
+                empty = partial(self._start, self._tasks.empty_trash)
+                yield f"Empty the trash permanently · {total}", empty
+
+    def _use_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
+        """With the default draft first."""
+        name, best = overview.model.name, overview.best_draft
+        drafts: list[DraftCandidate | None] = [None]
+        drafts += [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]
+        for each in sorted(drafts, key=lambda draft: draft is not overview.default_draft):
+            draft = draft_name(overview, each) if each else "the built-in draft"
+            speedup = each.speedup() if each else built_in_speedup()
+            label = f"Use with {draft} · {speedup:.1f}x faster"
+            yield label, partial(self._confirm_pair, name, each)
+        if best is not None and not best.draft.installed:
+            size, draft = formatting.size(best.draft.download), best.draft.name
+            yield f"Download the draft {short(draft)} · {size}", partial(self._download, draft)
+
+    def _download_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
+        model, best = overview.model, overview.best_draft
+        if not is_repository(model.name):
             return
-        tasks, jobs, name = self._tasks, self._jobs, action.names[0] if action.names else ""
-        match action.do:
-            case Do.ANSWER:
-                self._confirm_pair(name, action.draft)
-            case Do.MEASURE:
-                self.show_message(self._measure())
-            case Do.DOWNLOAD | Do.CHECK:
-                kind = JobKind.CHECK if action.do is Do.CHECK else JobKind.DOWNLOAD
-                for each in action.names:
-                    jobs.start(each, kind)
-                self.list.filter.value = ""
-                self._go_to_tab(Tab.DOWNLOADS)
-            case Do.PAUSE:
-                jobs.pause(name)
-            case Do.CANCEL:
-                jobs.cancel(name)
-            case Do.DISMISS:
-                jobs.dismiss(name)
-            case Do.PAUSE_ELSEWHERE:
-                self._start(partial(tasks.pause_elsewhere, name))
-            case Do.ADD:
-                self.run_in_turn(partial(self._add, name))
-            case Do.CONVERT:
-                if (found := self._inventory.found_model(name)) is not None:
-                    jobs.convert(found.path, found.name)
-                    self.list.filter.value = ""
-                    self._go_to_tab(Tab.DOWNLOADS)
-            case Do.REMOVE:
-                self._remove(name)
-            case Do.REMOVE_OLDER:
-                self._start(partial(tasks.remove, name, older=True))
-            case Do.RESTORE:
-                self._start(partial(tasks.restore, name))
-            case Do.EMPTY_TRASH:
-                self._start(tasks.empty_trash)
-        self.draw()
+        size = formatting.size(model.download)
+        yield f"Download · {size}", partial(self._download, model.name)
+        if best is not None and not best.draft.installed:
+            draft = best.draft.name
+            size = formatting.size(model.download + best.draft.download)
+            label = f"Download with the draft {short(draft)} · {size}"
+            yield label, partial(self._download, draft, model.name)
+        if model.entry is None:
+            add = partial(self._add, model.name)
+            yield "Add to your catalogue", partial(self.run_in_turn, add)
+
+    def _maintenance_actions(self, name: str) -> Iterator[tuple[str, Run]]:
+        """For the files of an installed model, even if it cannot be used."""
+        installed = self._inventory.installed_model(name)
+        if name == EMBEDDED or installed is None:
+            return
+        yield "Check its files", partial(self._check, name)
+        if not name.startswith("local/"):  # those were converted here
+            yield "Check the hub for updates", partial(self._download, name)
+        if installed.older:
+            size = formatting.size(installed.older)
+            remove = partial(self._start, partial(self._tasks.remove, name, older=True))
+            yield f"Move older commits to the trash · {size}", remove
+        size = formatting.size(installed.size)
+        yield f"Move to the trash · {size}", partial(self._remove, name)
+
+    def _job_actions(self, name: str) -> Iterator[tuple[str, Run]]:
+        """For a download, a check or a conversion. One without a job was started by another process
+        or in an earlier run."""
+        jobs, job = self._jobs, self._jobs.find(name)
+        pause, dismiss = partial(jobs.pause, name), partial(jobs.dismiss, name)
+        unfinished = (each for each in self._inventory.unfinished if each.repository == name)
+        partly = next(unfinished, None)
+        if job is None and partly is not None and partly.running:
+            yield "Pause", partial(self._start, partial(self._tasks.pause_elsewhere, name))
+        elif job is not None and job.state is JobState.DONE:
+            overview = self._inventory.find(name)
+            if overview and overview.model.installed:
+                yield from self._use_actions(overview)
+            yield "Remove from this list", dismiss
+        elif job is not None and job.source is not None:
+            if not job.state.ended:
+                yield "Stop converting", pause
+            else:
+                yield "Convert it again", partial(self._convert, str(job.source))
+                yield "Remove from this list", dismiss
+        elif job is not None and job.kind is JobKind.CHECK:
+            if not job.state.ended:
+                yield "Stop checking", pause
+            else:
+                yield "Check again", partial(self._check, name)
+        elif find_packaged(name) is not None:  # stopped, nothing is left of its download
+            if job is not None and not job.state.ended:
+                yield "Stop downloading", pause
+            else:
+                yield "Download it again", partial(self._download, name)
+                yield "Remove from this list", dismiss
+        else:
+            if job is not None and not job.state.ended:
+                yield "Pause", pause
+            else:
+                yield "Resume", partial(self._download, name)
+            done = job.progress.done if job and job.progress.total else partly.done if partly else 0
+            deleting = f", deleting {formatting.size(done)}" if done else ""
+            yield f"Cancel{deleting}", partial(jobs.cancel, name)
+
+    def _measure(self) -> None:
+        self.show_message(self._controller.measure())
+
+    def _carry_out(self, action: Run | None) -> None:
+        if action is not None:
+            action()
+            self.draw()
+
+    def _download(self, *names: str) -> None:
+        for each in names:
+            self._jobs.start(each)
+        self._show_downloads()
+
+    def _check(self, name: str) -> None:
+        self._jobs.start(name, JobKind.CHECK)
+        self._show_downloads()
+
+    def _convert(self, path: str) -> None:
+        if (found := self._inventory.found_model(path)) is not None:
+            self._jobs.convert(found.path, found.name)
+            self._show_downloads()
+
+    def _show_downloads(self) -> None:
+        self.list.filter.value = ""
+        self._go_to_tab(Tab.DOWNLOADS)
 
     def _start(self, task: Callable[[], Result], progress: str = "") -> None:
         """Run a task in the background, then show what changed and its message."""
@@ -349,7 +475,6 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             self._show_actions(row)
 
     async def _add(self, name: str) -> None:
-        """Add a model to the catalogue, and show it in its list."""
         result = await in_background(partial(self._tasks.add_to_catalogue, name))
         self.list.filter.value = ""
         await self._rescan()
@@ -368,21 +493,21 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         """Show what loading a pair takes, and load it if that is confirmed."""
         overview, draft = self._inventory.find(target), candidate.draft.name if candidate else None
         assert overview is not None  # the action was made from it
-        choices = [
+        pairs = [
             ("Load now", PairChoice(target, draft)),
             ("Load now and make it the default", PairChoice(target, draft, as_default=True)),
         ]
         text = cost_text(overview, candidate, self._pair_status())
         if self._machines is not None:
             label = f"Load across {self._machines.hosts.size} machines"
-            choices.append((label, PairChoice(target, draft, across=True)))
+            pairs.append((label, PairChoice(target, draft, across=True)))
             text = Content("\n").join([text, *self._across(overview, candidate)])
-        dialog = ActionDialog(text, choices)
-        self.app.push_screen(dialog, self._load)
+        choices = [(label, partial(self.dismiss, pair)) for label, pair in pairs]
+        self.app.push_screen(ActionDialog(text, choices), self._load)
 
-    def _load(self, choice: PairChoice | None) -> None:
-        if choice is not None:
-            self.dismiss(choice)
+    def _load(self, load: Run | None) -> None:
+        if load is not None:
+            load()
 
     def action_delete(self) -> None:
         row = self._highlighted
@@ -399,3 +524,106 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
 
     def action_undo(self) -> None:
         self._start(self._tasks.undo)
+
+
+LoadPair = Callable[
+    [str, str | None, Callable[[], ModelCache], Hosts | None], Coroutine[Any, Any, None]
+]
+"""Loads a target and a draft by their names, on this machine or spread over several."""
+
+
+class ModelsController:
+    """Opens the models screen, and reports in the chat when a job ends."""
+
+    def __init__(
+        self,
+        app: App[Any],
+        *,
+        repository: ChatRepository,
+        settings: LiveSettings,
+        pair_status: Callable[[], PairStatus],
+        load_pair: LoadPair,
+        memory: Callable[[], MemoryStats | None],
+        measure: Callable[[CalibrateCosts], None],
+        keep: Callable[[], float],
+        show_message: Callable[[str], None],
+        library: Callable[[], Library] | None = None,
+        machines: Machines | None = None,
+    ) -> None:
+        """`library`, the user's by default, is called when it is first needed. `machines` are those
+        of `--hosts`."""
+        self._app = app
+        self._repository, self._settings = repository, settings
+        self.pair_status, self._load_pair = pair_status, load_pair
+        self._memory, self._send_measure, self._keep = memory, measure, keep
+        self._show_message = show_message
+        self.library = cache(library or default_library)
+        """Waits for the disk when it is first called."""
+        self.machines = machines
+        self.jobs = Jobs(app, self.library)
+
+    @property
+    def folders(self) -> str:
+        """Those of the setting."""
+        return self._settings.values.models.folders
+
+    @property
+    def _screen(self) -> ModelsScreen | None:
+        screens = self._app.screen_stack
+        return next((each for each in screens if isinstance(each, ModelsScreen)), None)
+
+    def show(self) -> None:
+        self._app.push_screen(ModelsScreen(self), self._on_choice)
+
+    def on_jobs_progressed(self) -> None:
+        self.jobs.mark_drawn()
+        if (screen := self._screen) is not None:
+            screen.update_jobs()
+
+    def on_job_ended(self, message: str) -> None:
+        self._show_message(message)
+        if (screen := self._screen) is not None:
+            screen.show_job_result(message)
+
+    def on_costs_measured(self, costs: Costs) -> None:
+        self.on_job_ended(describe(costs, self._keep()))
+
+    def _on_choice(self, choice: PairChoice | None) -> None:
+        if choice is None:
+            return
+        if choice.as_default:
+            try:
+                self._settings.change(find("models.target"), choice.target)
+                self._settings.change(find("models.draft"), choice.draft or "")
+            except ValueError:
+                self._show_message(f"'{choice.target}' cannot be saved in the settings.")
+                return
+        hosts = self.machines.hosts if self.machines is not None and choice.across else None
+        load = partial(self._load_pair, choice.target, choice.draft, self.cache, hosts)
+        start_task(self._app, load)
+
+    def cache(self) -> ModelCache:
+        return self.library().cache
+
+    def measure(self) -> str:
+        """Have the engine measure the loaded pair. Returns a message."""
+        if reason := self.pair_status().blocked_reason:
+            return reason
+        self._send_measure(CalibrateCosts())
+        return "Measuring the pair on a few thousand random tokens. A question stops it."
+
+    def machine(self) -> Machine:
+        memory = self._memory()
+        if memory is not None and memory.ceiling:
+            return Machine(memory.total, memory.ceiling)
+        import psutil
+
+        return mac_with(psutil.virtual_memory().total)
+
+    async def answer_stats(self) -> Sequence[AnswerStats]:
+        if not self._repository.readable:
+            return ()
+        try:
+            return await self._repository.read(lambda store: store.answer_stats())
+        except UserError:  # shown by what needs the store
+            return ()

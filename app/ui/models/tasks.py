@@ -81,7 +81,6 @@ class ModelTasks:
         return found if searched == text else ()
 
     def describe(self, name: str) -> Result:
-        """Ask the hub how much memory a model needs."""
         library = self._library()
         self.described[name] = find_model(
             name, library.cache, library.entries(), library.fetch_hub_model

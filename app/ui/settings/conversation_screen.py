@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.events import Key, Paste
+from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import TextArea
 
 from app.chat.conversation import Conversation
 from app.settings.definitions import Range, Settings
 from app.settings.introspection import Setting, Value, find
 from app.store.records import Overrides
-from app.ui.click_line import ClickLine, Piece
 from app.ui.files.overview import choice_text
-from app.ui.help.screen import Section
-from app.ui.settings.form import SettingsForm, group_heading
-from app.ui.settings.prompt import PromptBox
-from app.ui.settings.row import LABEL_WIDTH, SettingRow
+from app.ui.help import Section
+from app.ui.keys import odd_character, run_own_binding
+from app.ui.settings.form import LABEL_WIDTH, SettingRow, SettingsForm, group_heading
+from app.ui.text import ClickLine, LinePart
+from app.util.sanitize import sanitize
 
+MAX_LENGTH = 32_768
+"""Characters: a longer text is a document, and slow to draw here."""
 KEYS = {
     "mode": "reading.mode",
     "keep": "reading.keep",
@@ -39,6 +44,61 @@ SEED = Setting(
     0,
     "With the same seed, the same question gets the same answer. 0: a new seed each time.",
 )
+
+
+class PromptBox(TextArea):
+    """Shows control characters as symbols."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "cursor_up", "Up", id="prompt.up", tooltip="Line up"),
+        Binding("down", "down", "Down", id="prompt.down", tooltip="Line down, or to the settings"),
+    ]  # fmt: skip
+
+    @dataclass
+    class MovedPast(Message):
+        """Down was pressed on the last line."""
+
+    @dataclass
+    class TooLong(Message):
+        """The pasted text does not fit into a system prompt."""
+
+    def __init__(self, prompt: str) -> None:
+        super().__init__(
+            sanitize(prompt),
+            id="system-prompt",
+            soft_wrap=True,
+            compact=True,
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            placeholder="None. Say who the model should be, or how it should answer",
+        )
+        self._prompt, self._shown = prompt, self.text
+
+    @property
+    def prompt(self) -> str:
+        """Byte for byte as given, unless it was changed."""
+        return self._prompt if self.text == self._shown else self.text.strip()
+
+    async def _on_key(self, event: Key) -> None:
+        if character := odd_character(event):
+            self._replace_via_keyboard(character, *self.selection)
+        elif not await run_own_binding(self, event):
+            await super()._on_key(event)
+
+    async def _on_paste(self, event: Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        if len(self.text) + len(event.text) > MAX_LENGTH:
+            self.post_message(self.TooLong())
+            return
+        text = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        self._replace_via_keyboard(text, *self.selection)
+
+    def action_down(self) -> None:
+        if self.navigator.is_last_wrapped_line(self.cursor_location):
+            self.post_message(self.MovedPast())
+        else:
+            self.action_cursor_down()
 
 
 def conversation_settings(settings: Settings) -> dict[str, Setting]:
@@ -63,19 +123,14 @@ class FilesRow(ClickLine, can_focus=True):
         super().__init__()
         self.always, self.never = overrides.always_read, overrides.never_read
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LinePart]:
         text = choice_text(len(self.always or ()), len(self.never or ()))
-        yield Piece(("❯" if self.has_focus else " ") + ("• " if text else "  "), "$accent")
-        yield Piece(f"{'Files':<{LABEL_WIDTH}}")
-        yield Piece(text or "all automatic", "bold")
+        yield LinePart(("❯" if self.has_focus else " ") + ("• " if text else "  "), "$accent")
+        yield LinePart(f"{'Files':<{LABEL_WIDTH}}")
+        yield LinePart(text or "all automatic", "bold")
         if text:
-            yield Piece("  ^D clears it · ^F in the chat shows them", "$ink-dim", self.action_clear)
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
+            hint = "  ^D clears it · ^F in the chat shows them"
+            yield LinePart(hint, "$ink-dim", self.action_clear)
 
     def action_clear(self) -> None:
         self.always = self.never = None
@@ -90,14 +145,10 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
         Binding("up", "go(-1)", "Up", id="conversation.up", tooltip="Row above or below"),
         Binding("down", "go(1)", "Down", id="conversation.down", tooltip="Row above or below"),
         Binding(
-            "escape,f3",
-            "close",
-            "Done",
-            id="conversation.close",
-            tooltip="Close; changes apply from the next question on",
-            priority=True,
+            "escape,f3", "close", "Done", id="conversation.close",
+            tooltip="Close; changes apply from the next question on", priority=True,
         ),
-    ]
+    ]  # fmt: skip
 
     def __init__(self, title: str, conversation: Conversation, settings: Settings) -> None:
         super().__init__()

@@ -13,11 +13,10 @@ from textual.widgets import Input
 
 from app.paths import display_path
 from app.settings.introspection import Setting, groups, search
-from app.ui.help.screen import Section
+from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key
-from app.ui.settings.form import SettingsForm, group_heading
+from app.ui.settings.form import SettingRow, SettingsForm, group_heading
 from app.ui.settings.live import LiveSettings
-from app.ui.settings.row import SettingRow
 
 
 class SettingsScreen(SettingsForm[None]):
@@ -79,7 +78,6 @@ class SettingsScreen(SettingsForm[None]):
         )
 
     def go_to(self, setting: Setting | None) -> None:
-        """Show all, and focus this one."""
         self.filter.value = ""
         self._filter("")
         self.set_focus(self.filter if setting is None else self.rows[setting])

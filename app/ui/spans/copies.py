@@ -18,7 +18,7 @@ SHORTEST = 24
 WINDOW = 16
 """Characters that a copy has at least: documents are searched for pieces of this length first."""
 MAX_PLACES = 256
-"""Of one piece of an answer in a document: the first ones are looked at."""
+"""Occurrences of a piece in a document that are looked at: the first ones."""
 _STARTS = re.compile(r"\b\w|[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 """Where a copy may start: at words, and at each character of scripts that have no spaces."""
 _PAGE = re.compile(r"^\[Page (\d+)\]$", re.MULTILINE)
@@ -39,7 +39,6 @@ def copied_ranges(
 
 @lru_cache(maxsize=4096)  # the same documents are shown again at each other keep
 def _pieces(answer: str, text: str) -> tuple[str, ...]:
-    """The answer's longest pieces that stand in the text."""
     answer, plain = " ".join(answer.split()), " ".join(text.split())
     if min(len(answer), len(plain)) < WINDOW:
         return ()

@@ -1,4 +1,5 @@
-"""A document as passages that were read or not. No widgets."""
+"""Documents as passages that were read or not, and all documents of an answer, the most important
+one first. No widgets."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from app.chat.turn_progress import TurnProgress
 from app.protocol.events import ImportanceMap, Planned, Selected
 from app.protocol.prompt import Document, Segment, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
+from app.store.records import DocumentHit
 from app.ui.spans.copies import copied_ranges
 
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
-_NOT_BLANK = re.compile(r"\S")
+_BLOCK = re.compile(r"\S[^\n]*(?:\n[^\S\n]*\S[^\n]*)*")
+"""Lines up to a blank one."""
 _SENTENCE_ENDS = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 
 
@@ -77,7 +80,6 @@ class ReadDocument:
         return [passage.start for passage in self.passages]
 
     def index_at(self, offset: int) -> int:
-        """The index of the passage that this character is in."""
         return max(0, bisect_right(self._starts, offset) - 1)
 
     def at(self, offset: int) -> Passage:
@@ -88,8 +90,13 @@ class ReadDocument:
         return self.passages[self.index_at(start) : bisect_left(self._starts, max(end, start + 1))]
 
     @property
+    def top_score(self) -> float:
+        """Score of its most important passage; below 0 if nothing was read."""
+        scores = [p.score or 0.0 for p in self.passages if p.kind is not ReadKind.UNREAD]
+        return max(scores, default=-1.0)
+
+    @property
     def read_fraction(self) -> float:
-        """The fraction of characters that were read."""
         read = sum(p.end - p.start for p in self.passages if p.kind is not ReadKind.UNREAD)
         return read / len(self.text) if self.text else 1.0
 
@@ -118,83 +125,30 @@ class ReadDocument:
 
     def paragraph(self, offset: int) -> tuple[int, int]:
         """The paragraph around this character: from blank line to blank line, without the white
-        space around it; of a long one, and of a text without blank lines, whole lines around it.
-        Lines that stand alone and end no sentence, such as headings and those of double-spaced
-        text, belong to what follows. On a blank line it is the next one, or the last. Empty if
-        there is no text at all."""
-        text = self.text
-        start, end = _line(text, offset)
-        if not text[start:end].strip():
-            found = _NOT_BLANK.search(text, offset)
-            offset = len(text.rstrip()) - 1 if found is None else found.start()
-            if offset < 0:
-                return 0, 0
-            start, end = _line(text, offset)
-        first = max(0, offset - MAX_PARAGRAPH // 2)
-        last = min(len(text), offset + MAX_PARAGRAPH // 2)
-        start, end = _block(text, start, end, first, last)
-        while _goes_on(text[start:end]):
-            following = _next_block(text, end, last)
-            if following is None:
-                break
-            alone = "\n" not in text[slice(*following)].strip()
-            end = following[1]
-            if not alone or not _goes_on(text[slice(*following)]):
-                break
-        while (before := _previous_block(text, start, first)) is not None:
-            if not _goes_on(text[slice(*before)]):
-                break
-            start = before[0]
-        start, end = max(start, first), min(end, last)  # of a line that is longer than all this
-        piece = text[start:end]
-        start += len(piece) - len(piece.lstrip())
-        return start, max(start, end - (len(piece) - len(piece.rstrip())))
+        space around it; of a long one, whole lines around it. Lines that stand alone and end no
+        sentence, such as headings and those of double-spaced text, belong to what follows. On a
+        blank line it is the next one, or the last. Empty if there is no text at all."""
+        blocks: list[tuple[int, int]] = []
+        goes_on = False
+        for match in _BLOCK.finditer(self.text, *self._lines_around(offset)):
+            start = blocks.pop()[0] if goes_on else match.start()
+            blocks.append((start, match.end()))
+            line = match[0].rstrip()
+            goes_on = "\n" not in line and not line.endswith(_SENTENCE_ENDS)
+        if not blocks:
+            return 0, 0
+        start, end = next((block for block in blocks if offset <= block[1]), blocks[-1])
+        return start, start + len(self.text[start:end].rstrip())
 
-
-def _line(text: str, offset: int) -> tuple[int, int]:
-    """The line that this character is in, without its newline."""
-    end = text.find("\n", offset)
-    return text.rfind("\n", 0, offset) + 1, len(text) if end < 0 else end
-
-
-def _block(text: str, start: int, end: int, first: int, last: int) -> tuple[int, int]:
-    """The line `start:end` and its neighbours up to blank lines, within `first:last`."""
-    while start > 0:
-        before = text.rfind("\n", 0, start - 1) + 1
-        if before < first or not text[before:start].strip():
-            break
-        start = before
-    while end < len(text):
-        _, after = _line(text, end + 1)
-        if after > last or not text[end:after].strip():
-            break
-        end = after
-    return start, end
-
-
-def _next_block(text: str, end: int, last: int) -> tuple[int, int] | None:
-    """The lines after the blank ones that follow `end`; None if they do not end before `last`."""
-    if end < len(text) and text[end : _line(text, end + 1)[1]].strip():
-        return None  # it was cut there
-    found = _NOT_BLANK.search(text, end, last)
-    if found is None:
-        return None
-    start, stop = _block(text, *_line(text, found.start()), found.start(), last)
-    return (start, stop) if stop <= last else None
-
-
-def _previous_block(text: str, start: int, first: int) -> tuple[int, int] | None:
-    stop = len(text[first:start].rstrip()) + first
-    if stop <= first or text.count("\n", stop, start) < 2:
-        return None
-    begin, _ = _block(text, *_line(text, stop - 1), first, start)
-    return (begin, stop) if begin >= first else None
-
-
-def _goes_on(block: str) -> bool:
-    """Whether it is one line that does not end like a sentence."""
-    line = block.strip()
-    return "\n" not in line and not line.endswith(_SENTENCE_ENDS)
+    def _lines_around(self, offset: int) -> tuple[int, int]:
+        """MAX_PARAGRAPH characters around this one, cut to whole lines if there is a line end."""
+        text, half = self.text, MAX_PARAGRAPH // 2
+        start, end = max(0, offset - half), min(len(text), offset + half)
+        if start:
+            start = text.find("\n", start, offset) + 1 or start
+        if end < len(text):
+            end = max(text.rfind("\n", offset + 1, end), 0) or end
+        return start, end
 
 
 def read_documents(
@@ -244,7 +198,7 @@ def _read_whole(progress: TurnProgress) -> bool:
 
 
 def _passages(length: int, spans: Sequence[Span], texts: Sequence[SpanText]) -> tuple[Passage, ...]:
-    """Of one document, from the texts that were read."""
+    """The passages of a document of this length, from the texts that were read."""
     passages: list[Passage] = []
     at = 0
     for text in texts:
@@ -280,3 +234,107 @@ def _importance(
     last = -(-segment.end * buckets // planned.prompt_tokens)
     average = sum(importance.buckets) / buckets or 1.0
     return tuple(each / average for each in importance.buckets[first : max(last, first + 1)])
+
+
+Position = tuple[int, int]
+"""The index of a document in the collection, and a character of it."""
+SearchHit = tuple[int, int, int]
+"""The index of a document in the collection, and the characters `start:end` of it."""
+
+
+class Collection:
+    """The order stays when another keep is tried."""
+
+    def __init__(self, documents: Sequence[ReadDocument]) -> None:
+        """`documents` is not empty. Documents of which nothing was read come last."""
+        indices = range(len(documents))
+        self._order = sorted(indices, key=lambda index: -documents[index].top_score)
+        self.show(documents)
+
+    def show(self, documents: Sequence[ReadDocument]) -> None:
+        """The same documents as another keep would read them."""
+        self.documents = tuple(documents[index] for index in self._order)
+        self._read: list[Position] = [
+            (index, passage.start)
+            for index, document in enumerate(self.documents)
+            for passage in document.passages
+            if passage.kind is not ReadKind.UNREAD
+        ]
+        self._copied: list[Position] = [
+            (index, start)
+            for index, document in enumerate(self.documents)
+            for start, _ in document.copied
+        ]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def __getitem__(self, index: int) -> ReadDocument:
+        return self.documents[index]
+
+    @property
+    def passages(self) -> int:
+        return len(self._read)
+
+    @property
+    def read_fraction(self) -> float:
+        total = sum(len(document.text) for document in self.documents)
+        read = sum(document.read_fraction * len(document.text) for document in self.documents)
+        return read / total if total else 1.0
+
+    def passage_number(self, position: Position) -> int | None:
+        """The number of the passage among those that were read, from 1; None if it was not."""
+        index, offset = position
+        unread = self.documents[index].at(offset).kind is ReadKind.UNREAD
+        return None if unread else bisect_right(self._read, position)
+
+    @property
+    def copies(self) -> int:
+        return len(self._copied)
+
+    def first(self) -> Position:
+        """Where the first passage that was copied starts, or else the first that was read; the
+        start of all if nothing was."""
+        return next(iter(self._copied or self._read), (0, 0))
+
+    def next_copied(self, position: Position) -> Position | None:
+        """Where the next passage that the answer copied starts; after the last one the first."""
+        found = bisect_right(self._copied, position)
+        return self._copied[found % len(self._copied)] if self._copied else None
+
+    def next_read(self, position: Position) -> Position | None:
+        """Where the next passage that was read starts."""
+        found = bisect_right(self._read, position)
+        return self._read[found] if found < len(self._read) else None
+
+    def previous_read(self, position: Position) -> Position | None:
+        """Where the previous passage that was read starts."""
+        found = bisect_left(self._read, position)
+        return self._read[found - 1] if found else None
+
+    def locate(self, hit: DocumentHit) -> Position | None:
+        """Where a document that the search found has its line. What was read may be a part of it,
+        under the same name."""
+        if not hit.matches:
+            return None
+        before = hit.snippet[: hit.matches[0][0]].lstrip("…")
+        after = hit.snippet[hit.matches[0][0] :].rstrip("…")
+        named = [(i, each.text) for i, each in enumerate(self.documents) if each.name == hit.name]
+        for index, text in named:
+            if text.startswith(after, hit.offset):
+                return index, hit.offset
+        for index, text in named:
+            if (at := text.find(before + after)) >= 0:
+                return index, at + len(before)
+        return None
+
+    def find(self, text: str) -> list[SearchHit]:
+        """Where `text` occurs, in order."""
+        documents = enumerate(self.documents)
+        return [(index, *span) for index, each in documents for span in each.find(text)]
+
+
+def next_hit_index(hits: Sequence[SearchHit], position: Position) -> int:
+    """The index of the first hit at or after this position, or else of the first one."""
+    index = bisect_left(hits, (*position, 0))
+    return index if index < len(hits) else 0

@@ -3,40 +3,179 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.events import Key
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from app.chat.conversation import Pins
 from app.store.records import DocumentHit
-from app.ui.help.screen import Section
+from app.ui.filter_list import FilterList
+from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key, run_own_binding
-from app.ui.spans.collection import Collection, Position, SearchHit, next_hit_index
 from app.ui.spans.copies import place_of
-from app.ui.spans.documents import DocumentsScreen
-from app.ui.spans.hints import FINDING, Hints, reading_hints
-from app.ui.spans.minimap import Minimap
-from app.ui.spans.passages import Passage, ReadDocument, ReadKind
-from app.ui.spans.view import MARKS, DocumentView, TextRange, overlapping
+from app.ui.spans.passages import (
+    Collection,
+    Passage,
+    Position,
+    ReadDocument,
+    ReadKind,
+    SearchHit,
+    next_hit_index,
+)
+from app.ui.spans.view import MARKS, DocumentView, Minimap, TextRange, overlapping
+from app.ui.text import ClickLine, LinePart, spread
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
+GAP = "  "
+BAR_CELLS = 10
 KEEP_STEP = 0.01
 MIN_LEGEND_HEIGHT = 16
 """Rows of a terminal that has room for what the marks mean."""
 MIN_NAME = 12
 """Cells for a document's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """`action` is one of the screen. Where not all fit, `short` replaces `text`, then the hint with
+    the lowest `priority` goes first."""
+
+    text: str
+    action: str
+    priority: int
+    short: str = ""
+
+
+READING = (
+    Hint("n next passage", "next", 5, "n next"),
+    Hint("p previous", "previous", 4, "p prev"),
+    Hint("a answer's words", "copied", 8, "a answer"),
+    Hint("/ find", "find", 7),
+    Hint("d documents", "documents", 5),
+    Hint("Space pin", "pin", 9),
+    Hint("c copy", "copy", 3),
+    Hint("f fold", "fold", 2),
+    Hint("←", "keep(-1)", 0),
+    Hint("→ keep", "keep(1)", 1),
+    Hint("⏎ ask again", "again", 8, "⏎ again"),
+    Hint("Esc close", "close", 6, "Esc"),
+)
+FINDING = (Hint("⏎ next hit", "next_hit", 1), Hint("Esc close search", "close", 2, "Esc"))
+
+
+def reading_hints(several_documents: bool, copies: bool) -> tuple[Hint, ...]:
+    """Hints without those that are useless here. `copies`: the answer copied something."""
+    useless = {"documents": not several_documents, "copied": not copies}
+    return tuple(hint for hint in READING if not useless.get(hint.action))
+
+
+class Hints(ClickLine):
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self._hints: Sequence[Hint] = READING
+
+    def show(self, hints: Sequence[Hint]) -> None:
+        if hints != self._hints:
+            self._hints = hints
+            self.refresh()
+
+    def pieces(self) -> Iterator[LinePart]:
+        gap = ""
+        for text, action in _fit(self._hints, self.content_size.width):
+            yield LinePart(gap)
+            yield LinePart(text, "$ink-dim", partial(self.screen.run_action, action))
+            gap = GAP
+
+
+def _fit(hints: Sequence[Hint], width: int) -> list[tuple[str, str]]:
+    """Texts and actions that fit into `width` cells."""
+    shown, remaining = [(hint.text, hint.action) for hint in hints], list(hints)
+    while len(GAP.join(text for text, _ in shown)) > width and remaining:
+        shown = [(hint.short or hint.text, hint.action) for hint in remaining]
+        remaining.remove(min(remaining, key=lambda hint: hint.priority))
+    return shown
+
+
+class DocumentsScreen(ModalScreen[int | None]):
+    """Returns the index of the chosen document."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "Show", id="documents.show", tooltip="Show"),
+        Binding("escape", "dismiss", "Close", id="documents.close", tooltip="Close"),
+    ]  # fmt: skip
+
+    def __init__(self, collection: Collection, current: int) -> None:
+        super().__init__()
+        self._collection, self._current = collection, current
+        self.list = FilterList(self._rows)
+
+    def help_sections(self) -> tuple[Section, ...]:
+        return (("Documents", DocumentsScreen), ("The list", FilterList))
+
+    def compose(self) -> ComposeResult:
+        count = formatting.plural(len(self._collection), "document")
+        fraction = formatting.percent(self._collection.read_fraction)
+        heading = Content.assemble(
+            (f"{count}, the most important first", "bold $accent"),
+            (f" · read {fraction} in all", "$ink-dim"),
+        )
+        with Vertical(id="documents"):
+            yield Static(heading)
+            yield self.list
+            hints = "⏎ show   ↑↓ choose   Esc close"
+            yield Static(Content.styled(hints, "$ink-dim"), id="documents-foot")
+
+    def on_mount(self) -> None:
+        self.list.draw(str(self._current))  # at once: keys typed ahead are meant for it
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.list.draw)
+
+    def _rows(self, text: str, width: int) -> Iterator[tuple[str, Content]]:
+        for index, document in enumerate(self._collection.documents):
+            if text.casefold() in document.title.casefold():
+                yield str(index), document_line(document, index, width)
+
+    def action_choose(self) -> None:
+        self.list.choose()
+
+    @on(FilterList.RowChosen)
+    def _chosen(self, event: FilterList.RowChosen) -> None:
+        self.dismiss(int(event.key))
+
+
+def document_line(document: ReadDocument, index: int, width: int) -> Content:
+    """One line of at most `width` cells: its name, and how much of it was read. Where it is narrow
+    the number of passages goes first, then the bar."""
+    share = f"{formatting.percent(document.read_fraction):>4}"
+    passages = f" · {document.passages_read:>3}" + (
+        " passage " if document.passages_read == 1 else " passages"
+    )
+    filled = round(document.read_fraction * BAR_CELLS) or int(document.passages_read > 0)
+    bar = Content.assemble(("━" * filled, "$accent"), ("─" * (BAR_CELLS - filled), "$ink-faint"))
+    number = Content.styled(f"{index + 1:>3}  ", "$ink-dim")
+    for right in (
+        Content.assemble(bar, "  ", (share + passages, "$ink-dim")),
+        Content.assemble(bar, "  ", (share, "$ink-dim")),
+        Content.styled(share, "$ink-dim"),
+    ):
+        if width - number.cell_length - right.cell_length - 2 >= MIN_NAME:
+            break
+    name_style = "" if document.passages_read else "$ink-dim"
+    name = Content.assemble(number, (sanitize_line(document.title), name_style))
+    return spread(name, right, width)
 
 
 class SearchLine(SafeInput):
@@ -87,10 +226,7 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in all documents"),
         Binding(
-            "space",
-            "pin",
-            "Pin",
-            id="spans.pin",
+            "space", "pin", "Pin", id="spans.pin",
             tooltip="Pin or unpin this paragraph: always read (or click its mark)",
         ),
         Binding("f", "fold", "Fold", id="spans.fold", tooltip="Collapse what was not read"),
@@ -196,7 +332,6 @@ class SpansScreen(Screen[AskAgain | None]):
 
     @property
     def _key(self) -> tuple[int, int]:
-        """The key of this document in `_pins`."""
         return self._document.message, self._document.document
 
     @property
@@ -205,9 +340,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     @property
     def _hits_here(self) -> tuple[TextRange, ...]:
-        first = bisect_left(self._hits, (self._at,))
-        last = bisect_left(self._hits, (self._at + 1,))
-        return tuple((start, end) for _, start, end in self._hits[first:last])
+        return tuple((start, end) for index, start, end in self._hits if index == self._at)
 
     def show(self, documents: Sequence[ReadDocument], keep: float) -> None:
         """The same documents as another keep would read them."""
@@ -239,6 +372,7 @@ class SpansScreen(Screen[AskAgain | None]):
             self._go_to(*self._documents.first())
         self._draw()
 
+    @on(DocumentView.CursorMoved)
     def _draw(self) -> None:
         view, rows = self.view, self.view.rows
         top = min(view.scroll_offset.y, len(rows) - 1)
@@ -326,12 +460,8 @@ class SpansScreen(Screen[AskAgain | None]):
         return "would be read" if tried else passage.kind.value
 
     def _show_message(self, text: str) -> None:
-        """Until the cursor moves."""
+        """Show it until the cursor moves."""
         self._message = (text, self._position)
-        self._draw()
-
-    @on(DocumentView.Moved)
-    def _moved(self) -> None:
         self._draw()
 
     # -------------------------------------------------------------------------- moving
@@ -360,7 +490,6 @@ class SpansScreen(Screen[AskAgain | None]):
         self._go_or_show_message(found, "No earlier passages were read.")
 
     def action_copied(self) -> None:
-        """The next passage that the answer copied."""
         self._go_or_show_message(
             self._documents.next_copied(self._position),
             "The answer copies no sentence of the documents.",
@@ -396,8 +525,8 @@ class SpansScreen(Screen[AskAgain | None]):
             first = self._documents.next_read((index, -1))
             self._go_to(index, first[1] if first is not None and first[0] == index else 0)
 
-    @on(Minimap.Clicked)
-    def _minimap_clicked(self, event: Minimap.Clicked) -> None:
+    @on(Minimap.OffsetClicked)
+    def _minimap_clicked(self, event: Minimap.OffsetClicked) -> None:
         self.view.go_to(event.offset, centre=True)
 
     # -------------------------------------------------------------------------- finding
@@ -443,6 +572,7 @@ class SpansScreen(Screen[AskAgain | None]):
 
     # -------------------------------------------------------------------------- doing
 
+    @on(DocumentView.PinClicked)
     def action_pin(self) -> None:
         """Pin the paragraph at the cursor, or remove the pin that is there."""
         offset = self.view.cursor
@@ -459,14 +589,7 @@ class SpansScreen(Screen[AskAgain | None]):
         self._pins[self._key] = tuple(sorted((*apart, (start, end))))
         self._show_message("Pinned: always read from now on. Enter asks again.")
 
-    @on(DocumentView.Chosen)
-    def _chosen(self) -> None:
-        self.action_pin()
-
-    @on(DocumentView.CollapsedClicked)
-    def _collapsed_clicked(self) -> None:
-        self.action_fold()
-
+    @on(DocumentView.FoldClicked)
     def action_fold(self) -> None:
         self._collapsed = not self._collapsed
         self.view.collapse(self._collapsed)

@@ -1,13 +1,17 @@
-"""The text of a document, drawn row by row: what was read bright, the rest dim."""
+"""The text of a document, drawn row by row: what was read bright, the rest dim. A column beside it
+shows the whole document."""
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.events import Click, Resize
@@ -16,11 +20,13 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from app.ui.spans.passages import ReadDocument, ReadKind
-from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
 from app.util.formatting import plural
+from app.util.sanitize import sanitize
 
+TAB = "    "
 GUTTER = 2
 CONTEXT_ROWS = 3
 """Rows between the cursor and the edge after a jump."""
@@ -32,13 +38,98 @@ STYLES = {
     ReadKind.READ_ON: "document--read",
     ReadKind.PINNED: "document--pinned",
 }
-MARKS = {
-    ReadKind.PINNED: "█",
-    ReadKind.READ_ON: "◆",
-    ReadKind.SELECTED: "▌",
-    ReadKind.UNREAD: " ",
-}
-"""Of a row, the first that it has something of."""
+MARKS = {ReadKind.PINNED: "█", ReadKind.READ_ON: "◆", ReadKind.SELECTED: "▌", ReadKind.UNREAD: " "}
+"""The mark of a row is the first one whose kind it contains."""
+ALL, SOME, NONE, HIT = "█", "▒", "·", "◆"
+
+
+def visible_text(text: str) -> str:
+    """A piece of a row as it is drawn."""
+    return sanitize(text).replace("\t", TAB).replace("\n", "")
+
+
+@lru_cache(maxsize=4096)
+def _cells(character: str) -> int:
+    return cell_len(visible_text(character))
+
+
+@dataclass(frozen=True, slots=True)
+class CollapsedRange:
+    """Characters `start:end`, which are `lines` lines, shown as one row."""
+
+    start: int
+    end: int
+    lines: int
+
+
+class WrappedRows:
+    """The characters of each row. Each of the `collapsed` ranges (ascending, whole lines) is one
+    row."""
+
+    def __init__(self, text: str, width: int, collapsed: Iterable[CollapsedRange] = ()) -> None:
+        self.text, self.width = text, max(8, width)
+        self._starts, self._ends = array("q"), array("q")
+        self._collapsed: dict[int, CollapsedRange] = {}
+        at = 0
+        for each in collapsed:
+            self._wrap(at, each.start)
+            self._collapsed[len(self._starts)] = each
+            self._starts.append(each.start)
+            self._ends.append(each.end)
+            at = each.end
+        self._wrap(at, len(text))
+        if not self._starts:
+            self._starts.append(0)
+            self._ends.append(0)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, row: int) -> tuple[int, int]:
+        """The characters `start, end` of a row, without its newline."""
+        return self._starts[row], self._ends[row]
+
+    def collapsed(self, row: int) -> CollapsedRange | None:
+        return self._collapsed.get(row)
+
+    def at(self, offset: int) -> int:
+        return max(0, bisect_right(self._starts, offset) - 1)
+
+    def _wrap(self, start: int, end: int) -> None:
+        text = self.text
+        while start < end:
+            newline = text.find("\n", start, end)
+            stop = end if newline < 0 else newline
+            self._wrap_line(start, stop)
+            start = stop + 1
+
+    def _wrap_line(self, start: int, end: int) -> None:
+        line = self.text[start:end]
+        plain = line.isascii() and line.isprintable()
+        at = 0
+        while at < len(line):
+            stop = min(len(line), at + self.width) if plain else self._fitting(line, at)
+            if stop < len(line):
+                space = line.rfind(" ", at + 1, stop + 1)
+                stop = space + 1 if space > at else stop
+            self._add(start + at, start + stop)
+            at = stop
+        if not line:
+            self._add(start, end)
+
+    def _fitting(self, line: str, at: int) -> int:
+        """Where a row that starts at `at` ends; it has at least one character."""
+        room = self.width
+        for index in range(at, len(line)):
+            room -= _cells(line[index])
+            if room < 0:
+                return max(at + 1, index)
+        return len(line)
+
+    def _add(self, start: int, end: int) -> None:
+        self._starts.append(start)
+        self._ends.append(end)
+
 
 TextRange = tuple[int, int]
 
@@ -58,51 +149,38 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
     cursor: reactive[int] = reactive(0, init=False)
 
     @dataclass
-    class Moved(Message):
+    class CursorMoved(Message):
         """The cursor has moved."""
 
     @dataclass
-    class Chosen(Message):
+    class PinClicked(Message):
         """A row was double-clicked, or clicked in the column of marks."""
 
     @dataclass
-    class CollapsedClicked(Message):
+    class FoldClicked(Message):
         """A collapsed range was clicked."""
 
     def __init__(self, document: ReadDocument) -> None:
         super().__init__()
-        self._document = document
+        self.document = document
         self._pins: tuple[TextRange, ...] = ()
-        self._hits: tuple[TextRange, ...] = ()
+        self.hits: tuple[TextRange, ...] = ()
         self._collapsed = False
-        self._rows = WrappedRows("", 80)
+        self.rows = WrappedRows("", 80)
 
     # -------------------------------------------------------------------------- what is shown
 
     @property
-    def document(self) -> ReadDocument:
-        return self._document
-
-    @property
-    def hits(self) -> tuple[TextRange, ...]:
-        """Search hits in the document."""
-        return self._hits
-
-    @property
-    def rows(self) -> WrappedRows:
-        return self._rows
-
-    @property
     def row(self) -> int:
-        return self._rows.at(self.cursor)
+        return self.rows.at(self.cursor)
 
     def show(self, document: ReadDocument) -> None:
         """Another document, or the same one at another keep."""
-        before = self._document
+        before = self.document
         same = (document.message, document.document) == (before.message, before.document)
-        self._document = document
+        self.document = document
         if not same:
-            self._hits = ()
+            self.hits = ()
             self.cursor = 0
         if not same or self._collapsed:
             self._wrap()
@@ -117,7 +195,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh()
 
     def show_hits(self, hits: tuple[TextRange, ...]) -> None:
-        self._hits = hits
+        self.hits = hits
         self.refresh()
 
     def collapse(self, collapsed: bool) -> None:
@@ -127,9 +205,9 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _wrap(self) -> None:
         before = self.row - self.scroll_offset.y
-        ranges = _unread_ranges(self._document, self._pins) if self._collapsed else ()
-        self._rows = WrappedRows(self._document.text, self._text_width, ranges)
-        self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows))
+        ranges = _unread_ranges(self.document, self._pins) if self._collapsed else ()
+        self.rows = WrappedRows(self.document.text, self._text_width, ranges)
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self.rows))
         self.scroll_to(y=max(0, self.row - before), animate=False, force=True, immediate=True)
         self.refresh()
 
@@ -138,20 +216,19 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return self.scrollable_content_region.width - GUTTER
 
     def on_resize(self, event: Resize) -> None:
-        if self._text_width != self._rows.width or self._rows.text is not self._document.text:
+        if self._text_width != self.rows.width or self.rows.text is not self.document.text:
             self._wrap()
             self.go_to(self.cursor, centre=True)
 
     # -------------------------------------------------------------------------- moving
 
     def move(self, rows: int) -> None:
-        """Move the cursor by this many rows."""
-        target = min(len(self._rows) - 1, max(0, self.row + rows))
-        self.go_to(self._rows[target][0])
+        target = min(len(self.rows) - 1, max(0, self.row + rows))
+        self.go_to(self.rows[target][0])
 
     def go_to(self, offset: int, centre: bool = False) -> None:
         """Move the cursor to this character, and scroll its row into view."""
-        self.cursor = min(max(0, offset), max(0, len(self._document.text) - 1))
+        self.cursor = min(max(0, offset), max(0, len(self.document.text) - 1))
         height, row = self.scrollable_content_region.height, self.row
         top = self.scroll_offset.y
         edge = min(CONTEXT_ROWS, max(0, (height - 1) // 2))
@@ -163,31 +240,31 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=row - height + edge + 1, animate=False, force=True, immediate=True)
 
     def watch_cursor(self, old: int, new: int) -> None:
-        self.refresh_line(self._rows.at(old))
-        self.refresh_line(self._rows.at(new))
-        self.post_message(self.Moved())
+        self.refresh_line(self.rows.at(old))
+        self.refresh_line(self.rows.at(new))
+        self.post_message(self.CursorMoved())
 
     def on_click(self, event: Click) -> None:
         row = self.scroll_offset.y + event.y
-        if row >= len(self._rows):
+        if row >= len(self.rows):
             return
-        self.cursor = self._rows[row][0]
+        self.cursor = self.rows[row][0]
         offset = event.get_content_offset(self)
-        if self._rows.collapsed(row):
-            self.post_message(self.CollapsedClicked())
+        if self.rows.collapsed(row):
+            self.post_message(self.FoldClicked())
         elif offset is None or offset.x < GUTTER or event.chain == 2:
-            self.post_message(self.Chosen())
+            self.post_message(self.PinClicked())
 
     # -------------------------------------------------------------------------- drawing
 
     def render_line(self, y: int) -> Strip:
         row = self.scroll_offset.y + y
         width = self.scrollable_content_region.width
-        if row >= len(self._rows):
+        if row >= len(self.rows):
             return Strip.blank(width, self.rich_style)
         base = self.get_component_rich_style("document--cursor") if row == self.row else None
-        collapsed = self._rows.collapsed(row)
-        segments = self._collapsed_row(collapsed) if collapsed else self._text_row(*self._rows[row])
+        collapsed = self.rows.collapsed(row)
+        segments = self._collapsed_row(collapsed) if collapsed else self._text_row(*self.rows[row])
         strip = Strip(segments).adjust_cell_length(width, self.rich_style)
         return strip.apply_style(base) if base is not None else strip
 
@@ -196,7 +273,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return [Segment(f"{'':{GUTTER}}⋯ {plural(collapsed.lines, 'line')} not read", style)]
 
     def _text_row(self, start: int, end: int) -> list[Segment]:
-        document = self._document
+        document = self.document
         kinds = {passage.kind for passage in document.between(start, end)}
         if overlapping(self._pins, start, end):
             kinds.add(ReadKind.PINNED)
@@ -209,19 +286,19 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _pieces(self, start: int, end: int) -> Iterator[TextRange]:
         """The pieces of a row that have one style each."""
-        ranges = [(p.start, p.end) for p in self._document.between(start, end)]
-        for others in (self._hits, self._pins, self._document.copied):
+        ranges = [(p.start, p.end) for p in self.document.between(start, end)]
+        for others in (self.hits, self._pins, self.document.copied):
             ranges += overlapping(others, start, end)
         cuts = {cut for piece in ranges for cut in piece if start < cut < end}
         return pairwise(sorted({start, end, *cuts}))
 
     def _style_at(self, offset: int) -> Style:
         pinned = overlapping(self._pins, offset, offset + 1)
-        read = ReadKind.PINNED if pinned else self._document.at(offset).kind
+        read = ReadKind.PINNED if pinned else self.document.at(offset).kind
         style = self.get_component_rich_style(STYLES[read])
-        if overlapping(self._document.copied, offset, offset + 1):
+        if overlapping(self.document.copied, offset, offset + 1):
             style += self.get_component_rich_style("document--copied")
-        if overlapping(self._hits, offset, offset + 1):
+        if overlapping(self.hits, offset, offset + 1):
             style += self.get_component_rich_style("document--hit")
         return style
 
@@ -255,3 +332,66 @@ def _unread_ranges(document: ReadDocument, pins: Sequence[TextRange]) -> Iterato
         lines = text.count("\n", start, end) + (end == len(text) and not text.endswith("\n"))
         if end > start and lines >= MIN_COLLAPSED:
             yield CollapsedRange(start, end, lines)
+
+
+class Minimap(Widget):
+    """Each row stands for an equal share of the characters."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "minimap--read",
+        "minimap--unread",
+        "minimap--hit",
+        "minimap--visible",
+    }
+
+    @dataclass
+    class OffsetClicked(Message):
+        """`offset` is the first character of the row."""
+
+        offset: int
+
+    def __init__(self, document: ReadDocument) -> None:
+        super().__init__()
+        self._document = document
+        self._pins: Sequence[TextRange] = ()
+        self._hits: Sequence[TextRange] = ()
+        self._visible: TextRange = (0, 0)
+
+    def show(
+        self,
+        document: ReadDocument,
+        pins: Sequence[TextRange],
+        hits: Sequence[TextRange],
+        visible: TextRange,
+    ) -> None:
+        """`visible` is what is on the screen, in characters."""
+        self._document, self._pins, self._hits, self._visible = document, pins, hits, visible
+        self.refresh()
+
+    def row_range(self, row: int) -> TextRange:
+        """The characters that a row stands for."""
+        length, height = len(self._document.text), max(1, self.size.height)
+        return row * length // height, max((row + 1) * length // height, row * length // height + 1)
+
+    def render_line(self, y: int) -> Strip:
+        start, end = self.row_range(y)
+        character, name = self._mark(start, end)
+        style = self.get_component_rich_style(f"minimap--{name}")
+        if start < self._visible[1] and self._visible[0] < end:
+            style += self.get_component_rich_style("minimap--visible")
+        return Strip([Segment(f"{character:>{self.size.width}}", style)])
+
+    def _mark(self, start: int, end: int) -> tuple[str, str]:
+        if overlapping(self._hits, start, end):
+            return HIT, "hit"
+        read = {
+            passage.kind is not ReadKind.UNREAD for passage in self._document.between(start, end)
+        }
+        if read == {True}:
+            return ALL, "read"
+        if True in read or overlapping(self._pins, start, end):
+            return SOME, "read"
+        return NONE, "unread"
+
+    def on_click(self, event: Click) -> None:
+        self.post_message(self.OffsetClicked(self.row_range(event.y)[0]))

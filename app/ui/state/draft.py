@@ -9,8 +9,14 @@ from app.chat.conversation import Question
 from app.protocol.options import Mode
 from app.protocol.prompt import Document
 from app.store import records
-from app.ui.attach.attachment import Attachment, documents_of, group_documents, merge
-from app.ui.attach.attachment_meta import to_notes, with_notes
+from app.ui.attach.attachment import (
+    Attachment,
+    documents_of,
+    group_documents,
+    merge,
+    to_notes,
+    with_notes,
+)
 from app.ui.keep.next_mode import NextMode
 
 _ONCE = " once, then "

@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.events import Click
 
 from app.chat.conversation import Turn, TurnState
-from app.ui.hanging_indent import HangingLines, hanging_indent
+from app.ui.text import HangingLines, hanging_indent
 from app.util import formatting
 from app.util.sanitize import sanitize
 

@@ -16,7 +16,7 @@ from app.models.packaged import SMOLLM2
 from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
-from app.ui.files.line import FilesLine
+from app.ui.files.overview import FilesLine
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.transcript.answer import Answer, Quotation
 from app.ui.transcript.lazy_container import estimate_rows

@@ -12,17 +12,29 @@ from textual.pilot import Pilot
 
 from app.errors import UserError
 from app.ingest.reader import read
-from app.ingest.records import ReadCancelled, ReadProgress
+from app.ingest.records import (
+    REASON_TEXTS,
+    FileRead,
+    ReadCancelled,
+    ReadProgress,
+    Skipped,
+    SkipReason,
+)
 from app.models.embedded import target_path
 from app.protocol.commands import Load
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
 from app.ui.app import SpecchatApp
-from app.ui.attach.attachment import Attachment, make_attachment
-from app.ui.attach.attachment_meta import to_notes, with_notes
-from app.ui.attach.chips import Chip
-from app.ui.attach.file_job import FileJob
-from app.ui.attach.skipped_screen import SkippedScreen
+from app.ui.attach.attachment import (
+    MAX_SKIPPED,
+    Attachment,
+    FileJob,
+    make_attachment,
+    paste_attachment,
+    to_notes,
+    with_notes,
+)
+from app.ui.attach.chips import Chip, SkippedScreen
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ingest.test_pdf import pdf_of
@@ -31,26 +43,21 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
+    box_text,
     kept_app,
     paste,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 
 def attach(pilot: Pilot[None], path: Path) -> None:
     assert isinstance(pilot.app, SpecchatApp)
     pilot.app.chat.attachments.attach(str(path), f"@{path.name}")
-
-
-def box_text(pilot: Pilot[None]) -> str:
-    assert isinstance(pilot.app, SpecchatApp)
-    return pilot.app.chat.composer.box.text
 
 
 class Held:
@@ -83,8 +90,7 @@ def repository(root: Path) -> Path:
 
 async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "▣ src/ · 1 file · 240 B · 30 lines · 2 skipped")
         await pilot.press("shift+tab", "enter")
@@ -105,8 +111,7 @@ async def test_a_folder_says_what_was_read_and_what_was_skipped(tmp_path: Path) 
 async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
     scan = written(tmp_path / "scan.pdf", pdf_of("Cover", *[""] * 9))
     old = written(tmp_path / "old.txt", "Výpovědní lhůta činí třicet dní.".encode("cp1250"))
-    async with app_with(FakeEngine()).run_test(size=(110, 30)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(size=(110, 30)) as pilot:
         attach(pilot, scan)
         await until_shown(pilot, "▣ scan.pdf", "9 pages skipped", "9 of 10 pages (2-10)")
         await pilot.press("shift+tab", "enter")
@@ -153,8 +158,7 @@ async def test_paths_of_the_command_line_go_to_a_new_conversation(tmp_path: Path
 
 
 async def test_keys_reach_every_chip(tmp_path: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         for number in range(3):
             await paste(pilot, f"{number}{DOCUMENT}")
             await until_shown(pilot, f"Paste {number + 1}")
@@ -167,8 +171,7 @@ async def test_keys_reach_every_chip(tmp_path: Path) -> None:
 
 
 async def test_progress_and_stopping_it(tmp_path: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         pilot.app.chat.attachments.read = Held()
         attach(pilot, repository(tmp_path))
         await until_shown(pilot, "◌ src · reading · 34 files · 1.2 MB")
@@ -178,8 +181,7 @@ async def test_progress_and_stopping_it(tmp_path: Path) -> None:
 
 
 async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         held = Held()
         held.progress = ReadProgress(1, 0, 0, "a.pdf", 41, 300)
         pilot.app.chat.attachments.read = held
@@ -199,8 +201,7 @@ async def test_what_cannot_be_read_is_said_and_what_was_typed_stays(
 ) -> None:
     if content is not None:
         written(tmp_path / name, content)
-    async with app_with(FakeEngine()).run_test(size=(200, 24)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(size=(200, 24)) as pilot:
         await type_in(pilot, "What is")
         attach(pilot, tmp_path / name)
         await until_shown(pilot, words)
@@ -209,8 +210,7 @@ async def test_what_cannot_be_read_is_said_and_what_was_typed_stays(
 
 
 async def test_the_same_text_is_attached_once(tmp_path: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await paste(pilot, DOCUMENT)
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "Already attached, as part of 'Paste 1'.")
@@ -224,8 +224,7 @@ async def test_the_same_text_is_attached_once(tmp_path: Path) -> None:
 
 async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
         await type_in(pilot, "What?")
@@ -242,8 +241,7 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
 
 async def test_the_models_get_documents_in_the_order_of_the_chips(tmp_path: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         pilot.app.chat.attachments.read = held = Held()
         attach(pilot, written(tmp_path / "slow.txt", "Slow.\n"))
         await until_shown(pilot, "slow.txt")
@@ -328,9 +326,7 @@ async def test_what_is_read_comes_to_the_conversation_it_was_begun_in(tmp_path: 
         await until_shown(pilot, "▣ a.txt")
 
 
-async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(
-    tmp_path: Path,
-) -> None:
+async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(tmp_path: Path) -> None:
     engine = FakeEngine(step_load=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         attach(pilot, repository(tmp_path))
@@ -358,8 +354,73 @@ async def test_an_error_is_one_sentence(tmp_path: Path) -> None:
     def fails(reading: FileJob) -> Attachment:
         raise UserError("It is \x1b[31mgone", "look elsewhere")
 
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         pilot.app.chat.attachments.read = fails
         attach(pilot, tmp_path / "x")
         await until_shown(pilot, "It is ␛[31mgone: look elsewhere.")
+
+
+FOLDER = make_attachment([Document("src/", "tree"), Document("src/a.py", "a")])
+ODD = FileRead("src/odd\u202e.txt", 9, "cp1250", lossy=True, guessed=True)
+FILE = make_attachment([Document("a.txt", "A.")])
+
+
+def skipped(reason: SkipReason, detail: str = "", limit: str = "") -> Skipped:
+    _, words, advice = REASON_TEXTS[reason]
+    return Skipped(f"src/{reason}", reason, detail or words, advice, limit)
+
+
+def test_every_reason_is_restored() -> None:
+    every = tuple(skipped(reason) for reason in SkipReason)
+    own = (
+        skipped(SkipReason.TOO_MUCH, "is over the limit of 7 files", "7 files"),
+        replace(
+            skipped(SkipReason.BAD_PAGES, "has 2 of 3 pages (1-2) that cannot be read"), pages=2
+        ),
+    )
+    folder = replace(FOLDER, skipped=every + own, doubtful=(ODD,))
+    found, file = with_notes((FOLDER, FILE), to_notes((folder, FILE)))
+    assert (found.skipped, found.doubtful) == (every + own, (ODD,))
+    assert [each.sentence for each in found.skipped] == [each.sentence for each in every + own]
+    assert file.skipped == ()
+
+
+def test_no_notes_for_files_and_for_too_many_skipped() -> None:
+    assert to_notes(()) == to_notes((FILE, FOLDER)) == ""
+    many = tuple(replace(skipped(SkipReason.IGNORED), path=f"src/{n}") for n in range(MAX_SKIPPED))
+    assert len(with_notes((FOLDER,), to_notes((replace(FOLDER, skipped=many),)))[0].skipped)
+    assert to_notes((replace(FOLDER, skipped=many, doubtful=(ODD,)),)) == ""
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "",
+        "nonsense",
+        "7",
+        "[]",
+        '{"src/": 7}',
+        '{"src/": [[]]}',
+        '{"src/": [[["a", "no reason", "b", "c"]], []]}',
+        '{"src/": [[["a", "empty"]], []]}',
+        '{"src/": [3, []]}',
+    ],
+)
+def test_damaged_notes_are_ignored(notes: str) -> None:
+    (found,) = with_notes((FOLDER,), notes)
+    assert (found.skipped, found.doubtful) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("a\rb\r", "a\nb\n"),  # what a terminal makes of newlines
+        ("a\nb\r", "a\nb\r"),  # real newlines: nothing is touched
+        ("a\r\nb", "a\r\nb"),
+        ("a\x00\x1b[31m\x0cb", "a\x00\x1b[31m\x0cb"),
+    ],
+)
+def test_a_paste_keeps_its_text_but_gets_its_newlines_back(given: str, text: str) -> None:
+    (document,) = paste_attachment(given, 2).documents
+    assert document.text == text
+    assert document.name == "paste-2.txt"

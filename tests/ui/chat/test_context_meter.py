@@ -13,13 +13,14 @@ from app.ui.app import SpecchatApp
 from app.ui.chat import submission
 from app.ui.chat.context_meter import ContextMeter
 from tests.fakes import FakeEngine, Story
-from tests.ui.files.helpers import attach, repository
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
     app_with,
     ask,
+    attach,
     paste,
+    repository,
     screen_text,
     type_in,
     until,

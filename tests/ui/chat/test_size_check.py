@@ -12,14 +12,15 @@ from app.store.store import Store
 from app.ui.attach.chips import Chips
 from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story
-from tests.ui.files.helpers import attach, repository
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
     app_with,
     ask,
+    attach,
     kept_app,
     paste,
+    repository,
     type_in,
     until,
     until_gone,

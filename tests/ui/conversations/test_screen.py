@@ -30,8 +30,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 
 def three(folder: Path) -> None:
     """Conversations 1 to 3; the last one was used last."""
@@ -295,9 +293,7 @@ async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
         await until_shown(pilot, "a␛[2J b")
 
 
-async def test_beside_another_specchat_changes_are_kept_and_no_questions(
-    tmp_path: Path,
-) -> None:
+async def test_beside_another_specchat_changes_are_kept_and_no_questions(tmp_path: Path) -> None:
     three(tmp_path)
     with Store(tmp_path):
         async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
@@ -328,16 +324,6 @@ async def test_without_a_store_there_is_one_conversation(tmp_path: Path) -> None
         await until_shown(pilot, "Press ^N again to discard it.", "Gone?")
         await pilot.press("ctrl+n")
         await until_gone(pilot, "Gone?")
-
-
-async def test_help_lists_its_keys(tmp_path: Path) -> None:
-    three(tmp_path)
-    async with kept_app(tmp_path, size=(100, 50)) as (pilot, _):
-        await opened_list(pilot)
-        await pilot.press("f1")
-        await until_shown(pilot, "^Y", "Make a copy", "^D", "Move to the trash", "^Z")
-        await pilot.press("escape")
-        await until_shown(pilot, "Repo tour")
 
 
 async def test_what_is_typed_chooses_the_best_one(tmp_path: Path) -> None:

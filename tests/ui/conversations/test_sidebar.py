@@ -11,13 +11,11 @@ from textual.widgets import OptionList
 
 from app.store.records import ConversationRecord
 from app.store.store import Store
-from app.ui.conversations.list_rows import distinct_labels
-from app.ui.conversations.sidebar import Sidebar, sidebar_line
+from app.ui.conversations.list_rows import Sidebar, distinct_labels, sidebar_line
 from tests.fakes import FakeEngine
 from tests.store.samples import answered
 from tests.ui.helpers import ask, kept_app, screen_text, until, until_gone, until_shown
 
-pytestmark = pytest.mark.asyncio
 WIDE = (120, 30)
 
 

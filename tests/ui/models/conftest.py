@@ -20,6 +20,8 @@ from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_pairs import SIZES
 
+Here = Callable[..., Awaitable[None]]
+Make = Callable[..., SpecchatApp]
 BIG, SMALL, OTHER = "org/big-4bit", "org/small-4bit", "org/other"
 
 
@@ -52,7 +54,7 @@ def library(tmp_path: Path, hub: FakeHub) -> Library:
 
 
 @pytest.fixture
-def here(library: Library, hub: FakeHub) -> Callable[..., Awaitable[None]]:
+def here(library: Library, hub: FakeHub) -> Here:
     """Fetches models, as an earlier run did."""
 
     async def fetch(*names: str) -> None:
@@ -63,7 +65,7 @@ def here(library: Library, hub: FakeHub) -> Callable[..., Awaitable[None]]:
 
 
 @pytest.fixture
-def app(library: Library) -> Callable[..., SpecchatApp]:
+def app(library: Library) -> Make:
     def make(engine: FakeEngine | None = None, **more: Any) -> SpecchatApp:
         load = Load("models/target-model", "models/draft-model", ("first", "first-draft"))
         more.setdefault("settings", SettingsFile())

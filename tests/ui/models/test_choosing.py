@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from app.chat.model_pairs import find_pair, resolve_pair
@@ -16,9 +16,7 @@ from app.protocol.events import Failed
 from app.protocol.reasons import Failure, FailureKind
 from app.settings.file import SettingsFile
 from app.ui.app import SpecchatApp
-from app.ui.models.action_dialog import ActionDialog
-from app.ui.models.actions import Action
-from app.ui.models.screen import ModelsScreen
+from app.ui.models.screen import ActionDialog, ModelsScreen
 from tests.fakes import FakeEngine, LoadStory
 from tests.ui.helpers import (
     DOCUMENT,
@@ -31,13 +29,9 @@ from tests.ui.helpers import (
     until_gone,
     until_shown,
 )
-from tests.ui.models.conftest import BIG, OTHER
+from tests.ui.models.conftest import BIG, OTHER, Here, Make
 from tests.ui.models.conftest import SMALL as DRAFT
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 NARROW = (60, 20)
 
 
@@ -50,7 +44,17 @@ async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
     return screen
 
 
-async def open_dialog(pilot: Pilot[None], name: str) -> ActionDialog[Action]:
+@asynccontextmanager
+async def models_of(
+    app: SpecchatApp, *shown: str, size: tuple[int, int] = SMALL
+) -> AsyncIterator[Pilot[None]]:
+    """The app with its models screen open."""
+    async with app.run_test(size=size) as pilot:
+        await open_models(pilot, *shown)
+        yield pilot
+
+
+async def open_dialog(pilot: Pilot[None], name: str) -> ActionDialog:
     """Of the model of this name."""
     for letter in name:
         await pilot.press(letter if letter.isalnum() else {"-": "minus", "/": "slash"}[letter])
@@ -115,8 +119,7 @@ async def test_what_it_costs_is_said_and_then_it_is_loaded(
 async def test_a_target_alone(app: Make, here: Here) -> None:
     await here(OTHER)
     engine = FakeEngine()
-    async with app(engine).run_test(size=NARROW) as pilot:
-        await open_models(pilot, "other")
+    async with models_of(app(engine), "other", size=NARROW) as pilot:
         await choose(pilot, "other", "Use with the built-in draft")
         await until_shown(pilot, "The built-in draft chooses what is read.")
         await do(pilot, "Load now")
@@ -126,8 +129,7 @@ async def test_a_target_alone(app: Make, here: Here) -> None:
 async def test_by_default_from_now_on(app: Make, here: Here, tmp_path: Path) -> None:
     await here(BIG, DRAFT)
     file = SettingsFile(tmp_path / "settings.toml")
-    async with app(settings=file).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(settings=file), "big-4bit") as pilot:
         await choose(pilot, "big")
         await do(pilot, "Load now and make it")
         await until_shown(pilot, "is loaded.")
@@ -140,8 +142,7 @@ async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: He
     await here(BIG, DRAFT)
     failure = Failed(None, Failure(FailureKind.OUT_OF_MEMORY, {"loading": True}))
     engine = FakeEngine(load_stories={"big-4bit": LoadStory(failure=failure)})
-    async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(engine), "big-4bit") as pilot:
         await choose(pilot, "big")
         await do(pilot, "Load now")
         await until_shown(
@@ -160,8 +161,7 @@ async def test_one_that_does_not_load_leaves_the_pair_before(app: Make, here: He
 async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     engine = FakeEngine()
-    async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(engine), "big-4bit") as pilot:
         await choose(pilot, "big")
         engine.step_load = True
         await do(pilot, "Load now")
@@ -181,8 +181,7 @@ async def test_esc_goes_back_to_the_pair_before(app: Make, here: Here) -> None:
 async def test_a_question_waits_for_the_new_pair(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     engine = FakeEngine()
-    async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(engine), "big-4bit") as pilot:
         await choose(pilot, "big")
         engine.step_load = True
         await do(pilot, "Load now")
@@ -197,8 +196,7 @@ async def test_a_question_waits_for_the_new_pair(app: Make, here: Here) -> None:
 async def test_a_damaged_model_is_not_loaded(app: Make, here: Here, library: Library) -> None:
     await here(BIG, DRAFT)
     engine = FakeEngine()
-    async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(engine), "big-4bit") as pilot:
         await choose(pilot, "big")
         snapshot = library.cache.snapshot_folder(BIG)
         assert snapshot is not None
@@ -277,8 +275,7 @@ async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
             LinearCost(0, 1e-3), LinearCost(0, 1e-4), LinearCost(0.1, 0), LinearCost(0.2, 0)
         )
     )
-    async with embedded(engine, library).run_test(size=SMALL) as pilot:
-        await open_models(pilot)
+    async with models_of(embedded(engine, library)) as pilot:
         await open_dialog(pilot, "embedded")
         await do(pilot, "Measure its speed")
         await until_shown(pilot, "32,768 tokens: first word in 33 s when", "10 s at")
@@ -286,8 +283,7 @@ async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
 
 
 async def test_a_pair_that_could_not_be_timed_is_said(library: Library) -> None:
-    async with embedded(FakeEngine(), library).run_test(size=SMALL) as pilot:
-        await open_models(pilot)
+    async with models_of(embedded(FakeEngine(), library)) as pilot:
         await open_dialog(pilot, "embedded")
         await do(pilot, "Measure its speed")
         await until_shown(pilot, "The model pair could not be timed")

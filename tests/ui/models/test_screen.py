@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,27 +10,21 @@ import pytest
 from app.models import trash
 from app.models.catalogue import catalogue
 from app.models.library import Library
-from app.ui.app import SpecchatApp
-from app.ui.models.action_dialog import ActionDialog
+from app.ui.models.screen import ActionDialog
 from tests.models import files, pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.test_pairs import SIZES
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown
-from tests.ui.models.conftest import BIG, OTHER
+from tests.ui.models.conftest import BIG, OTHER, Here, Make
 from tests.ui.models.conftest import SMALL as DRAFT
-from tests.ui.models.test_choosing import do, open_dialog, open_models
+from tests.ui.models.test_choosing import do, models_of, open_dialog, open_models
 
-pytestmark = pytest.mark.asyncio
-
-Here = Callable[..., Awaitable[None]]
-Make = Callable[..., SpecchatApp]
 NARROW, WIDE = (60, 20), (200, 50)
 
 
 async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> None:
     await here(BIG, DRAFT, OTHER)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "● installed 4", "○ catalogue 34", "○ downloads 0")
+    async with models_of(app(), "● installed 4", "○ catalogue 34", "○ downloads 0") as pilot:
         await until_shown(
             pilot,
             "✓ org/big-4bit",
@@ -73,8 +66,7 @@ async def test_nothing_is_wider_than_the_screen(
 
 async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
-    async with app().run_test(size=(100, 40)) as pilot:
-        await open_models(pilot, "small-4bit")
+    async with models_of(app(), "small-4bit", size=(100, 40)) as pilot:
         await open_dialog(pilot, "big")
         await until_shown(
             pilot,
@@ -111,8 +103,7 @@ async def test_the_mouse_does_it_too(app: Make, here: Here) -> None:
 
 async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
     await here(BIG, DRAFT)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "small-4bit")
+    async with models_of(app(), "small-4bit") as pilot:
         await pilot.press(*"big", "ctrl+d")
         await until_shown(pilot, f"Moved {BIG} to the trash (", "^Z restores it.", "in the trash:")
         assert library.cache.snapshot_folder(BIG) is None
@@ -130,8 +121,7 @@ async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
 
 async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "small-4bit")
+    async with models_of(app(), "small-4bit") as pilot:
         await open_dialog(pilot, "big")
         await do(pilot, "Use with small-4bit")
         await until_shown(pilot, "Load now")
@@ -147,8 +137,7 @@ async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
 async def test_checking_its_files(app: Make, here: Here, library: Library) -> None:
     await here(BIG)
     running = app()
-    async with running.run_test(size=SMALL) as pilot:
-        await open_models(pilot, "big-4bit")
+    async with models_of(running, "big-4bit") as pilot:
         await open_dialog(pilot, "big")
         await do(pilot, "Check its files")
         await until_shown(pilot, f"{BIG}: 8 files correct.", "● downloads 1")
@@ -172,8 +161,7 @@ async def test_a_model_that_cannot_be_used_says_why(
     snapshot = library.cache.snapshot_folder(BIG)
     assert snapshot is not None
     (snapshot / "config.json").unlink()
-    async with app().run_test(size=SMALL) as pilot:
-        await open_models(pilot, "org/big-4bit")
+    async with models_of(app(), "org/big-4bit") as pilot:
         await until_shown(pilot, "! Its folder has no model: there is no config.json")
         dialog = await open_dialog(pilot, "big")
         assert not [label for label, _ in dialog.choices if label.startswith("Use")]
@@ -256,8 +244,7 @@ async def test_hostile_names_are_shown_and_not_obeyed(
 
 
 async def test_the_help_has_its_keys(app: Make) -> None:
-    async with app().run_test(size=(80, 60)) as pilot:
-        await open_models(pilot)
+    async with models_of(app(), size=(80, 60)) as pilot:
         await pilot.press("f1")
         await until_shown(pilot, "Next list: installed, catalogue, downloads", "^L")
         await pilot.press("escape", "ctrl+l")

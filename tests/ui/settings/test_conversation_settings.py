@@ -18,7 +18,7 @@ from app.store.records import Overrides
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.settings.conversation_screen import ConversationSettingsScreen, conversation_settings
-from app.ui.settings.row import SettingRow
+from app.ui.settings.form import SettingRow
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -34,8 +34,6 @@ from tests.ui.helpers import (
 )
 
 SAMPLING = Settings().sampling()
-
-pytestmark = pytest.mark.asyncio
 
 
 def own(app: SpecchatApp) -> ConversationSettingsScreen:
@@ -162,18 +160,6 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await until_shown(pilot, "This conversation's system prompt")
         await pilot.press("enter")
         await until_shown(pilot, "This conversation")
-
-
-async def test_its_keys_are_in_the_help() -> None:
-    app = app_with(FakeEngine())
-    async with app.run_test(size=(100, 60)) as pilot:
-        await until_shown(pilot, "ready")
-        await opened(pilot, app)
-        await pilot.press("f1")
-        await until_shown(pilot, "apply from the next question on", "Its system prompt", "^D")
-        await pilot.press("escape")
-        await until_gone(pilot, "Its system prompt")
-        assert isinstance(app.screen, ConversationSettingsScreen)
 
 
 async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) -> None:

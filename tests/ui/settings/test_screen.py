@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from app.protocol.commands import CachePolicy
 from app.protocol.options import BackgroundPolicy, Mode
 from app.settings.file import SettingsFile
 from app.settings.introspection import all_settings, find
-from app.ui.settings.row import ChoiceScreen, SettingRow
+from app.ui.app import SpecchatApp
+from app.ui.settings.form import ChoiceScreen, SettingRow
 from app.ui.settings.screen import SettingsScreen
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
@@ -42,23 +44,21 @@ def on_disk(file: SettingsFile) -> str:
     return file.path.read_text() if file.path.exists() else ""
 
 
-async def go(pilot: object, key: str) -> SettingRow:
+async def go(pilot: Pilot[None], key: str) -> SettingRow:
     """Open the settings at one of them."""
-    app = pilot.app  # type: ignore[attr-defined]
-    app.show_setting(find(key))
-    row: SettingRow = await _focused(pilot, key)
-    return row
+    assert isinstance(pilot.app, SpecchatApp)
+    pilot.app.show_setting(find(key))
+    return await _focused(pilot, key)
 
 
-async def _focused(pilot: object, key: str) -> SettingRow:
-    def row() -> SettingRow | None:
-        focused = pilot.app.focused  # type: ignore[attr-defined]
-        return focused if isinstance(focused, SettingRow) else None
+async def _focused(pilot: Pilot[None], key: str) -> SettingRow:
+    def is_focused() -> bool:
+        focused = pilot.app.focused
+        return isinstance(focused, SettingRow) and focused.setting.key == key
 
-    await until(pilot, lambda: (at := row()) and at.setting.key == key, key)  # type: ignore[arg-type]
-    found = row()
-    assert found is not None
-    return found
+    await until(pilot, is_focused, key)
+    assert isinstance(pilot.app.focused, SettingRow)
+    return pilot.app.focused
 
 
 async def test_every_setting_is_there_and_is_described(file: SettingsFile) -> None:
@@ -229,12 +229,6 @@ async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: Setting
         await until(pilot, lambda: not wrong.has_unsaved, "the next save")
         await until_gone(pilot, "applies only")
         assert 'background_reading = "always"' in wrong.path.read_text()
-
-
-async def test_help_lists_its_keys() -> None:
-    async with app_with(FakeEngine()).run_test(size=(100, 50)) as pilot:
-        await pilot.press("f2", "f1")
-        await until_shown(pilot, "Reset to the default", "A setting", "^P")
 
 
 async def test_files_are_read_within_the_limits_that_are_set(tmp_path: Path) -> None:

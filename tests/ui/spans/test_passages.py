@@ -14,18 +14,18 @@ from rich.cells import cell_len
 
 from app.chat.turn_progress import TurnProgress
 from app.protocol.events import ImportanceMap, Planned, Selected
-from app.protocol.prompt import (
-    Document,
-    Segment,
-    SegmentKind,
-    Span,
-    SpanReason,
-    SpanText,
-)
+from app.protocol.prompt import Document, Segment, SegmentKind, Span, SpanReason, SpanText
 from app.protocol.stats import Reading
-from app.ui.spans.collection import Collection, Position
-from app.ui.spans.passages import Passage, ReadDocument, ReadKind, read_documents
-from app.ui.spans.rows import CollapsedRange, WrappedRows, visible_text
+from app.ui.spans.copies import SHORTEST, copied_ranges, place_of
+from app.ui.spans.passages import (
+    Collection,
+    Passage,
+    Position,
+    ReadDocument,
+    ReadKind,
+    read_documents,
+)
+from app.ui.spans.view import CollapsedRange, WrappedRows, visible_text
 
 TEXT = "First line.\nSecond line.\n\nThird, a paragraph\nof two lines.\n\nLast."
 
@@ -148,20 +148,6 @@ def test_finding_ignores_case_and_kinds_of_white_space() -> None:
     assert read.find("(") == []
 
 
-@pytest.mark.parametrize(
-    ("at", "paragraph"),
-    [
-        (0, "First line.\nSecond line."),
-        (20, "First line.\nSecond line."),
-        (40, "Third, a paragraph\nof two lines."),
-        (len(TEXT) - 1, "Last."),
-    ],
-)
-def test_the_paragraph_of_a_place(at: int, paragraph: str) -> None:
-    start, end = document(Passage(0, len(TEXT), ReadKind.UNREAD)).paragraph(at)
-    assert TEXT[start:end] == paragraph
-
-
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     ("text", "at", "paragraph"),
@@ -224,10 +210,7 @@ def test_a_paragraph_without_end_is_cut_around_the_place() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(
-    st.text(st.sampled_from("ab \n\t漢é\u0301\x1b\u202e"), max_size=200),
-    st.integers(8, 40),
-)
+@given(st.text(st.sampled_from("ab \n\t漢é\u0301\x1b\u202e"), max_size=200), st.integers(8, 40))
 def test_rows_hold_the_whole_text_and_fit(text: str, width: int) -> None:
     rows = WrappedRows(text, width)
     pieces = [rows[i] for i in range(len(rows))]
@@ -316,3 +299,80 @@ def test_a_large_folder_is_quick() -> None:
         assert collection.passage_number(place)
         place = collection.next_read(place)
     assert time.process_time() - began < 5.0
+
+
+LEASE = (
+    "The tenant pays the rent on the first day.\n"
+    "Either party may end this\n    agreement with three months' notice.\n"
+    "Das Übrige regelt die Hausordnung. 租户应当在每个月的第一天支付租金，并保持房屋清洁。\n"
+    "key = 'c0ffee00-1234-5678-9abc-def012345678'\n"
+)
+
+
+def copied(answer: str, text: str = LEASE) -> list[str]:
+    return [text[start:end] for start, end in copied_ranges(answer, text)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("", []),
+        ("The tenant has to pay the rent.", []),  # only short pieces
+        (
+            'It says: "The tenant pays the rent on the first day."',
+            ["The tenant pays the rent on the first day."],
+        ),
+        (
+            "- **Either party may end this agreement** with notice",
+            ["Either party may end this\n    agreement"],
+        ),
+        ("Either party may end this agreementation", ["Either party may end this"]),
+        ("“Das Übrige regelt die Hausordnung”", ["Das Übrige regelt die Hausordnung"]),
+        ("原文：租户应当在每个月的第一天支付租金。", ["租户应当在每个月的第一天支付租金"]),
+        ("It is c0ffee00-1234-5678-9abc-def012345678.", ["c0ffee00-1234-5678-9abc-def012345678"]),
+    ],
+)
+def test_what_stands_in_both_is_found(answer: str, expected: list[str]) -> None:
+    assert copied(answer) == expected
+
+
+def test_of_several_places_one_that_was_read_is_marked() -> None:
+    text = "the same words stand here twice.\n" * 3
+    answer = "the same words stand here twice."
+    assert copied_ranges(answer, text) == ((0, 32),)
+    assert copied_ranges(answer, text, lambda start, end: start >= 60) == ((66, 98),)
+    assert copied_ranges(answer, text, lambda start, end: False) == ((0, 32),)
+
+
+words = st.lists(
+    st.sampled_from(["alpha", "beta", "gamma", "delta", "", "epsilon\n", "租户", "支付", "x,"])
+)
+
+
+@given(words, words)
+def test_what_is_marked_stands_in_both(answer: list[str], text: list[str]) -> None:
+    written, document = " ".join(answer), " ".join(text)
+    found = copied_ranges(written, document)
+    assert list(found) == sorted(set(found))
+    for (_, end), (start, _) in pairwise(found):
+        assert end < start
+    for start, end in found:
+        piece = " ".join(document[start:end].split())
+        assert cell_len(piece) >= SHORTEST
+        # Where pieces touch they are one range, so its first words are what is looked for.
+        assert piece[:SHORTEST] in " ".join(written.split())
+
+
+@given(st.text(), st.text())
+def test_any_text_is_taken(answer: str, text: str) -> None:
+    copied_ranges(answer, text)
+
+
+def test_a_place_has_a_page_if_the_text_has_pages() -> None:
+    assert place_of("a\nb\nc", 4) == "line 3"
+    pages = "[Page 1]\none\n\n[Page 12]\ntwo\nthree"
+    assert place_of(pages, pages.index("one")) == "page 1, line 1"
+    assert place_of(pages, pages.index("three")) == "page 12, line 2"
+    assert place_of(pages, 0) == "line 1"
+    assert place_of("a\nb\nc", 4, 120) == "line 122"
+    assert place_of(pages, pages.index("three"), 120) == "page 12, line 2"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,14 +15,11 @@ from textual.events import Key
 from textual.pilot import Pilot
 
 import app.ui.app as ui
-from app.ui.spans import documents
-from app.ui.spans.hints import READING, Hints, _fit
-from app.ui.spans.minimap import Minimap
 from app.ui.spans.passages import Passage, ReadDocument, ReadKind
-from app.ui.spans.screen import AskAgain, SpansScreen
-from app.ui.terminal.paste import PasteSafeParser
+from app.ui.spans.screen import READING, AskAgain, Hints, SpansScreen, _fit, document_line
+from app.ui.spans.view import Minimap
 from app.ui.theme import our_themes
-from tests.ui.helpers import screen_text, until, until_gone, until_shown
+from tests.ui.helpers import in_one_read, screen_text, until, until_gone, until_shown
 
 LINES = [f"Line {i} of the contract." for i in range(1, 201)]
 TEXT = "\n".join(LINES)
@@ -78,6 +77,14 @@ def line(pilot: Pilot[None]) -> int:
     return TEXT.count("\n", 0, app.spans.view.cursor) + 1
 
 
+@asynccontextmanager
+async def at_line_50(spans: SpansApp) -> AsyncIterator[Pilot[None]]:
+    """At the first passage that was read."""
+    async with spans.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: line(pilot) == 50)
+        yield pilot
+
+
 async def test_it_opens_at_the_first_passage_that_was_read(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(
@@ -91,8 +98,7 @@ async def test_it_opens_at_the_first_passage_that_was_read(spans: SpansApp) -> N
 
 
 async def test_from_passage_to_passage(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.press("n")
         await until_shown(pilot, "line 120 · read")
         await pilot.press("n")
@@ -104,8 +110,7 @@ async def test_from_passage_to_passage(spans: SpansApp) -> None:
 
 
 async def test_moving(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.press("down", "down", "up")
         assert line(pilot) == 51
         await pilot.press("end")
@@ -120,8 +125,7 @@ async def test_moving(spans: SpansApp) -> None:
 
 
 async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.press("slash", *"line 19")
         await until_shown(pilot, "2 of 11 hits · NOT READ")
         assert line(pilot) == 190
@@ -168,8 +172,7 @@ async def test_a_pin_is_taken_away_again() -> None:
 
 
 async def test_folding_hides_what_was_not_read(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.press("f")
         await until_shown(
             pilot, "⋯ 49 lines not read", "Line 50", "⋯ 67 lines not read", "⋯ 76 lines not read"
@@ -300,44 +303,33 @@ async def test_one_document_is_no_list(spans: SpansApp) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("name", ["a.txt", "very/" * 30 + "long.txt", "漢字" * 40, "\x1b[31m"])
 async def test_a_document_is_a_line(name: str, width: int) -> None:
-    drawn = documents.document_line(contract((10, 12), name=name), 411, width)
+    drawn = document_line(contract((10, 12), name=name), 411, width)
     assert drawn.cell_length <= width
     assert drawn.plain.isprintable()
     assert "1%" in drawn.plain
     assert "412" in drawn.plain
 
 
-def typed(pilot: Pilot[None], sent: str) -> None:
-    """All in one read, as over a slow line, or by someone who types fast."""
-    driver = pilot.app._driver
-    assert driver is not None
-    for message in PasteSafeParser().feed(sent):
-        driver.process_message(message)
-
-
 async def test_keys_typed_right_after_the_slash_are_searched_for(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
-        typed(pilot, "/line 1q\x7f9\r")
+    async with at_line_50(spans) as pilot:
+        in_one_read(pilot, "/line 1q\x7f9\r")
         await until_shown(pilot, "3 of 11 hits · NOT READ")
         assert spans.spans.search.value == "line 19"
 
 
 async def test_keys_typed_right_after_the_search_are_for_the_document(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
-        typed(pilot, "/contract")
+    async with at_line_50(spans) as pilot:
+        in_one_read(pilot, "/contract")
         await until_shown(pilot, "of 200 hits")
         spans.spans.search.post_message(Key("escape", "\x1b"))
-        typed(pilot, "nn")
+        in_one_read(pilot, "nn")
         await until_shown(pilot, "No more passages were read.")
         assert line(pilot) == 120
         assert not spans.spans.search.display
 
 
 async def test_the_mouse(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.click("DocumentView", offset=(10, 0))
         first = line(pilot)
         assert first < 50
@@ -394,8 +386,7 @@ async def test_the_marks_that_are_there_are_explained() -> None:
 
 
 async def test_a_click_on_a_fold_opens_it(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.press("f")
         await until_shown(pilot, "⋯ 49 lines not read")
         await pilot.click("DocumentView", offset=(8, 0))
@@ -411,8 +402,7 @@ async def click_hint(pilot: Pilot[None], words: str) -> None:
 
 
 async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await click_hint(pilot, "n next")
         await until(pilot, lambda: line(pilot) == 120)
         await click_hint(pilot, "p prev")
@@ -445,8 +435,7 @@ async def test_what_is_needed_most_fits_in_any_width() -> None:
 
 
 async def test_the_passage_is_copied(spans: SpansApp) -> None:
-    async with spans.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: line(pilot) == 50)
+    async with at_line_50(spans) as pilot:
         await pilot.press("c")
         await until_shown(pilot, "Copied 75 characters.")
         assert spans.clipboard == TEXT[at(50) : at(53)]

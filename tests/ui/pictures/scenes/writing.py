@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 
 from app.ingest.records import ReadCancelled, ReadProgress
-from app.ui.attach.attachment import Attachment
+from app.ui.attach.attachment import Attachment, FileJob
 from app.ui.attach.chips import Chip
-from app.ui.attach.file_job import FileJob
 from tests.ingest.helpers import written
 from tests.ui.pictures import samples
 from tests.ui.pictures.stage import Stage

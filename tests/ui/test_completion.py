@@ -8,14 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
-from app.ingest.walk import DirListing
-from app.ui.app import SpecchatApp
-from app.ui.completion.commands import commands
+from app.ingest.walk import DirListing, FolderEntry
+from app.ui.completion import MAX_SHOWN, PathCompleter, commands, word_before
 from app.ui.models.screen import ModelsScreen
 from app.ui.spans.screen import SearchLine, SpansScreen
-from app.ui.terminal.paste import PasteSafeParser
 from tests.fakes import FakeEngine, Story
 from tests.ingest.helpers import written
 from tests.ui.helpers import (
@@ -23,16 +20,17 @@ from tests.ui.helpers import (
     SMALL,
     app_with,
     ask,
+    box_text,
+    in_one_read,
     kept_app,
     paste,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
     until_shown,
 )
-
-pytestmark = pytest.mark.asyncio
 
 
 @pytest.fixture
@@ -47,26 +45,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def feed(pilot: Pilot[None], keys: str) -> None:
-    """All in one read, as over a slow line."""
-    driver = pilot.app._driver
-    assert driver is not None
-    for message in PasteSafeParser().feed(keys):
-        driver.process_message(message)
-
-
-def box_text(pilot: Pilot[None]) -> str:
-    assert isinstance(pilot.app, SpecchatApp)
-    return pilot.app.chat.composer.box.text
-
-
 # ------------------------------------------------------------------------------ files
 
 
 async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("@")
         await until_shown(pilot, "contract.txt", "src/", "My notes.txt")
         assert ".hidden" not in screen_text(pilot)
@@ -82,9 +66,8 @@ async def test_a_file_is_chosen_and_asked_about(start: Path) -> None:
 
 async def test_keys_typed_ahead_wait_for_the_names_and_for_the_file(start: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        feed(pilot, "@sr\tde\tb.\tWhat is it?\r")
+    async with started(engine) as pilot:
+        in_one_read(pilot, "@sr\tde\tb.\tWhat is it?\r")
         await until(pilot, lambda: engine.asks)
         message = engine.asks[0].messages[0]
         assert message.text == "What is it?"
@@ -92,8 +75,7 @@ async def test_keys_typed_ahead_wait_for_the_names_and_for_the_file(start: Path)
 
 
 async def test_up_down_tab_and_escape(start: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press("s", "e", "e", "space", "@")
         await until_shown(pilot, "contract.txt")
         await pilot.press("up", "tab")
@@ -112,8 +94,7 @@ async def test_up_down_tab_and_escape(start: Path) -> None:
 
 
 async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press("@")
         await until_shown(pilot, "My notes.txt")
         choices = pilot.app.query_one("#completions")
@@ -125,8 +106,7 @@ async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
 
 async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press(*"@zzz")
         await until(pilot, lambda: not pilot.app.query_one("#completions").display)
         await pilot.press("enter")
@@ -141,8 +121,7 @@ async def test_a_missing_file_is_said_like_other_bad_input_and_can_be_sent(
     start: Path, text: str
 ) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, text)
         await pilot.press("enter")
         await until_shown(pilot, "There is no file or folder '", "Press Enter again to send")
@@ -169,8 +148,7 @@ async def test_files_that_a_question_names_are_attached_before_it_is_sent(
     start: Path, text: str, asked: str, files: list[str]
 ) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, text)
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
@@ -183,30 +161,18 @@ async def test_files_that_a_question_names_are_attached_before_it_is_sent(
 
 async def test_a_file_alone_is_attached_and_nothing_is_asked(start: Path) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, "@contract.txt")
         await pilot.press("enter")
         await until_shown(pilot, "contract.txt", "20 lines")
         assert (box_text(pilot), engine.asks) == ("", [])
 
 
-@pytest.mark.parametrize("text", ["@zzz", "me@home.org"])
+@pytest.mark.parametrize("text", ["@zzz", "me@home.org", "by @c"])
 async def test_what_names_no_missing_file_is_sent_at_once(start: Path, text: str) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, text)
-        await pilot.press("enter")
-        await until(pilot, lambda: engine.asks)
-
-
-async def test_what_is_pasted_opens_no_list(start: Path) -> None:
-    engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await paste(pilot, "by @c")
-        await until(pilot, lambda: box_text(pilot) == "by @c")
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
 
@@ -222,8 +188,7 @@ async def test_a_folder_that_never_answers_freezes_nothing(
 
     monkeypatch.setattr("app.ingest.walk.list_folder", hangs)
     try:
-        async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-            await until_shown(pilot, "ready")
+        async with started() as pilot:
             await pilot.press("@")
             await until_shown(pilot, "reading the folder…")
             await pilot.press("a", "enter", "b")
@@ -235,16 +200,14 @@ async def test_a_folder_that_never_answers_freezes_nothing(
 
 
 async def test_a_folder_that_is_not_there_is_said(start: Path) -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press(*"@nowhere/")
         await until_shown(pilot, "There is no folder")
 
 
 async def test_hostile_names_are_shown_as_symbols(start: Path) -> None:
     written(start / "x\x1b[31m[@click=app.quit]\u202e.txt", "text\n")
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started() as pilot:
         await pilot.press("@", "x", "\\")
         await pilot.press("backspace")
         await until_shown(pilot, "x␛[31m[@click=app.quit]⟨RLO⟩.txt")
@@ -260,8 +223,7 @@ async def test_keys_at_random_break_nothing(start: Path, seed: int) -> None:
     keys = ["@", "@", "c", "s", "space", "tab", "enter", "up", "down", "escape", "backspace"]
     keys += ["left", "home", "shift+tab", "delete", "ctrl+z", "ctrl+w", "/", ".", "ctrl+n"]
     engine = FakeEngine(Story(answer="One. Two."))
-    async with app_with(engine).run_test(size=(60, 20)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (60, 20)) as pilot:
         for _ in range(80):
             await pilot.press(chooser.choice(keys))
             if box_text(pilot).startswith("/"):  # /quit would be right, and the end
@@ -274,14 +236,13 @@ async def test_keys_at_random_break_nothing(start: Path, seed: int) -> None:
 
 async def test_a_command_is_found_and_run() -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("/")
         await until_shown(pilot, "/attach", "/again", "Ask again in the same way")
         await pilot.press("f", "u", "enter")
         await until_shown(pilot, "next: FULL")
         assert (box_text(pilot), engine.asks) == ("", [])
-        feed(pilot, "/help\r")
+        in_one_read(pilot, "/help\r")
         await until_shown(pilot, "The ten keys")
         await pilot.press("escape")
         await until_gone(pilot, "The ten keys")
@@ -294,8 +255,7 @@ async def test_a_command_is_found_and_run() -> None:
 )
 async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await type_in(pilot, text)
         await pilot.press("escape", "enter")
         await until(pilot, lambda: engine.asks)
@@ -313,8 +273,7 @@ async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
 )
 async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told: str) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=(100, 24)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (100, 24)) as pilot:
         await paste(pilot, text)
         await pilot.press("enter")
         await until_shown(pilot, told)
@@ -325,9 +284,7 @@ async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told:
         await until(pilot, lambda: engine.asks)
 
 
-async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(
-    start: Path,
-) -> None:
+async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(start: Path) -> None:
     engine = FakeEngine(Story(answer="Short."))
     async with kept_app(start / "data", engine, size=(100, 30)) as (pilot, app):
         await until_shown(pilot, "ready")
@@ -366,8 +323,7 @@ async def test_commands_of_messages_and_of_other_screens_run_from_the_chat(
 
 async def test_a_whole_name_is_the_command_however_it_got_there() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, "/full")
         await pilot.press("enter")
         await until_shown(pilot, "next: FULL")
@@ -385,3 +341,91 @@ async def test_commands_are_the_bindings_and_each_name_is_one_command() -> None:
         assert {"help", "quit", "copy", "edit", "delete", "rename", "export"} < set(names)
         assert {"find", "fold", "skipped", "auto", "models-delete"} < set(names)
         assert all(each.description for each in every)
+
+
+LISTING = DirListing(
+    (
+        FolderEntry(".env", False, "private"),
+        FolderEntry("app", True),
+        FolderEntry("build", True, "ignored"),
+        FolderEntry("My notes.txt", False),
+        FolderEntry("README.md", False),
+        FolderEntry("reader.py", False),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("@", ""),
+        ("see @src/re", "src/re"),
+        ("see @My\\ notes", "My\\ notes"),
+        ("me@home", None),
+        ("@src done", None),
+        ("see (@src", None),
+        ("@a @b", "b"),
+        ("", None),
+    ],
+)
+def test_the_word_at_the_cursor(line: str, word: str | None) -> None:
+    assert word_before(line) == word
+
+
+def names(word: str, listing: DirListing = LISTING) -> list[str]:
+    return [each.name for each in PathCompleter("/start").completions(word, listing)]
+
+
+def test_without_a_name_everything_but_hidden_files_is_offered_and_ignored_ones_last() -> None:
+    assert names("") == ["app", "My notes.txt", "reader.py", "README.md", "build"]
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("read", ["reader.py", "README.md"]),
+        ("note", ["My notes.txt"]),
+        ("rdr", ["reader.py"]),
+        ("b", ["build"]),
+        ("ad", ["reader.py", "README.md"]),
+        ("xyz", []),
+        (".", [".", "..", ".env"]),
+        ("..", [".."]),
+        (".e", [".env"]),
+        ("app/", [".", "app", "My notes.txt", "reader.py", "README.md", "build"]),
+        ("~", ["~"]),
+        ("[", []),
+    ],
+)
+def test_what_begins_so_comes_before_what_holds_it_and_what_has_its_letters(
+    word: str, found: list[str]
+) -> None:
+    assert names(word) == found
+
+
+def test_a_choice_is_typed_so_that_it_can_be_read_again() -> None:
+    (notes,) = PathCompleter("/start").completions("sub/My\\ n", LISTING)
+    assert (notes.typed, notes.path) == ("sub/My\\ notes.txt", "/start/sub/My notes.txt")
+    assert word_before("see @" + notes.typed) == notes.typed
+    app, *_ = PathCompleter("/start").completions("ap", LISTING)
+    assert (app.typed, app.path) == ("app/", "/start/app")
+
+
+@pytest.mark.parametrize(
+    ("word", "folder"),
+    [
+        ("re", "/start"),
+        ("a/b/re", "/start/a/b"),
+        ("../re", "/"),
+        ("/etc/ho", "/etc"),
+        ("~/x", str(Path.home())),
+        ("my\\ a/x", "/start/my a"),
+    ],
+)
+def test_the_folder_that_is_typed(word: str, folder: str) -> None:
+    assert PathCompleter("/start").folder(word) == folder
+
+
+def test_no_more_are_offered_than_one_reads() -> None:
+    many = DirListing(tuple(FolderEntry(f"f{number}", False) for number in range(2_000)))
+    assert len(names("f", many)) == MAX_SHOWN

@@ -1,9 +1,17 @@
-"""Everything known of one row of the models screen, as text. No widgets."""
+"""Texts of the models screen: all that is known about a row, what loading a pair takes, and what
+fits across the machines of `--hosts`. No widgets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
 from textual.content import Content
 
+from app.models.across import FitAcross, fit_across
+from app.models.check import read_json
+from app.models.errors import ModelError
 from app.models.fit import Fit
 from app.models.found import FoundModel, Kind, Program
 from app.models.gguf.file import GgufSummary
@@ -11,10 +19,12 @@ from app.models.pairs import DraftCandidate, ModelOverview, RatioSource
 from app.models.speedup import OVERHEAD, built_in_speedup
 from app.models.text import breakdown_rows, facts, sampling_lines, verdict_sentences
 from app.paths import display_path
+from app.protocol.commands import Load
+from app.protocol.hosts import HostMachine
 from app.protocol.options import DEFAULT_KEEP_RATIO
 from app.ui.models.inventory import Inventory
 from app.ui.models.jobs import Job, JobState
-from app.ui.models.rows import DIM, WARN, draft_name
+from app.ui.models.rows import DIM, WARN, draft_name, short
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -132,3 +142,101 @@ def _dim(text: str) -> Content:
 
 def _warn(text: str) -> Content:
     return Content.assemble(("! ", WARN), sanitize_line(text.strip()))
+
+
+def machines_text(
+    overview: ModelOverview,
+    draft: DraftCandidate | None,
+    machines: Sequence[HostMachine],
+) -> Content:
+    """A line for each machine, and what fits across all of them."""
+    lines = [Content(""), Content.styled("Machines", DIM), *map(_machine_line, machines)]
+    if (folder := overview.model.folder) is None:
+        return Content("\n").join(lines)
+    try:
+        config = read_json(folder / "config.json")
+    except ModelError:
+        return Content("\n").join(lines)
+    size = overview.model.size
+    across = fit_across(config, size, draft.draft.size if draft else None, machines)
+    lines.append(Content(_fit_sentence(across)))
+    return Content("\n").join(lines)
+
+
+def _machine_line(machine: HostMachine) -> Content:
+    name = sanitize_line(machine.name)
+    if machine.problem:
+        return Content.assemble(("! ", WARN), sanitize_line(machine.problem))
+    memory = f"{formatting.size(int(machine.free))} of {formatting.size(machine.total)} free"
+    link = ""
+    if machine.latency is not None and machine.rate is not None:
+        link = f", {machine.latency * 1000:.1f} ms, {formatting.size(int(machine.rate))}/s"
+    return Content.assemble(
+        f"{name}: {memory}{link}", (f"  {sanitize_line(machine.processor)}", DIM)
+    )
+
+
+def _fit_sentence(across: FitAcross) -> str:
+    where = f"Across {across.ranks} machines"
+    if across.problem:
+        return f"{where}: {sanitize_line(across.problem)}."
+    each = f"{formatting.size(across.weight_bytes)} of weights on each"
+    if not across.max_sparse_tokens:
+        return f"{where}: {each}, which does not fit."
+    full = f"{formatting.count(across.max_tokens)} tokens in full"
+    return f"{where}: {each}, up to {full}, {formatting.count(across.max_sparse_tokens)} sparsely."
+
+
+@dataclass(frozen=True, slots=True)
+class PairStatus:
+    """The loaded pair. `cached_tokens` are those of the conversation on the screen;
+    `load_bytes_per_second` is how fast the pair was loaded, if known; `blocked_reason` says why no
+    other pair can be loaded now."""
+
+    load: Load
+    cached_tokens: int = 0
+    load_bytes_per_second: float | None = None
+    blocked_reason: str = ""
+
+    def uses(self, folder: Path | None) -> bool:
+        """Whether the model in this folder is one of the pair."""
+        return folder is not None and str(folder) in (self.load.target, self.load.draft)
+
+
+@dataclass(frozen=True, slots=True)
+class PairChoice:
+    """A pair to load, whether it becomes the default, and whether the target is spread over the
+    machines of `--hosts`."""
+
+    target: str
+    draft: str | None
+    as_default: bool = False
+    across: bool = False
+
+
+def cost_text(
+    overview: ModelOverview, candidate: DraftCandidate | None, status: PairStatus
+) -> Content:
+    """Load time, memory, and what must be read again."""
+    model = overview.model
+    weights = model.size.weight_bytes + (candidate.draft.size.weight_bytes if candidate else 0)
+    target, draft = status.load.names
+    loaded = short(target) + (f" + {short(draft)}" if draft else "")
+    names = short(model.name) + (f" + {draft_name(overview, candidate)}" if candidate else "")
+    seconds = ""
+    if status.load_bytes_per_second:
+        seconds = f" in about {formatting.seconds(weights / status.load_bytes_per_second)}"
+    lines = [
+        Content.styled(f"{names} instead of {loaded}", "bold"),
+        Content(f"Loads {formatting.size(weights)}{seconds}."),
+    ]
+    if status.cached_tokens:
+        tokens = formatting.plural(status.cached_tokens, "token")
+        again = f"The next question reads this conversation again ({tokens})."
+        lines.append(Content.assemble(("! ", WARN), again))
+    if candidate is None:
+        lines.append(Content("The built-in draft chooses what is read."))
+    if status.blocked_reason:
+        lines.append(Content.assemble(("! ", WARN), sanitize_line(status.blocked_reason)))
+    lines += [Content(""), Content.styled("Memory", DIM), *memory_lines(overview, candidate)]
+    return Content("\n").join(lines)

@@ -12,18 +12,19 @@ from app.protocol.events import Retrieved
 from app.protocol.options import Mode
 from app.protocol.prompt import Document, RetrievalReason, RetrievedPart
 from app.ui.app import SpecchatApp
-from app.ui.files.line import chosen_text, fit_files
-from app.ui.files.overview import FileFacts, choice_text, summary
-from app.ui.files.screen import FilesScreen, row_content
-from app.ui.files.tree import Choice, FileTree, Row
+from app.ui.files.overview import FileFacts, choice_text, chosen_text, fit_files, summary
+from app.ui.files.screen import FilesScreen, FileTree, ReadChoice, TreeRow, row_content
 from tests.fakes import FakeEngine, Story
-from tests.ui.files.helpers import LONG, attach, repository
 from tests.ui.helpers import (
+    LONG,
     SMALL,
     app_with,
     ask,
+    attach,
     kept_app,
+    repository,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -62,8 +63,8 @@ def overrides(pilot: Pilot[None]) -> tuple[tuple[str, ...] | None, tuple[str, ..
 async def go_to(pilot: Pilot[None], name: str) -> None:
     """By the filter."""
     screen = opened(pilot)
-    screen.filter.value = name
-    await until(pilot, lambda: screen.view.row is not None and name in screen.view.row.key, name)
+    screen.list.filter.value = name
+    await until(pilot, lambda: name in screen.list.highlighted, name)
 
 
 async def test_an_answer_says_which_files_it_is_from() -> None:
@@ -71,15 +72,13 @@ async def test_an_answer_says_which_files_it_is_from() -> None:
     async with app_with(engine).run_test(size=(150, 30)) as pilot:
         await answered(pilot, engine)
         await until_shown(
-            pilot,
-            "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change",
+            pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/resolvers.py · ^F to change"
         )
 
 
 async def test_the_line_is_there_as_soon_as_the_files_are_chosen() -> None:
     engine = FakeEngine(STORY, stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository())
         await type_in(pilot, QUESTION)
         await pilot.press("enter")
@@ -130,9 +129,8 @@ async def test_a_stored_answer_says_it_too(tmp_path: Path) -> None:
         await answered(pilot, engine)
     async with kept_app(tmp_path, FakeEngine(STORY), size=(150, 30)) as (pilot, _):
         await until_shown(pilot, "3 of 30 files: long.py:280–319, urls/base.py, urls/res")
-        screen = await open_files(pilot)
+        await open_files(pilot)
         await until_shown(pilot, "3 of 30 files · ", "words: resolver", "▾ urls/", "✓ base.py")
-        assert screen.view.row is not None
         await pilot.press("escape")
         await until_gone(pilot, "Type to find")
 
@@ -152,7 +150,7 @@ async def test_the_tree_says_what_each_file_takes_and_why(size: tuple[int, int])
         await go_to(pilot, "long")
         await until_shown(pilot, "lines 280–319")
         await pilot.press("escape")
-        await until(pilot, lambda: not screen.filter.value)
+        await until(pilot, lambda: not screen.list.filter.value)
         lines = screen_text(pilot).splitlines()
         assert all(len(line) <= size[0] for line in lines)
 
@@ -162,19 +160,18 @@ async def test_folders_open_and_close() -> None:
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await answered(pilot, engine)
         screen = await open_files(pilot)
-        screen.view.go_to("repo/parts/")
+        screen.draw("repo/parts/")
         await pilot.press("right")
         await until_shown(pilot, "▾ parts/", "▸ part0/")
         await pilot.press("down", "right", "down")
         await until_shown(pilot, "file0.txt")
-        assert screen.view.row is not None
-        assert screen.view.row.key.endswith("file0.txt")
+        assert screen.list.highlighted.endswith("file0.txt")
         await pilot.press("left")
-        assert screen.view.row.key == "repo/parts/part0/"
+        assert screen.list.highlighted == "repo/parts/part0/"
         await pilot.press("left", "left", "left")
         await until_gone(pilot, "part0")
         await pilot.press(*["pagedown"] * 3, *["pageup"] * 4)
-        assert screen.view.cursor == 0
+        assert screen.list.options.highlighted == 0
 
 
 async def test_a_choice_asks_again_with_it() -> None:
@@ -201,7 +198,7 @@ async def test_a_choice_asks_again_with_it() -> None:
         await go_to(pilot, "file7")
         await pilot.press("space", "space")
         await until_shown(pilot, "1 never")
-        assert screen.files.chosen(Choice.ALWAYS) == ()
+        assert screen.files.chosen(ReadChoice.ALWAYS) == ()
 
 
 async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) -> None:
@@ -237,14 +234,13 @@ async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None
 
 async def test_files_can_be_chosen_before_a_question() -> None:
     engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("ctrl+f")
         await until_shown(pilot, "No files here. Type @ to attach")
         attach(pilot, repository())
         screen = await open_files(pilot)
         await until_shown(pilot, "30 files · about", "⏎ done")
-        screen.view.go_to("repo/urls/")
+        screen.draw("repo/urls/")
         await pilot.press("space", "space", "enter")
         await until_shown(pilot, "From the next question on: 2 never.")
         assert not engine.asks
@@ -255,8 +251,7 @@ async def test_files_can_be_chosen_before_a_question() -> None:
 
 async def test_what_fits_is_said_to_be_there() -> None:
     engine = FakeEngine(Story(answer="Yes."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository())
         await ask(pilot, engine)
         await until_shown(pilot, "Yes.")
@@ -317,14 +312,13 @@ async def test_an_edited_question_chooses_again_and_a_repeated_one_does_not() ->
 
 async def test_five_thousand_files() -> None:
     engine = FakeEngine(STORY)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         attach(pilot, repository(5_000), tokens=8_000_000)
         await until_shown(pilot, "8,000,000 tokens in 5,000 files · the best for each question")
         screen = await open_files(pilot)
         await pilot.press(*"file499")
         await until_shown(pilot, "repo/parts/part49/file499.txt")
-        assert len(screen.view.rows) == 7  # with file4990.txt to file4995.txt
+        assert screen.list.options.option_count == 7  # with file4990.txt to file4995.txt
         await pilot.press("escape", "space")
         await until_shown(pilot, "5,000 always")
         await pilot.press("space", "space", "escape")
@@ -345,37 +339,37 @@ FACTS = [FileFacts(f"a/b{n % 7}/c{n}.py", n, in_prompt=n == 3) for n in range(50
 
 
 def test_folders_with_what_was_read_start_open() -> None:
-    tree = FileTree(FACTS, {"a/b5/c5.py": Choice.NEVER})
+    tree = FileTree(FACTS, {"a/b5/c5.py": ReadChoice.NEVER})
     open_folders = [row.folder for row in tree.rows() if row.is_open]
     assert open_folders == ["a/", "a/b3/", "a/b5/"]
     assert [row.key for row in tree.rows("B3 c1")] == ["a/b3/c10.py", "a/b3/c17.py"]
 
 
 def test_a_folder_chooses_all_its_files() -> None:
-    tree = FileTree(FACTS, {"a/b0/c7.py": Choice.NEVER})
+    tree = FileTree(FACTS, {"a/b0/c7.py": ReadChoice.NEVER})
     folder = next(row for row in tree.rows() if row.folder == "a/b0/")
     assert tree.choice(folder) is None
     tree.cycle(folder)
-    assert tree.choice(folder) is Choice.ALWAYS
-    assert len(tree.chosen(Choice.ALWAYS)) == len(folder.files)
+    assert tree.choice(folder) is ReadChoice.ALWAYS
+    assert len(tree.chosen(ReadChoice.ALWAYS)) == len(folder.files)
     tree.cycle(folder)
     tree.cycle(folder)
     assert not tree.choices
 
 
 def test_what_was_chosen_elsewhere_stays_chosen() -> None:
-    tree = FileTree(FACTS, {"gone.py": Choice.ALWAYS})
+    tree = FileTree(FACTS, {"gone.py": ReadChoice.ALWAYS})
     tree.cycle(tree.rows()[0])
-    assert "gone.py" in tree.chosen(Choice.ALWAYS)
+    assert "gone.py" in tree.chosen(ReadChoice.ALWAYS)
 
 
 @pytest.mark.parametrize("width", [20, 40, 76, 200])
-@pytest.mark.parametrize("choice", [None, *Choice])
-def test_each_row_is_a_line(width: int, choice: Choice | None) -> None:
+@pytest.mark.parametrize("choice", [None, *ReadChoice])
+def test_each_row_is_a_line(width: int, choice: ReadChoice | None) -> None:
     for name in ("a", "very/" * 40 + "x", "漢字" * 40, "\x1b[31m\n"):
         why = "words: " + "resolver, " * 20
         facts = FileFacts(name, 2_000, True, lines="1–20", reason=why)
-        for row in (Row(1, name, (facts,)), Row(2, name, (facts,), "a/")):
+        for row in (TreeRow(1, name, (facts,)), TreeRow(2, name, (facts,), "a/")):
             drawn = row_content(row, choice, 8_192, width)
             assert drawn.cell_length <= width
             assert drawn.plain.isprintable()

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from app.ui.filter_list import FilterList
-from app.ui.hanging_indent import hanging_indent
+from app.ui.text import hanging_indent
 
 Section = tuple[str, type[DOMNode]]
 """A heading, and the class whose bindings are listed below it."""
@@ -72,7 +72,7 @@ def key_name(keys: str) -> str:
 
 
 def binding_rows(bindings: Iterable[BindingType]) -> list[Row]:
-    """Of the bindings that have a tooltip; those with the same one in one row."""
+    """Rows for the bindings that have a tooltip. Those with the same tooltip share a row."""
     keys: dict[str, list[str]] = {}
     for each in bindings:
         if isinstance(each, Binding) and each.tooltip:

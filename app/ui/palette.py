@@ -24,9 +24,9 @@ from textual.widgets import LoadingIndicator, Static
 
 from app.settings.introspection import Setting, all_settings
 from app.store.records import ConversationRecord
-from app.ui.completion.commands import HasCommands, commands
+from app.ui.completion import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels
-from app.ui.help.screen import key_name
+from app.ui.help import key_name
 from app.ui.keys import SafeInput
 from app.ui.settings.live import LiveSettings
 from app.ui.text import spread
@@ -38,7 +38,7 @@ WIDTH, NAME_CELLS = 68, 13
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PaletteEntry:
     """`name` and `text`, both sanitised, are two columns; `hint` is the key, or says what it is."""
 
     name: str
@@ -88,13 +88,13 @@ class PaletteProvider(Provider):
             if score > 0:
                 yield Hit(score, entry.render(matched), entry.run, entry.searched)
 
-    def _actions(self) -> Iterator[Entry]:
+    def _actions(self) -> Iterator[PaletteEntry]:
         """In the chat all commands; elsewhere the screen's, those of the app, and those of the
         focused widget."""
         if isinstance(self.screen, HasCommands):
             for each in commands(self.screen.command_owners()):
                 text = each.description if each.description != each.label else ""
-                yield Entry(each.label, text, each.key, each.run)
+                yield PaletteEntry(each.label, text, each.key, each.run)
             return
         seen = set()
         found = self.screen.active_bindings.values()
@@ -106,26 +106,26 @@ class PaletteProvider(Provider):
             seen.add(action)
             run = partial(self.app.run_action, binding.action, default_namespace=active.node)
             text = binding.tooltip if binding.tooltip != binding.description else ""
-            yield Entry(binding.description, text, key_name(binding.key), run)
+            yield PaletteEntry(binding.description, text, key_name(binding.key), run)
 
-    def _settings(self) -> Iterator[Entry]:
+    def _settings(self) -> Iterator[PaletteEntry]:
         live = self.sources.settings
         for setting in all_settings():
             value = setting.value_in(live.values)
             show = partial(self.sources.show_setting, setting)
-            yield Entry(f"{setting.label}: {setting.display(value)}", "", "setting", show)
+            yield PaletteEntry(f"{setting.label}: {setting.display(value)}", "", "setting", show)
             for choice in setting.choices:
                 if choice != value:
                     name = f"{setting.label}: set to {setting.display(choice)}"
-                    yield Entry(name, "", "setting", partial(live.change, setting, choice))
+                    yield PaletteEntry(name, "", "setting", partial(live.change, setting, choice))
 
-    async def _conversations(self) -> Iterator[Entry]:
+    async def _conversations(self) -> Iterator[PaletteEntry]:
         conversations = await self.sources.conversations()
         titled = [each for each in conversations if each.title.strip()]
         now = datetime.now().astimezone()
         labels = distinct_labels(((each.title, each) for each in titled), now)
         return (
-            Entry(
+            PaletteEntry(
                 sanitize_line(each.title[:MAX_MATCHED]),
                 "",
                 " · ".join(filter(None, ("conversation", labels.get(each.id)))),

@@ -1,1 +1,0 @@
-"""Completion while typing: files after `@`, commands after `/`."""

@@ -1,1 +1,0 @@
-"""Ctrl+P: everything by name."""

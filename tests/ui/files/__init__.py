@@ -1,1 +1,0 @@
-"""Files that are put before the model, where not all fit."""

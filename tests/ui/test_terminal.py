@@ -1,0 +1,315 @@
+"""Pastes, the window's title, the clipboard, and standard error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from textual._xterm_parser import BRACKETED_PASTE_END as END
+from textual._xterm_parser import BRACKETED_PASTE_START as START
+from textual._xterm_parser import XTermParser
+from textual.events import AppBlur, AppFocus, Key, Paste
+from textual.message import Message
+
+from app.protocol.commands import Load
+from app.ui.app import SpecchatApp
+from app.ui.terminal import PasteSafeParser, SystemClipboard, Window, system_clipboard
+from tests.fakes import FakeEngine
+from tests.ui.helpers import DOCUMENT, SMALL, ask, until, until_shown
+
+HOSTILE = [
+    "an escape \x1b alone",
+    "colours \x1b[31mred\x1b[0m and more",
+    "an arrow \x1b[A then Enter \r and quit \x11",
+    "\x1b",
+    "\x1b\x1b\x1b",
+    "\r\n\r\n\n\r",
+    "NUL \x00 inside, form feed \x0c, unit \x1f",
+    "C1 \x9b31m and \x85",
+    "half a marker \x1b[20",
+    "half a marker \x1b[201",
+    "a start marker " + START + " again",
+    "focus \x1b[I\x1b[O mouse \x1b[<0;1;1M size \x1b[48;24;80;480;800t",
+    "\u2028\u2029\u202e\ufeff\ud7ff\U0001f600",
+    "",
+]
+
+
+def fed(parser: XTermParser, reads: list[str]) -> list[Message]:
+    messages: list[Message] = []
+    for read in reads:
+        messages.extend(parser.feed(read))
+    return messages
+
+
+def split(text: str, length: int) -> list[str]:
+    return [text[start : start + length] for start in range(0, len(text), length)]
+
+
+def outline(messages: list[Message]) -> list[tuple[str, str]]:
+    kinds = []
+    for message in messages:
+        assert isinstance(message, Key | Paste), message
+        if isinstance(message, Key):
+            kinds.append(("key", message.key))
+        else:
+            kinds.append(("paste", message.text))
+    return kinds
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 7, 4096])
+def test_a_hostile_paste_is_one_paste_however_it_is_split(text: str, length: int) -> None:
+    stream = f"a{START}{text}{END}\r"
+    got = outline(fed(PasteSafeParser(), split(stream, length)))
+    assert got == [("key", "a"), ("paste", text), ("key", "enter")]
+
+
+def test_the_defect_is_there_without_our_parser() -> None:
+    """When this fails, Textual was repaired, and `app/ui/terminal` can go."""
+    text = "one \x1b[31m two \x1b\r three"
+    got = outline(fed(XTermParser(), [f"{START}{text}{END}"]))
+    assert got != [("paste", text)]
+
+
+@given(st.text(st.characters(blacklist_categories=["Cs"]), max_size=60), st.integers(1, 20))
+def test_any_text_arrives_whole(text: str, length: int) -> None:
+    text = text.replace(END, "")
+    got = outline(fed(PasteSafeParser(), split(f"{START}{text}{END}", length)))
+    assert got == [("paste", text)]
+
+
+@given(st.lists(st.sampled_from(["\x1b", "[", "2", "0", "1", "~", "x", "\r"]), max_size=24))
+def test_texts_made_of_pieces_of_markers_arrive_whole(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assume(END not in text)
+    got = outline(fed(PasteSafeParser(), split(f"{START}{text}{END}", 1)))
+    assert got == [("paste", text)]
+
+
+def test_two_pastes_and_keys_between() -> None:
+    stream = f"{START}one\x1b[A{END}\x1b[B{START}two{END}\t"
+    got = outline(fed(PasteSafeParser(), [stream]))
+    assert got == [("paste", "one\x1b[A"), ("key", "down"), ("paste", "two"), ("key", "tab")]
+
+
+def test_an_end_marker_inside_a_paste_of_one_read_is_text() -> None:
+    text = f"before {END}\r after"
+    assert outline(fed(PasteSafeParser(), [f"{START}{text}{END}"])) == [("paste", text)]
+
+
+def test_keys_are_read_as_before() -> None:
+    stream = "a\x1b[A\x1b[20~\x1bOP\x14\x07\n\r"
+    assert outline(fed(PasteSafeParser(), [stream])) == outline(fed(XTermParser(), [stream]))
+
+
+def test_a_lone_escape_is_still_the_escape_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = PasteSafeParser()
+    assert outline(list(parser.feed("\x1b"))) == []
+    monkeypatch.setattr("textual._parser.get_time", lambda: float("inf"))
+    assert outline(list(parser.tick())) == [("key", "escape")]
+
+
+def test_a_start_marker_split_by_a_slow_line_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = PasteSafeParser()
+    assert outline(list(parser.feed("\x1b[20"))) == []
+    monkeypatch.setattr("textual._parser.get_time", lambda: float("inf"))
+    assert outline(list(parser.tick())) == []
+    assert outline(list(parser.feed(f"0~text{END}"))) == [("paste", "text")]
+
+
+def test_a_megabyte_of_escapes_is_quick() -> None:
+    """The parent takes a step of a generator per character; a paste must not."""
+    text = "\x1b[31m" * 200_000
+    got = fed(PasteSafeParser(), split(f"{START}{text}{END}", 4096))
+    assert outline(got) == [("paste", text)]
+
+
+BELL = "\x07"
+
+
+def test_the_title_is_written_when_it_changes() -> None:
+    written: list[str] = []
+    window = Window(written.append)
+    window.show_title("")
+    window.show_title("")
+    window.show_title("A contract")
+    assert written == [f"\x1b]2;specchat{BELL}", f"\x1b]2;A contract · specchat{BELL}"]
+
+
+def test_a_notification_marks_the_title_until_it_is_seen() -> None:
+    written: list[str] = []
+    window = Window(written.append)
+    window.show_title("A contract")
+    window.notify("Answered: what?")
+    window.clear_mark()
+    assert written[1:] == [
+        f"\x1b]9;Answered: what?{BELL}{BELL}",
+        f"\x1b]2;✓ A contract · specchat{BELL}",
+        f"\x1b]2;A contract · specchat{BELL}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "hostile", ["\x1b\\", "\x07", "\x9c", "\x1b]52;c;eA==\x07", "\n", "x" * 999]
+)
+def test_what_is_quoted_ends_no_sequence(hostile: str) -> None:
+    written: list[str] = []
+    window = Window(written.append)
+    window.show_title(f"a{hostile}b")
+    window.notify(f"a{hostile}b")
+    for sequence in written:
+        inner = sequence[2:].rstrip(BELL)
+        assert inner.isprintable()
+        assert len(inner) < 120
+
+
+@pytest.mark.parametrize(
+    ("looks", "seconds", "told"), [(False, 60.0, True), (True, 60.0, False), (False, 1.0, False)]
+)
+async def test_only_who_waited_long_and_looks_elsewhere_is_told(
+    looks: bool, seconds: float, told: bool
+) -> None:
+    engine, now, written = FakeEngine(stepping=True), [0.0], list[str]()
+    app = SpecchatApp(engine, Load("models/target", None), clock=lambda: now[0])
+    app.window = Window(written.append)
+    async with app.run_test(size=SMALL) as pilot:
+        engine.finish()
+        await ask(pilot, engine)
+        if not looks:
+            app.post_message(AppBlur())
+            await until(pilot, lambda: not app.app_focus)
+        now[0] = seconds
+        engine.finish()
+        await until(
+            pilot,
+            lambda: app.chat.open_chats.shown.conversation.last and not app.chat.submission.busy,
+        )
+        await pilot.pause()
+        assert any(sequence.startswith("\x1b]9;") for sequence in written) is told
+        if told:
+            app.post_message(AppFocus())
+            await until(pilot, lambda: written[-1] == f"\x1b]2;specchat{BELL}")
+
+
+SCRIPT = """
+import os, signal, sys
+from app.ui.terminal import capture_stderr
+
+log = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+with capture_stderr(log):
+    os.write(2, b"from a library\\n")
+    print("drawn", file=sys.__stderr__)
+    print("said", file=sys.stderr)
+    if sys.argv[2] == "abort":
+        os.abort()
+os.write(2, b"afterwards\\n")
+print("the end", file=sys.stderr)
+"""
+
+
+def run(how: str) -> tuple[str, str, int]:
+    """What came on standard error, what is in the log, and the exit status."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        ran = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(log), how], capture_output=True, text=True
+        )
+        return ran.stderr, log.read_text(), ran.returncode
+
+
+def test_libraries_write_into_the_log_and_the_app_on_the_terminal() -> None:
+    terminal, log, status = run("end")
+    assert terminal.splitlines() == ["drawn", "said", "afterwards", "the end"]
+    assert log == "from a library\n"
+    assert status == 0
+
+
+def test_after_an_abort_the_log_tells_where_python_was() -> None:
+    terminal, log, status = run("abort")
+    assert terminal.splitlines() == ["drawn", "said"]
+    assert log.startswith("from a library\nFatal Python error: Aborted")
+    assert status == -6
+
+
+class ScriptedClipboard:
+    """The twin of `SystemClipboard`."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+
+    def read(self) -> Future[str | None]:
+        future: Future[str | None] = Future()
+        future.set_result(self.text)
+        return future
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def app_on(clipboard: ScriptedClipboard | None) -> SpecchatApp:
+    return SpecchatApp(FakeEngine(), Load("target", "draft"), clipboard=clipboard)
+
+
+async def test_short_text_is_typed_and_long_text_is_a_chip() -> None:
+    clipboard = ScriptedClipboard("one\r\ntwo\x1b")
+    app = app_on(clipboard)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("ctrl+v")
+        await until(pilot, lambda: app.chat.composer.box.text == "one\ntwo␛")
+        clipboard.text = DOCUMENT
+        await pilot.press("ctrl+v")
+        await until_shown(pilot, "Paste 1 · 102 KB")
+        assert app.chat.composer.chips.attached[0].documents[0].text == DOCUMENT
+
+
+@pytest.mark.parametrize("clipboard", [None, ScriptedClipboard(None)])
+async def test_without_it_what_was_cut_here_is_pasted(clipboard: ScriptedClipboard | None) -> None:
+    app = app_on(clipboard)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("a", "b", "ctrl+x", "c", "ctrl+v")
+        await until(pilot, lambda: app.chat.composer.box.text == "cab")
+
+
+async def test_what_is_copied_here_is_what_is_pasted() -> None:
+    clipboard = ScriptedClipboard("older")
+    app = app_on(clipboard)
+    async with app.run_test(size=SMALL) as pilot:
+        await pilot.press("a", "b", "ctrl+x", "ctrl+v")
+        await until(pilot, lambda: app.chat.composer.box.text == "ab")
+        assert clipboard.text == "ab"
+
+
+def program(path: Path, code: str) -> list[str]:
+    path.write_text(code)
+    return [sys.executable, str(path)]
+
+
+def test_the_programs_are_run(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    reads = program(tmp_path / "r.py", f"import sys; print(open({str(held)!r}).read(), end='')")
+    writes = program(
+        tmp_path / "w.py", f"import sys; open({str(held)!r}, 'w').write(sys.stdin.read())"
+    )
+    clipboard = SystemClipboard(reads, writes)
+    clipboard.write("text é")
+    assert clipboard.read().result() == "text é"
+
+
+@pytest.mark.parametrize("code", ["", "import sys; print('x'); sys.exit(1)"])
+def test_nothing_and_failure_are_none(tmp_path: Path, code: str) -> None:
+    assert SystemClipboard(program(tmp_path / "r.py", code), []).read().result() is None
+    assert SystemClipboard([str(tmp_path / "absent")], []).read().result() is None
+
+
+def test_without_a_display_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert system_clipboard() is None
