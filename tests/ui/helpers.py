@@ -16,7 +16,7 @@ from app.settings.file import SettingsFile
 from app.store.records import StoreError
 from app.store.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from tests.fakes import FakeEngine
 
 WAIT_SECONDS = 20.0

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from app.protocol.events import Closed, Token
-from app.ui.bridge import FLUSH_SECONDS, Bridge
+from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import SMALL, app_with, ask, until, until_shown
 

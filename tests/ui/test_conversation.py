@@ -8,7 +8,7 @@ from app.protocol.events import Event, Finished, PhaseProgress, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import Phase
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,

@@ -19,7 +19,7 @@ from app.protocol.stats import FinishReason, Phase
 from app.store import records
 from app.store.records import State
 from app.store.store import Store
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen
 from tests.fakes import ANSWER, FakeEngine, Story, pieces

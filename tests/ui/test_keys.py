@@ -18,7 +18,7 @@ from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.store.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from app.ui.chat.screen import ChatScreen
 from app.ui.help.screen import help_rows, key_name
 from app.ui.keep.slider import KeepSlider

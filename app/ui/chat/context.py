@@ -14,7 +14,7 @@ from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.chat.chrome import Footer, Header, Notice
 from app.ui.chat.composer import Composer
-from app.ui.keep.next_mode import NextMode, default_next_mode
+from app.ui.state.draft import NextMode, default_next_mode
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.transcript import Transcript
 

@@ -8,7 +8,7 @@ from app.errors import UserError
 from app.store.records import Overrides
 from app.ui.background import start_task
 from app.ui.chat.context import ChatContext
-from app.ui.keep.next_mode import next_mode_for
+from app.ui.state.draft import next_mode_for
 from app.ui.state.repository import OpenChat
 
 SYSTEM_PROMPT_CHANGED = (

@@ -11,10 +11,10 @@ from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved
 from app.ui.chat.attachments import Attachments
+from app.ui.chat.chrome import ContextMeter
 from app.ui.chat.context import ChatContext
-from app.ui.chat.context_meter import ContextMeter
 from app.ui.chat.question_edit import QuestionEdit
-from app.ui.keep.next_mode import NextMode
+from app.ui.state.draft import NextMode
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 

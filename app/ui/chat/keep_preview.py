@@ -18,7 +18,7 @@ from app.protocol.stats import Reading
 from app.store.records import DocumentHit
 from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
-from app.ui.prefill.panel_render import would_read
+from app.ui.prefill.panel import would_read
 from app.util import formatting
 
 if TYPE_CHECKING:

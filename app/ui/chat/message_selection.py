@@ -11,8 +11,7 @@ from textual.screen import Screen
 
 from app.ui.attach.chips import Chip
 from app.ui.chat.chrome import NewTextMarker
-from app.ui.chat.compose_box import ComposeBox
-from app.ui.chat.composer import Composer
+from app.ui.chat.composer import ComposeBox, Composer
 from app.ui.chat.file_chooser import FileChooser
 from app.ui.chat.message_actions import MessageActions
 from app.ui.keys import forward_key

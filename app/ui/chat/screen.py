@@ -21,12 +21,10 @@ from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.attach.chips import Chip, Chips
-from app.ui.background import start_task
-from app.ui.bridge import Bridge, EngineEvents
+from app.ui.background import Bridge, EngineEvents, start_task
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.chrome import Footer, Header, NewTextMarker, Notice
-from app.ui.chat.compose_box import ComposeBox
-from app.ui.chat.composer import Composer
+from app.ui.chat.composer import ComposeBox, Composer
 from app.ui.chat.context import ChatContext
 from app.ui.chat.conversation_settings import ConversationSettings
 from app.ui.chat.cost_estimate import CostEstimate
@@ -46,8 +44,8 @@ from app.ui.completion.completion_list import CompletionList
 from app.ui.completion.paths import typed_path
 from app.ui.conversations.sidebar import Sidebar
 from app.ui.help.screen import Section
-from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
 from app.ui.keep.slider import KeepSlider
+from app.ui.state.draft import NextMode, default_next_mode, next_mode_for
 from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import ChatRepository
 from app.ui.transcript.message import MessageView

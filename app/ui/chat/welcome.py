@@ -11,7 +11,7 @@ from app.ui.attach.attachment import make_attachment
 from app.ui.background import in_background
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.context import ChatContext
-from app.ui.prefill.panel_render import DIM
+from app.ui.prefill.panel import DIM
 from app.util import formatting
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
-"""The widget that shows how a turn is read. Afterwards it is one line, until details are wanted."""
+"""The panel that shows how a turn is read: lines of text from its state, a width and a time, and
+the widget that draws them. Afterwards it is one line, until details are wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from textual.content import Content
 from textual.events import Click
@@ -10,8 +12,306 @@ from textual.geometry import Size
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from app.chat.turn_progress import TurnProgress
-from app.ui.prefill.panel_render import Viewport, panel_lines
+from app.chat import heatmap, wording
+from app.chat.turn_progress import PhaseStatus, TurnProgress
+from app.protocol.events import Selected
+from app.protocol.stats import Phase, Reading
+from app.ui.text import spread
+from app.util import formatting
+from app.util.sanitize import sanitize_line
+
+INDENT = "  "
+LABEL_WIDTH = 12
+"""Cells of the labels of the details."""
+STRIP_LABEL_WIDTH = 25
+MAX_STRIP_WIDTH = 96
+DIM, FAINT, ACCENT, BAD = "$ink-dim", "$ink-faint", "$accent", "$error"
+MIN_TEXT_WIDTH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Viewport:
+    """A width in cells, and the monotonic time to draw at."""
+
+    width: int
+    now: float
+
+    @property
+    def strip_width(self) -> int:
+        return max(8, min(MAX_STRIP_WIDTH, self.width - len(INDENT) - STRIP_LABEL_WIDTH))
+
+
+def panel_lines(
+    state: TurnProgress, view: Viewport, details: bool = False, hints: Sequence[str] = ()
+) -> list[Content]:
+    """All lines of the panel, each at most `view.width` cells wide: what happens, or how much was
+    read; the strips while it runs or another keep is tried; with `details`, everything known.
+    `hints` are the keys to name after the first line, the most important last."""
+    lines = [_head(state, view, details, hints), *_fallback(state, view, details)]
+    if details or not state.finished or state.preview is not None:
+        lines.extend(_strips(state, view))
+    if details:
+        lines.extend(_details(state, view))
+    return [line.truncate(view.width, ellipsis=True) for line in lines]
+
+
+# ------------------------------------------------------------------------------ the head line
+
+
+def _head(state: TurnProgress, view: Viewport, details: bool, hints: Sequence[str]) -> Content:
+    if not state.finished:
+        return _activity(state, view)
+    mark = ("▾ " if details else "▸ ", DIM)
+    elapsed = state.elapsed(view.now)
+    after = f" · after {formatting.seconds(elapsed)}" if elapsed > 0 else ""
+    if state.failed:
+        return Content.assemble(mark, ("✗ failed", BAD), (after, DIM))
+    if state.statistics is None or not state.statistics.ttft:
+        when = "" if state.has_text else " before the first word"
+        return Content.assemble(mark, (f"■ stopped{when}", DIM), (after, DIM))
+    line = Content.assemble(mark, (wording.reading_line(state.statistics), "bold"))
+    keys = list(hints)
+    while keys and line.cell_length + 2 + len(" · ".join(keys)) > view.width:
+        del keys[0]
+    return spread(line, Content.styled(" · ".join(keys), DIM), view.width) if keys else line
+
+
+def _activity(state: TurnProgress, view: Viewport) -> Content:
+    """What it does now and when the first word is expected, in the longest form that fits."""
+    spent = formatting.seconds(state.elapsed(view.now))
+    running = state.phases.get(state.running_phase) if state.running_phase else None
+    eta = None if running is None or running.phase is Phase.DECODE else running.eta
+    expected = None if eta is None else formatting.seconds(eta)
+    what, amount = _doing(state), _amount(state)
+    lefts = [what + amount, what] if amount else [what]
+    rights = [spent]
+    if expected is not None:
+        rights = [f"{spent} · first word in {expected}", f"first word in {expected}", expected]
+    tries = [(left, right) for right in rights for left in lefts]
+    fitting = (each for each in tries if 2 + len(each[0]) + 2 + len(each[1]) <= view.width)
+    left, right = next(fitting, tries[-1])
+    bold, rest = left[: len(what)], left[len(what) :]
+    start = Content.assemble(("▶ ", ACCENT), (bold, "bold"), (rest, DIM))
+    return spread(start, Content.styled(right, DIM), view.width, gap=1)
+
+
+def _doing(state: TurnProgress) -> str:
+    if state.thinking_started_at is not None and not state.has_text:
+        return "Thinking"
+    phase = state.latest_phase
+    if phase is Phase.PREFILL and state.status(phase) is PhaseStatus.DONE:
+        phase = Phase.DECODE
+    return wording.activity(phase, state.reading, _share(state))
+
+
+def _share(state: TurnProgress) -> float | None:
+    """The part of the prompt that is read, once that is known."""
+    if state.reading is Reading.DENSE:
+        return 1.0
+    selected = state.selected
+    return None if selected is None else selected.selected_tokens / selected.prompt_tokens
+
+
+def _amount(state: TurnProgress) -> str:
+    """How far it is, or how much it had read when it began to answer."""
+    phase = state.running_phase
+    if phase in wording.COUNTED:
+        progress = state.phases[phase]
+        done = formatting.progress(progress.done, progress.total)
+        return f" · {done} {wording.COUNTED[phase]}" if progress.total else ""
+    share = _share(state)
+    if phase is not Phase.DECODE or share is None:
+        return ""
+    read = " · everything read" if share == 1 else f" · {formatting.percent(share)} read"
+    later = 0 if state.selected is None else len(state.selected.read_on)
+    return f"{read}, {formatting.plural(later, 'passage')} meanwhile" if later else read
+
+
+def _fallback(state: TurnProgress, view: Viewport, details: bool) -> list[Content]:
+    """Why it did not go as planned: its beginning in one line, with `details` all of it."""
+    if state.fallback is None:
+        return []
+    text = Content(f"! {sanitize_line(wording.reason(state.fallback))}").stylize(ACCENT)
+    room = max(MIN_TEXT_WIDTH, view.width - len(INDENT))
+    lines = text.wrap(room) if details else [text.truncate(room, ellipsis=True)]
+    return [Content.assemble(INDENT, line) for line in lines]
+
+
+# ------------------------------------------------------------------------------ the strips
+
+
+def _strips(state: TurnProgress, view: Viewport) -> list[Content]:
+    """Importance, and what was selected, over the whole prompt."""
+    if state.restored and state.statistics is None:
+        return []  # nothing was stored of it
+    scored = state.importance is not None or state.selected is not None
+    if not scored and (state.reading is Reading.DENSE or state.restored):
+        return []
+    lines = [_heat(state, view), _spans(state, view)]
+    if state.finished and state.selected is not None:
+        lines.append(
+            _legend(view, bool(state.selected.read_on))
+            if state.would_select is None
+            else _hypothetical_legend(state.would_select)
+        )
+    return lines
+
+
+def would_read(selected: Selected) -> str:
+    """The effect of a keep on the turn that it is tried on."""
+    read, total = map(formatting.count, (selected.selected_tokens, selected.prompt_tokens))
+    auto = (
+        ""
+        if selected.auto_keep is None
+        else f"; auto keeps {formatting.percent(selected.auto_keep)}"
+    )
+    return f"would read {read} of {total} tokens{auto}"
+
+
+def _heat(state: TurnProgress, view: Viewport) -> Content:
+    width = view.strip_width
+    importance = state.importance
+    if importance is not None:
+        # Observing may end early, at the end of the text. There is a selection then, too.
+        complete = importance.observed >= importance.to_observe or state.selected is not None
+        row = heatmap.heat_row(importance.buckets, width, complete)
+        label = "importance"
+        if not complete:
+            label += f" {importance.observed}/{importance.to_observe}"
+        return _row(_heated(row), label)
+    score = state.phases.get(Phase.SCORE)
+    fraction = score.done / score.total if score and score.total else 0.0
+    row = heatmap.skim_row(fraction, width)
+    return _row(Content.styled(row, FAINT), f"scored {formatting.percent(fraction)}")
+
+
+def _heated(row: str) -> Content:
+    """Higher values are brighter, too."""
+
+    def style(character: str) -> str:
+        height = heatmap.BLOCKS.find(character)
+        return FAINT if height < 1 else (f"{ACCENT} 60%" if height < 4 else ACCENT)
+
+    return Content.assemble(*((character, style(character)) for character in row))
+
+
+def _spans(state: TurnProgress, view: Viewport) -> Content:
+    shown = state.preview or state.selected
+    if shown is None:
+        return _row(Content(" " * view.strip_width), "")
+    row = heatmap.span_row(shown.spans, shown.prompt_tokens, view.strip_width)
+    styles = {heatmap.PINNED: DIM, heatmap.PARTIAL: f"{ACCENT} 60%"}
+    marks = Content.assemble(*((character, styles.get(character, ACCENT)) for character in row))
+    label = "selected" if state.would_select is None else formatting.percent(shown.keep_ratio)
+    return _row(marks, f"{label} · {formatting.plural(len(shown.spans), 'passage')}")
+
+
+def _row(cells: Content, label: str) -> Content:
+    return Content.assemble(INDENT, cells, "  ", (label, DIM))
+
+
+def _legend(view: Viewport, with_read_on: bool) -> Content:
+    pinned = " pinned: your question, chat template"
+    long = view.width >= 70 and not with_read_on
+    later = [(heatmap.READ_ON, ACCENT), (" read while it wrote  ", DIM)] if with_read_on else []
+    return Content.assemble(
+        INDENT,
+        (heatmap.SELECTED, ACCENT),
+        (" selected  ", DIM),
+        (heatmap.PARTIAL, f"{ACCENT} 60%"),
+        (" partly selected  ", DIM),
+        *later,
+        (heatmap.PINNED, DIM),
+        (pinned if long else " pinned", DIM),
+    )
+
+
+def _hypothetical_legend(selected: Selected) -> Content:
+    keep = formatting.percent(selected.keep_ratio)
+    text = f" what keep {keep} would select; everything was read"
+    return Content.assemble(INDENT, (heatmap.SELECTED, ACCENT), (text, DIM))
+
+
+# ------------------------------------------------------------------------------ the details
+
+
+def _details(state: TurnProgress, view: Viewport) -> list[Content]:
+    """A label and a value a line; the phases with their marks."""
+    if state.restored and state.statistics is None:
+        return []
+    lines: list[Content] = []
+    for label, text in _known(state):
+        parts = [Content(sanitize_line(text))]
+        if label == wording.PHASES:
+            parts = [_phase(state, phase) for phase in state.expected_phases()]
+        lines += _detail(label, parts, view)
+    return lines
+
+
+def _known(state: TurnProgress) -> list[tuple[str, str]]:
+    """Labels and texts, from the statistics or, before there are any, from the plan."""
+    read_on = 0 if state.selected is None else len(state.selected.read_on)
+    if state.statistics is not None:
+        return wording.reading_details(state.statistics, read_on)
+    rows = [(wording.PHASES, "")]
+    if state.planned is not None:
+        rows.insert(0, ("Prompt", formatting.plural(state.planned.prompt_tokens, "token")))
+        if state.reused_tokens:
+            rows.append(wording.reused(state.reused_tokens))
+        keep = f"sparse, keep {formatting.keep(state.keep)}"
+        rows.append(("Mode", keep if state.reading is Reading.SPARSE else "in full"))
+        rows.append(("Why", wording.reasons(state.planned.reasons)))
+    return rows
+
+
+def _detail(label: str, parts: Sequence[Content], view: Viewport) -> list[Content]:
+    """`parts` beside their label, wrapped; a part is not divided where it fits on a line."""
+    room = max(MIN_TEXT_WIDTH, view.width - len(INDENT) - LABEL_WIDTH)
+    lines = [Content("")]
+    for part in (piece for each in parts for piece in each.wrap(room)):
+        if lines[-1].cell_length and lines[-1].cell_length + 2 + part.cell_length <= room:
+            lines[-1] = Content.assemble(lines[-1], "  ", part)
+        elif lines[-1].cell_length:
+            lines.append(part)
+        else:
+            lines[-1] = part
+    labels = [label, *[""] * (len(lines) - 1)]
+    return [
+        Content.assemble(INDENT, (f"{name:<{LABEL_WIDTH}}", DIM), line)
+        for name, line in zip(labels, lines, strict=True)
+    ]
+
+
+def _phase(state: TurnProgress, phase: Phase) -> Content:
+    """`✓ score 7.5K 0.8 s`."""
+    name = phase.value
+    match state.status(phase):
+        case PhaseStatus.WAITING:
+            return Content.styled(f"· {name}", FAINT)
+        case PhaseStatus.RUNNING:
+            progress = state.phases[phase]
+            amount = f" {formatting.progress(progress.done, progress.total)}"
+            if phase is Phase.DECODE:
+                amount = f" {state.generated_tokens}"
+            return Content.assemble(
+                ("▶ ", ACCENT), (name + (amount if progress.total else ""), "bold")
+            )
+        case PhaseStatus.DONE:
+            return Content.assemble(("✓ ", ACCENT), (name + _result(state, phase), DIM))
+        case PhaseStatus.STOPPED:
+            return Content.assemble(("■ ", DIM), (name, DIM))
+        case PhaseStatus.FAILED:
+            return Content.assemble(("✗ ", BAD), (name, DIM))
+
+
+def _result(state: TurnProgress, phase: Phase) -> str:
+    """How many tokens a finished phase had, and how long it took."""
+    text, progress = "", state.phases.get(phase)
+    if progress is not None and progress.total and phase in (Phase.SCORE, Phase.PREFILL):
+        text = f" {formatting.short_count(progress.total)}"
+    if state.seconds(phase) >= wording.MIN_PHASE_SECONDS:
+        text += f" {formatting.seconds(state.seconds(phase))}"
+    return text
 
 
 class PrefillPanel(Widget):

@@ -28,8 +28,7 @@ from app.settings.definitions import Settings
 from app.store import records
 from app.store.records import FIRST_UNSAVED_ID, StoreError
 from app.ui.attach.attachment import Attachment, documents_of
-from app.ui.keep.next_mode import NextMode, next_mode_for
-from app.ui.state.draft import Draft, from_record, to_record
+from app.ui.state.draft import Draft, NextMode, from_record, next_mode_for, to_record
 
 if TYPE_CHECKING:
     from app.store.store import Store, TemporaryStore

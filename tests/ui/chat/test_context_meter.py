@@ -11,7 +11,7 @@ from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.events import BackgroundProgress, CostsUpdated
 from app.ui.app import SpecchatApp
 from app.ui.chat import submission
-from app.ui.chat.context_meter import ContextMeter
+from app.ui.chat.chrome import ContextMeter
 from tests.fakes import FakeEngine, Story
 from tests.ui.files.helpers import attach, repository
 from tests.ui.helpers import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.transcript.sections import CODE_LINES, SECTION_LINES, Sections, split
+from app.ui.transcript.answer import CODE_LINES, SECTION_LINES, Sections, split
 
 LINE = st.sampled_from(
     [
