@@ -35,9 +35,8 @@ from app.settings.file import SettingsFile
 from app.settings.introspection import Setting
 from app.store.records import Conversation
 from app.ui.background import TaskFailed, start_task
-from app.ui.chat.engine_events import CostsMeasured, EngineLost
-from app.ui.chat.screen import ChatScreen
-from app.ui.chat.submission import TurnFinished
+from app.ui.chat.asking import TurnFinished
+from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
 from app.ui.framed_screen import FramedScreen, SmallScreen, fits
 from app.ui.help.screen import HasHelp
 from app.ui.settings.live import LiveSettings
@@ -161,16 +160,24 @@ class SpecchatApp(App[None]):
         self._supervised, self._restart_status = supervised, restart_status
         self.window = Window(self._write)
         self.chat = ChatScreen(
-            engine, load, settings_file, clock, folder, snapshots, costs, startup_message, attached
+            engine,
+            load,
+            settings_file,
+            clock,
+            folder,
+            snapshots,
+            costs,
+            startup_message,
+            attached,
+            server,
+            show_welcome and settings_file.is_new,
         )
-        self.chat.welcome.enabled = show_welcome and settings_file.is_new
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
         self._library, self._server, self._machines = library, server, machines
         if server is not None:
-            self.chat.server = server
             server.report_answers(self._request_answered)
         self._models: ModelsController | None = None
 

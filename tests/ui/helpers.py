@@ -73,7 +73,7 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
     await pilot.press("enter")
     await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")
     if not engine.stepping:
-        await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
 
 
 @asynccontextmanager

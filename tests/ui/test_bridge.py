@@ -25,14 +25,14 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         takes: list[float] = []
-        take = app.chat._bridge.take
+        take = app.chat.bridge.take
 
         def counted() -> list[object]:
             takes.append(time.monotonic())
             return list(take())
 
-        app.chat._bridge.take = counted  # type: ignore[method-assign, assignment]
-        listener = app.chat._bridge.listener
+        app.chat.bridge.take = counted  # type: ignore[method-assign, assignment]
+        listener = app.chat.bridge.listener
 
         def flood() -> None:
             for number, word in enumerate(words):
@@ -64,7 +64,7 @@ async def test_an_engine_that_talks_after_the_screen_is_gone_is_not_disturbed() 
     app = app_with(engine)
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-    app.chat._bridge.listener(Closed())
+    app.chat.bridge.listener(Closed())
 
 
 def test_a_bridge_gives_each_event_once() -> None:

@@ -215,7 +215,7 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
-        await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.selected) >= 1)
         await until_gone(pilot, "Esc cancel")

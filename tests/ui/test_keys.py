@@ -132,7 +132,7 @@ async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_pa
     """Also while the disk is slow."""
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await ask(pilot, engine, "One?")
-        await until(pilot, lambda: not app.chat.submission.busy)
+        await until(pilot, lambda: not app.chat.busy)
         disk = threading.Event()
         app.chat.open_chats.repository._disk.submit(disk.wait)
         _in_one_read(pilot, "\x0eTwo?\r")

@@ -11,10 +11,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import Key, Paste
-from textual.events import Paste as PasteEvent
 from textual.message import Message
 from textual.widgets import Static, TextArea
 
+from app.chat.conversation import Turn
 from app.estimate.guard import asks_for_every_token
 from app.protocol.options import Mode
 from app.ui.attach.chips import Chip, Chips, Item, is_long
@@ -257,6 +257,7 @@ class ComposeBox(TextArea):
         self.replace_all(self._unsent if at_end else self._history[index])
 
 
+EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
 WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
 
 
@@ -270,6 +271,10 @@ class Composer(Vertical):
         self.box = ComposeBox()
         self.slider = KeepSlider()
         self._next_mode = next_mode
+        self.edited: Turn | None = None
+        """The turn whose question is being edited: it is here instead of the draft."""
+        self._set_aside: Draft | None = None
+        """The draft, while a question is edited."""
 
     def compose(self) -> ComposeResult:
         yield self.notice
@@ -317,7 +322,28 @@ class Composer(Vertical):
         """What was typed after it stays."""
         self._write(text + self.box.text.removeprefix(typed))
 
-    def insert_paste(self, event: PasteEvent) -> None:
+    def edit(self, turn: Turn) -> None:
+        """Edit the question of a turn, which is then asked on a new branch."""
+        self.cancel_edit()
+        self.edited, self._set_aside = turn, self.draft
+        self.show(Draft(self._next_mode).prepend(turn.question, ()))
+        self.box.focus()
+        self.notice.show(EDITING)
+
+    def resume_edit(self, turn: Turn) -> None:
+        """The edited question is here again because it could not be asked."""
+        self.edited, self._set_aside = turn, Draft(self._next_mode)
+        self.notice.show(EDITING)
+
+    def cancel_edit(self) -> bool:
+        """Show the draft again; returns whether a question was being edited."""
+        draft, self.edited, self._set_aside = self._set_aside, None, None
+        if draft is not None:
+            self.show(draft)
+            self.notice.show("")
+        return draft is not None
+
+    def insert_paste(self, event: Paste) -> None:
         """Insert a paste that arrived while another widget had the focus."""
         self.box.focus()
         self.box.insert_paste(event)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.chat.turn_progress import TurnProgress
+from app.protocol.engine import Engine
 from app.protocol.events import (
     Event,
     FellBackToDense,
@@ -16,9 +17,11 @@ from app.protocol.events import (
 )
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
-from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
+from app.ui.keep.slider import KeepSlider
 from app.ui.prefill.panel import would_read
+from app.ui.state.open_chats import OpenChats
+from app.ui.transcript.transcript import Transcript
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -31,9 +34,11 @@ class KeepPreview:
     time; of the keeps moved over meanwhile only the last is sent next, so that
     holding down a key builds no queue."""
 
-    def __init__(self, context: ChatContext) -> None:
-        self._open_chats, self._transcript = context.open_chats, context.transcript
-        self._slider, self._engine = context.composer.slider, context.engine
+    def __init__(
+        self, engine: Engine, open_chats: OpenChats, transcript: Transcript, slider: KeepSlider
+    ) -> None:
+        self._engine, self._open_chats = engine, open_chats
+        self._transcript, self._slider = transcript, slider
         self._chosen: Turn | None = None
         self._turn: Turn | None = None
         self._progress: TurnProgress | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from app.chat.conversation import Conversation, Pins, Question, Turn
+from app.chat.conversation import Conversation
 from app.chat.model_pairs import ModelPair, model_pair
 from app.chat.saved_requests import SavedRequests
 from app.chat.stored_conversation import StoredConversation
@@ -22,7 +22,7 @@ from app.errors import UserError
 from app.protocol.commands import Ask, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import Event
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import Sampling
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
 from app.store import records
@@ -162,28 +162,10 @@ class ChatRepository:
         return await self._on_disk(lambda: self._load_chat(id, next_mode))
 
     async def ask(
-        self, chat: OpenChat, question: Question, edits: Turn | None = None
+        self, chat: OpenChat, ask: Callable[[StoredConversation], StoredTurn]
     ) -> StoredTurn:
-        return await self._on_disk(
-            lambda: self._commit(chat, lambda: chat.chat.ask(question, edits))
-        )
-
-    async def ask_again(
-        self,
-        chat: OpenChat,
-        mode: Mode,
-        keep: float,
-        turn: Turn | None = None,
-        pins: Pins | None = None,
-        choose_files: bool = False,
-    ) -> StoredTurn:
-        def ask() -> StoredTurn:
-            return chat.chat.ask_again(mode, keep, turn, pins, choose_files)
-
+        """Store a new turn, and the draft without its question."""
         return await self._on_disk(lambda: self._commit(chat, ask))
-
-    async def continue_answer(self, chat: OpenChat, turn: Turn) -> StoredTurn:
-        return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))
 
     async def change_branch(self, chat: OpenChat, change: Callable[[StoredConversation], T]) -> T:
         """Run a change that makes another branch the current one."""
@@ -292,9 +274,11 @@ class ChatRepository:
         except StoreError as error:  # the disk is full, say
             self.open_error = self.open_error or error
 
-    def _commit(self, chat: OpenChat, ask: Callable[[], StoredTurn]) -> StoredTurn:
+    def _commit(
+        self, chat: OpenChat, ask: Callable[[StoredConversation], StoredTurn]
+    ) -> StoredTurn:
         is_new = chat.id is None
-        pending = ask()
+        pending = ask(chat.chat)
         if self._store is not None and chat.id is not None and self.writable:
             with suppress(StoreError):  # reported when it is tried again, with the next change
                 if is_new:

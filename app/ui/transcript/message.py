@@ -119,6 +119,23 @@ class MessageView(LazyContainer, can_focus=True):
     def content(self) -> Sequence[Widget]:
         raise NotImplementedError
 
+    @property
+    def text(self) -> str:
+        return self.turn.question.text if self.part is TurnPart.QUESTION else self.turn.text
+
+    def hints(self, is_last: bool) -> list[str]:
+        """The keys that work on it, the most important first."""
+        if self.part is TurnPart.ANSWER:
+            hints = ["Space details", "^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+            more = ["^K code", "^E edit"]
+        else:
+            hints, more = ["^Y copy", "^E edit"], ["^A again", "^R in full"]
+        if is_last and self.turn.can_continue:
+            hints.insert(0, "F4 continue")
+        if self.version[1] > 1:
+            hints.insert(0, f"←→ {self.version[0]}/{self.version[1]}")
+        return [*hints, "^D delete", *more, "Esc back"]
+
     def show_version(self, version: VersionIndex) -> None:
         if version != self.version:
             self.version = version

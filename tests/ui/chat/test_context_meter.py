@@ -10,7 +10,7 @@ from app.protocol.commands import Load
 from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.events import BackgroundProgress, CostsUpdated
 from app.ui.app import SpecchatApp
-from app.ui.chat import submission
+from app.ui.chat import asking
 from app.ui.chat.chrome import ContextMeter
 from tests.fakes import FakeEngine, Story
 from tests.ui.files.helpers import attach, repository
@@ -164,7 +164,7 @@ async def test_the_next_question_brings_other_files() -> None:
 
 @pytest.mark.parametrize("width", [46, 60, 80, 200])
 async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "lacks_document", lambda load, turns, documents: False)
+    monkeypatch.setattr(asking, "lacks_document", lambda load, turns, documents: False)
     engine = FakeEngine(Story(answer="Yes."))
     async with counting_app(engine).run_test(size=(width, 24)) as pilot:
         await until_shown(pilot, "ready")

@@ -48,7 +48,7 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
     await until_shown(pilot, "ready")
     for question in questions:
         await ask(pilot, engine, question)
-        await until(pilot, lambda: not pilot.app.chat.submission.busy, "the answer")  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.busy, "the answer")  # type: ignore[attr-defined]
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
@@ -257,12 +257,12 @@ async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Pa
         message = app.chat.transcript.selected
         assert message is not None
         for what in ("delete", "delete", "undo"):
-            app.chat.actions.run_action(message, what)
+            app.chat.post_message(MessageView.Action(message, what))
         await until_shown(pilot, "Restored.", "One?", "Two?")
-        app.chat.actions.run_action(message, "delete")
+        app.chat.post_message(MessageView.Action(message, "delete"))
         with Store(tmp_path) as beside:
             await until(pilot, lambda: beside.branch(1) == ())
-        app.chat.actions.undo()
+        app.chat.post_message(MessageView.Action(message, "undo"))
         with Store(tmp_path) as beside:
             await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
         await until_shown(pilot, "Restored.", "One?", "Two?")
