@@ -164,13 +164,13 @@ class SpecchatApp(App[None]):
             load,
             settings_file,
             clock,
-            folder,
-            snapshots,
-            costs,
-            startup_message,
-            attached,
-            server,
-            show_welcome and settings_file.is_new,
+            folder=folder,
+            snapshots=snapshots,
+            costs=costs,
+            startup_message=startup_message,
+            attached=attached,
+            server=server,
+            shows_welcome=show_welcome and settings_file.is_new,
         )
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(
@@ -200,7 +200,7 @@ class SpecchatApp(App[None]):
             self.push_screen(SmallScreen())
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """As `App.run`, then waits for the engine once the terminal is restored."""
+        """Run the app, then wait for the engine once the terminal is restored."""
         try:
             super().run(*args, **kwargs)
         finally:
@@ -292,7 +292,7 @@ class SpecchatApp(App[None]):
         self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Also into the system's clipboard: not every terminal does that, and ^V reads it."""
+        """Copy into the system's clipboard too: not every terminal does that, and ^V reads it."""
         super().copy_to_clipboard(text)
         if self._system_clipboard is not None:
             self._system_clipboard.write(text)
@@ -361,7 +361,7 @@ class SpecchatApp(App[None]):
 
     @on(EngineLost)
     def _restart(self, event: EngineLost) -> None:
-        """In a new process, unless this one has something that is not saved."""
+        """Start again in a new process, unless this one has something that is not saved."""
         repository = self.chat.open_chats.repository
         if repository.opening:
             self.set_timer(RESTART_DELAY, lambda: self._restart(event))

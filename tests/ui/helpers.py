@@ -30,6 +30,16 @@ def app_with(engine: FakeEngine, settings: SettingsFile | None = None) -> Specch
     return SpecchatApp(engine, load, settings=settings)
 
 
+@asynccontextmanager
+async def ready_app(
+    engine: FakeEngine, size: tuple[int, int] = SMALL
+) -> AsyncIterator[Pilot[None]]:
+    """The app, once its models are loaded."""
+    async with app_with(engine).run_test(size=size) as pilot:
+        await until_shown(pilot, "ready")
+        yield pilot
+
+
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str = "") -> None:
     """Let the app run until `condition` holds."""
     deadline = time.monotonic() + WAIT_SECONDS

@@ -13,7 +13,7 @@ import pytest
 from app.protocol.events import Closed, Token
 from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
-from tests.ui.helpers import SMALL, app_with, ask, until, until_shown
+from tests.ui.helpers import SMALL, app_with, ask, ready_app, until, until_shown
 
 
 @pytest.mark.asyncio
@@ -52,8 +52,7 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
 async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     engine = FakeEngine(Story(answer="Done."))
     engine.start_thread(lambda event: 0.0)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read", "Done.")
 

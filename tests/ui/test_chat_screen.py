@@ -21,6 +21,7 @@ from tests.ui.helpers import (
     app_with,
     ask,
     paste,
+    ready_app,
     screen_text,
     type_in,
     until,
@@ -82,8 +83,7 @@ async def test_what_would_make_the_machine_faster_is_said() -> None:
 @pytest.mark.parametrize("text", [DOCUMENT, HOSTILE_DOCUMENT], ids=["plain", "hostile"])
 async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await paste(pilot, text)
         await until_shown(pilot, "▣ Paste 1 · ")
         assert pilot.app.screen.query_one(ComposeBox).text == ""
@@ -146,8 +146,7 @@ async def test_a_short_hostile_paste_is_shown_as_it_will_be_sent() -> None:
 
 async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         pilot.app.screen.query_one(PrefillPanel).focus()
@@ -157,8 +156,7 @@ async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
 
 async def test_chips_without_a_question_ask_for_one() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "Paste 1")
         await pilot.press("enter")
@@ -171,8 +169,7 @@ async def test_chips_without_a_question_ask_for_one() -> None:
 
 async def test_phases_strip_spans_answer_and_figures_show() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
@@ -194,8 +191,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
 
 async def test_the_panel_opens_and_folds() -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("shift+tab", "space")
@@ -211,8 +207,7 @@ async def test_the_panel_opens_and_folds() -> None:
 async def test_the_answer_is_there_once_and_whole() -> None:
     """Streamed in small pieces and then set as a whole, and nothing after that adds to it."""
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
@@ -224,16 +219,14 @@ async def test_the_answer_is_there_once_and_whole() -> None:
 
 async def test_a_fall_back_is_said_with_its_reason() -> None:
     engine = FakeEngine(Story(falls_back="no draft"))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
 async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "✗ failed", *wording.failure(engine.story.failure).sentences)
         engine.story = Story(answer="Fine.")

@@ -38,7 +38,6 @@ from app.ui.transcript.transcript import Transcript
 
 OPENING = "Opening the conversations…"
 NO_MODEL = "No model is loaded. Ctrl+L loads one."
-STILL_ANSWERING = "Still answering. Esc stops it."
 TRY_ANYWAY = "Press Enter again to try anyway."
 
 
@@ -334,7 +333,7 @@ class AskingScreen(Screen[None]):
 
     # -------------------------------------------------------------------------- the end of a turn
 
-    async def on_turn_finished(self, chat: OpenChat) -> None:
+    async def finish_turn(self, chat: OpenChat) -> None:
         last = chat.conversation.last
         if chat is self.open_chats.shown:
             self.notice.show("")

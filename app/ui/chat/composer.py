@@ -179,7 +179,7 @@ class ComposeBox(TextArea):
             await run_own_binding(self.screen, event)
 
     def watch_selection(self) -> None:
-        """On `Changed` would be too late: the next key may arrive before it."""
+        """`Changed` would come too late: the next key may arrive before it."""
         if self.is_mounted:
             self.choices.update_for_cursor(self._typing)
 
@@ -201,7 +201,7 @@ class ComposeBox(TextArea):
             await command.run()
 
     def action_type(self, character: str) -> None:
-        """As if this key was pressed; the palette and the command list use it too."""
+        """Insert a character as if it was typed; the palette and the command list use it too."""
         self._typing = True
         self._replace_via_keyboard(character, *self.selection)
 
@@ -225,7 +225,7 @@ class ComposeBox(TextArea):
             self.post_message(self.ErasedNothing())
 
     async def action_again_or_start(self) -> None:
-        """In a box with text, to the start of the line."""
+        """Ask again; in a box with text, go to the start of the line."""
         if self.text:
             self.action_cursor_line_start()
         else:
@@ -351,6 +351,10 @@ class Composer(Vertical):
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         self.notice.show("")
         self._update_suggestion()
+
+    def on_compose_box_unknown_command(self, event: ComposeBox.UnknownCommand) -> None:
+        event.stop()
+        self.notice.show(event.sentence)
 
     def on_chip_show_skipped(self, event: Chip.ShowSkipped) -> None:
         event.stop()

@@ -21,7 +21,7 @@ from app.util.sanitize import sanitize_line
 
 ALL_CACHED = "all cached: saves nothing"
 CHARACTERS_PER_TOKEN = 4
-"""For typed text. It is little compared with attachments, and shown in hundreds."""
+"""An estimate for typed text, which is short compared with attachments, and shown in hundreds."""
 
 
 class CostEstimate:
@@ -35,7 +35,7 @@ class CostEstimate:
         self._composer, self._open_chats = composer, open_chats
         self._attachments, self._loader = attachments, loader
         self.costs: Costs = UNKNOWN_COSTS
-        """Of the loaded pair, as the engine reports."""
+        """Costs of the loaded pair, as the engine reports them."""
 
     @property
     def _pair(self) -> Loaded | None:
@@ -119,7 +119,8 @@ class CostEstimate:
         return -(-len(self._composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
 
     def _text_tokens(self, turns: Sequence[Turn]) -> int:
-        """Of questions and answers without documents and thinking, which is not sent again."""
+        """Tokens of questions and answers. Documents and thinking, which is not sent again, are left
+        out."""
         if not turns:
             return 0
         texts = sum(len(turn.question.text) + len(turn.text) for turn in turns)
@@ -149,7 +150,7 @@ class CostEstimate:
         return [turn for turn in conversation.branch if turn.in_context or turn is running]
 
     def _tokens(self, last: Turn) -> int | None:
-        """Up to the end of that turn."""
+        """Tokens up to the end of a turn; None if unknown."""
         progress = last.progress
         if (statistics := progress.statistics) is not None:
             return statistics.prompt_tokens + statistics.generated_tokens

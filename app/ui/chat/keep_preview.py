@@ -53,7 +53,7 @@ class KeepPreview:
         return self._turn is not None
 
     def open_slider(self, keep: float, turn: Turn | None = None) -> None:
-        """For a turn, or the last one."""
+        """Open it at this keep, and preview that on a turn, by default the last one."""
         self._chosen = turn
         self._slider.open(keep)
         self._preview(keep)
@@ -153,7 +153,7 @@ class KeepPreview:
 
     def _draw(self, turn: Turn) -> None:
         if (view := self._transcript.view(turn.number)) is not None:
-            view.tick()
+            view.answer.tick()
 
     def _documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
         from app.ui.spans.passages import read_documents

@@ -24,9 +24,10 @@ from app.store.records import DeletedMessages, DocumentHit
 from app.ui.attach.attachment import documents_of
 from app.ui.attach.chips import Chip
 from app.ui.background import start_task
-from app.ui.chat.asking import OPENING, STILL_ANSWERING, AskingScreen
+from app.ui.chat.asking import OPENING, AskingScreen
 from app.ui.chat.chrome import NewTextMarker
 from app.ui.chat.composer import ComposeBox
+from app.ui.chat.model_loading import STILL_ANSWERING
 from app.ui.files.overview import choice_text, file_facts, files_for, files_of
 from app.ui.keep.slider import KeepSlider
 from app.ui.keys import forward_key
@@ -108,11 +109,6 @@ class MessagesScreen(AskingScreen):
     def _focus_moved(self) -> None:
         self.show_state()
 
-    @on(MessageView.Move)
-    def _select_neighbour(self, event: MessageView.Move) -> None:
-        if (message := self.transcript.neighbour(event.view, event.step)) is not None:
-            self.transcript.select(message)
-
     @on(MessageView.KeyForComposer)
     def _type_in_composer(self, event: MessageView.KeyForComposer) -> None:
         self.composer.box.focus()
@@ -133,6 +129,14 @@ class MessagesScreen(AskingScreen):
     def _act_on_message(self, event: MessageView.Action) -> None:
         view, turn = event.view, event.view.turn
         match event.name:
+            case "up":
+                self.transcript.select_neighbour(view, -1)
+            case "down":
+                self.transcript.select_neighbour(view, 1)
+            case "previous_version":
+                self._show_version(view, -1)
+            case "next_version":
+                self._show_version(view, 1)
             case "copy":
                 self._copy_message(view)
             case "code":
@@ -181,7 +185,7 @@ class MessagesScreen(AskingScreen):
     # -------------------------------------------------------------------------- what was read
 
     def action_show_spans(self) -> None:
-        """For the answer that is being given, or the last one."""
+        """Show what was read for the answer that is being given, or the last one."""
         self._show_spans(
             self.open_chats.running or self.open_chats.shown.conversation.last_finished
         )
@@ -208,7 +212,7 @@ class MessagesScreen(AskingScreen):
     # -------------------------------------------------------------------------- keep
 
     def action_set_keep(self) -> None:
-        """For the next message, or to ask again for the selected one."""
+        """Choose the keep of the next message, or the one to ask the selected answer again with."""
         if self.composer.slider.display:
             return
         if (selected := self.transcript.selected) is not None:
@@ -243,12 +247,11 @@ class MessagesScreen(AskingScreen):
 
     # -------------------------------------------------------------------------- branches
 
-    @on(MessageView.StepVersion)
-    def _show_version(self, event: MessageView.StepVersion) -> None:
-        if event.view.version[1] < 2:
+    def _show_version(self, view: MessageView, step: int) -> None:
+        if view.version[1] < 2:
             self.notice.show(ONE_VERSION)
         elif self._can_change():
-            self._change(self._step_version(event.view.turn, event.view.part, event.step))
+            self._change(self._step_version(view.turn, view.part, step))
 
     async def _step_version(self, turn: Turn, part: TurnPart, step: int) -> None:
         branch = self.open_chats.shown.conversation.branch

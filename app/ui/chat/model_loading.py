@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from app.ui.models.jobs import Job, Jobs
 
 
+STILL_ANSWERING = "Still answering. Esc stops it."
+
+
 class PairChanged(Message):
     """Which pair is loaded, or being loaded, has changed."""
 
@@ -119,7 +122,7 @@ class PairLoader:
             self._banner.show_loading(self._clock() - self._started)
 
     def pair_status(self) -> PairStatus:
-        """For the models screen."""
+        """What the models screen shows of the loaded pair."""
         from app.ui.models.choice import PairStatus
 
         chat = self._open_chats.shown
@@ -133,7 +136,7 @@ class PairLoader:
         if self.busy:
             return "The models are still loading. Try again when they are ready."
         if self._open_chats.busy:
-            return "Still answering. Esc stops it."
+            return STILL_ANSWERING
         return ""
 
     def _load_blocked(self) -> str:

@@ -52,7 +52,7 @@ from app.ui.background import EngineEvents, start_task
 from app.ui.chat.asking import OPENING
 from app.ui.chat.composer import ComposeBox
 from app.ui.chat.messages import MessagesScreen
-from app.ui.chat.welcome import Welcome
+from app.ui.chat.welcome import show_welcome
 from app.ui.completion.commands import ActsAtOnce, Owner
 from app.ui.completion.completion_list import CompletionList
 from app.ui.completion.paths import typed_path
@@ -143,11 +143,11 @@ class ChatScreen(MessagesScreen):
         startup_message: str = "",
         attached: Sequence[str] = (),
         server: LocalServer | None = None,
-        show_welcome: bool = False,
+        shows_welcome: bool = False,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`;
         `startup_message` is shown first. Files and folders `attached`, by their absolute paths, go
-        to a new conversation. With `show_welcome` the first start explains the app."""
+        to a new conversation. With `shows_welcome` the first start explains the app."""
         super().__init__(engine, load, settings_file, clock, folder)
         self._snapshots = None if snapshots is None else str(snapshots)
         self._costs = None if costs is None else str(costs)
@@ -157,10 +157,7 @@ class ChatScreen(MessagesScreen):
         self._trashed: set[int] = set()
         """Conversations whose caches are dropped once they cannot be restored any more."""
         self._discard_candidate: OpenChat | None = None
-        self.welcome = Welcome(
-            self.open_chats, self.composer, self.attachments, self.transcript.banner
-        )
-        self.welcome.enabled = show_welcome
+        self.shows_welcome = shows_welcome
 
     # -------------------------------------------------------------------------- the screen
 
@@ -178,7 +175,7 @@ class ChatScreen(MessagesScreen):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        """After the first frame, which neither models nor the store may delay."""
+        """Called after the first frame, which neither models nor the store may delay."""
         self.engine.listen(self.bridge.listener)
         self.loader.start()
         if self.repository.opening:
@@ -192,7 +189,7 @@ class ChatScreen(MessagesScreen):
     def _tick(self) -> None:
         running = self.open_chats.running
         if running is not None and (view := self.transcript.view(running.number)) is not None:
-            view.tick()
+            view.answer.tick()
         self.loader.tick()
         self.composer.chips.tick()
         if not self.repository.opening:
@@ -264,7 +261,7 @@ class ChatScreen(MessagesScreen):
         await self.composer.box.run_action(action)
 
     async def _run_on_message(self, action: str) -> None:
-        """On the selected one, or the last answer."""
+        """Run an action on the selected message, or else the last answer."""
         message = self.transcript.selected or next(reversed(self.transcript.messages), None)
         if message is None:
             self.notice.show("Nothing has been asked yet.")
@@ -328,10 +325,6 @@ class ChatScreen(MessagesScreen):
     def _count_tokens(self) -> None:
         self.attachments.count()
 
-    @on(ComposeBox.UnknownCommand)
-    def _refuse_command(self, event: ComposeBox.UnknownCommand) -> None:
-        self.notice.show(event.sentence)
-
     # -------------------------------------------------------------------------- the engine
 
     @on(EngineEvents)
@@ -346,11 +339,11 @@ class ChatScreen(MessagesScreen):
         touched = {self._apply_event(event) for event in self.bridge.take()}
         for number in touched:
             if number is not None and (view := self.transcript.view(number)) is not None:
-                await view.update_turn()
+                await view.answer.update_turn()
                 self.transcript.mark_unread(view)
         finished = self.open_chats.pop_finished()
         if finished is not None:
-            await self.on_turn_finished(finished)
+            await self.finish_turn(finished)
 
     def _apply_event(self, event: Event) -> int | None:
         """Returns the number of the turn to redraw."""
@@ -436,7 +429,10 @@ class ChatScreen(MessagesScreen):
         self.notice.show(" ".join(filter(None, messages)))
         self._attach_paths()
         self.ask_queued()
-        await self.welcome.show()
+        if self.shows_welcome and self.repository.is_first_run:
+            await show_welcome(
+                self.open_chats, self.composer, self.attachments, self.transcript.banner
+            )
 
     def _attach_paths(self) -> None:
         for path in self._attached:

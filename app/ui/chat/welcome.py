@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from app.chat.sample import QUESTION, sample
+from app.protocol.prompt import Document
 from app.ui.background import in_background
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.composer import Composer
@@ -25,48 +28,29 @@ WHAT_IT_IS = (
 TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a file."
 
 
-class Welcome:
-    """Shown once. What the user types or attaches replaces the sample."""
+async def show_welcome(
+    open_chats: OpenChats, composer: Composer, attachments: Attachments, banner: StatusBanner
+) -> None:
+    """Explain the app above the conversation, and fill in a sample question, which what the user
+    types or attaches replaces."""
+    chat = open_chats.shown
+    lines = [Content(line) for line in WHAT_IT_IS]
+    banner.show_guide(lines)
+    document = await in_background(_read_sample)
+    started = composer.box.text or composer.chips.items or open_chats.shown.conversation.turns
+    if document is not None and not started:
+        attachments.attach_sample(document, QUESTION)
+        lines += [Content(""), Content(TRY_IT)]
+        banner.show_guide(lines)
+    found = await in_background(_recommend)
+    if found is not None and open_chats.shown is chat:
+        banner.show_guide([*lines, *_recommendation_lines(found)])
 
-    def __init__(
-        self,
-        open_chats: OpenChats,
-        composer: Composer,
-        attachments: Attachments,
-        banner: StatusBanner,
-    ) -> None:
-        self._open_chats, self._composer = open_chats, composer
-        self._attachments, self._banner = attachments, banner
-        self.enabled = False
-        """Whether the user has not changed any settings yet."""
 
-    async def show(self) -> None:
-        """Called once the store is open; does nothing if it has ever held a conversation."""
-        if not self.enabled or not self._open_chats.repository.is_first_run:
-            return
-        chat = self._open_chats.shown
-        lines = [Content(line) for line in WHAT_IT_IS]
-        self._banner.show_guide(lines)
-        if await self._attach_sample():
-            lines += [Content(""), Content(TRY_IT)]
-            self._banner.show_guide(lines)
-        found = await in_background(_recommend)
-        if found is not None and self._open_chats.shown is chat:
-            self._banner.show_guide([*lines, *_recommendation_lines(found)])
-
-    async def _attach_sample(self) -> bool:
-        """Attach the sample and fill in its question, unless the user has typed something."""
-        from app.chat.sample import QUESTION, sample
-
-        try:
-            document = await in_background(sample)
-        except OSError:
-            return False
-        started = self._composer.box.text or self._composer.chips.items
-        if started or self._open_chats.shown.conversation.turns:
-            return False
-        self._attachments.attach_sample(document, QUESTION)
-        return True
+def _read_sample() -> Document | None:
+    with suppress(OSError):
+        return sample()
+    return None
 
 
 def _recommend() -> Recommendation | None:

@@ -84,7 +84,7 @@ class KeepSlider(Widget, can_focus=True):
         return AUTO_KEEP if self._automatic else self.value / 100
 
     def open(self, keep: float) -> None:
-        """At this keep. AUTO_KEEP is the default one until `settle` says what it is."""
+        """Open at this keep. AUTO_KEEP is the default one until `settle` says what it is."""
         if self.display:
             return
         self._digits = ""

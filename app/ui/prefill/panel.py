@@ -265,7 +265,7 @@ def _known(state: TurnProgress) -> list[tuple[str, str]]:
 
 
 def _detail(label: str, parts: Sequence[Content], view: Viewport) -> list[Content]:
-    """`parts` beside their label, wrapped; a part is not divided where it fits on a line."""
+    """A label and its `parts`, wrapped; a part is not divided where it fits on a line."""
     room = max(MIN_TEXT_WIDTH, view.width - len(INDENT) - LABEL_WIDTH)
     lines = [Content("")]
     for part in (piece for each in parts for piece in each.wrap(room)):

@@ -36,7 +36,7 @@ class NextMode:
         return replace(self, other_way_once=False)
 
     def after_unsend(self, mode: Mode) -> NextMode:
-        """After a message was taken back: it is still to be read in its `mode`."""
+        """The mode once a message was taken back, which is still to be read in its `mode`."""
         return replace(self, other_way_once=(mode is Mode.FULL) != (self.chosen is Mode.FULL))
 
     def at_keep(self, keep: float) -> NextMode:

@@ -50,7 +50,7 @@ class OpenChat:
 
     @property
     def id(self) -> int | None:
-        """In the user's store; None for a conversation that is new or not saved."""
+        """Id in the user's store; None for a conversation that is new or not saved."""
         id = self.chat.id
         return None if id is None or id >= FIRST_UNSAVED_ID else id
 
@@ -123,7 +123,7 @@ class ChatRepository:
         return self._settings.storage.trash_days
 
     def apply_settings(self, settings: Settings) -> None:
-        """For conversations opened and files attached from now on."""
+        """Apply settings to conversations opened and files attached from now on."""
         self._settings = settings
         if self._store is not None:
             self._store.set_attachment_limit(settings.attachment_bytes)

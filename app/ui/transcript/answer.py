@@ -90,12 +90,6 @@ class Sections:
         return same and not mark[2].strip()
 
 
-def split(text: str) -> list[str]:
-    sections = Sections()
-    sections.feed(text)
-    return sections.texts
-
-
 class Section(LazyContainer):
     """About forty lines of Markdown."""
 

@@ -89,7 +89,7 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
 MAX_FORMULA = 2_000
 MAX_FORMULA_LINES = 100
 MAX_CELLS = 5_000
-"""Of a table that is wider than its headers; what a row has beyond them is one cell."""
+"""Maximum cells of a table whose rows are wider than its headers; the rest of a row is one cell."""
 _DOLLARS = re.compile(r"\$(?=\S)[^$`\n]{1,500}(?<=\S)\$(?!\d)")
 _LONG_FORMULAS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _DOUBLE_UNDERSCORES = re.compile(r"__[A-Za-z0-9](?:\w{0,100}[A-Za-z0-9])?__(?!\w)")
@@ -230,7 +230,7 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _cells(line: str) -> list[str]:
-    """As markdown-it splits them."""
+    """The cells of a row, split as markdown-it does."""
     cells = escapedSplit(line.strip())
     if cells and cells[0] == "":
         cells.pop(0)

@@ -25,7 +25,7 @@ from app.ui.transcript.lazy_container import (
     containers_in,
     row_of,
 )
-from app.ui.transcript.message import MessageView, VersionIndex
+from app.ui.transcript.message import MessageView
 from app.ui.transcript.status_banner import StatusBanner
 from app.ui.transcript.turn_view import QueuedView, TurnView
 from app.util import formatting
@@ -106,7 +106,7 @@ class ScrollLock:
             self._view.call_after_refresh(self._release)
 
     def shift(self, arranged: DockArrangeResult) -> int:
-        """By how many rows the locked widget has moved since the last call."""
+        """Rows by which the locked widget has moved since the last call."""
         assert self._widget is not None
         row = row_of(arranged, self._widget)
         if row is None:
@@ -167,7 +167,7 @@ class Transcript(LockableScroll):
 
     @property
     def messages(self) -> list[MessageView]:
-        """Of the mounted turns, in order."""
+        """The messages of the mounted turns, in order."""
         return [message for view in self._views.values() for message in view.messages]
 
     async def show(self, chat: OpenChat) -> None:
@@ -232,26 +232,19 @@ class Transcript(LockableScroll):
 
     async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
         views = {
-            turn.number: TurnView(
-                turn,
-                self._clock,
-                self._version_of,
-                files_for(self._chat.conversation, turn),
-            )
+            turn.number: TurnView(turn, self._clock, files_for(self._chat.conversation, turn))
             for turn in turns
         }
         self._views = {**views, **self._views} if before is not None else {**self._views, **views}
+        self._show_versions()
         await self.mount_all(views.values(), before=before or self._queued_view)
         for view in [*views.values()][-TURNS_PER_BATCH:]:
             for message in view.messages:
                 await self._mount_content(message)
 
-    def _version_of(self, turn: Turn, part: TurnPart) -> VersionIndex:
-        return self._chat.chat.version_of(turn, part)
-
     def _show_versions(self) -> None:
         for message in self.messages:
-            message.show_version(self._version_of(message.turn, message.part))
+            message.show_version(self._chat.chat.version_of(message.turn, message.part))
         quotes = (turn for turn in self._chat.conversation.branch if turn.quotes)
         first_quote = next(quotes, None)
         last = self._turns[-1] if self._turns else None
@@ -279,13 +272,14 @@ class Transcript(LockableScroll):
             self.scroll_to_widget(message, animate=False, top=region.height >= window.height)
             self.call_after_refresh(self.check_end)
 
-    def neighbour(self, message: MessageView, step: int) -> MessageView | None:
+    def select_neighbour(self, message: MessageView, step: int) -> None:
+        """Select the previous (-1) or next (1) message, if there is one."""
         messages = self.messages
         index = messages.index(message) + step if message in messages else -1
         if index < 0:
             self.load_older()
-            return None
-        return messages[index] if index < len(messages) else None
+        elif index < len(messages):
+            self.select(messages[index])
 
     async def reveal(self, turn: Turn, part: TurnPart) -> None:
         """Select a message, mounting older turns as far as needed."""
@@ -362,7 +356,7 @@ class Transcript(LockableScroll):
     # -------------------------------------------------------------------------- lazy mounting
 
     def update_mounted_soon(self) -> None:
-        """After the next layout, mount what has come near and unmount what is far away."""
+        """Mount what has come near and unmount what is far away, after the next layout."""
         if not self._update_scheduled:
             self._update_scheduled = True
             self.call_after_refresh(self._update_mounted)

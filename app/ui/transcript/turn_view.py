@@ -22,7 +22,7 @@ from app.ui.hanging_indent import HangingLines, hanging_indent
 from app.ui.prefill.panel import PrefillPanel
 from app.ui.transcript.answer import Answer, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
-from app.ui.transcript.message import MessageView, Speaker, VersionIndex
+from app.ui.transcript.message import MessageView, Speaker
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -104,8 +104,8 @@ class QueuedView(Vertical):
 class QuestionView(MessageView):
     """The attachments and the text that the user sent."""
 
-    def __init__(self, turn: Turn, version: VersionIndex) -> None:
-        super().__init__(turn, TurnPart.QUESTION, version, classes="question")
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn, TurnPart.QUESTION, classes="question")
 
     def content(self) -> Sequence[Widget]:
         return [Speaker(YOU, self), *_sent(self.turn.question)]
@@ -131,14 +131,8 @@ def _attached_line(each: Attachment) -> Content:
 class AnswerView(MessageView):
     """How the question is read, the answer, and how it ended."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        version: VersionIndex,
-        clock: Callable[[], float],
-        files: Sequence[Document],
-    ) -> None:
-        super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
+    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
+        super().__init__(turn, TurnPart.ANSWER, classes="answered")
         self._clock = clock
         self._is_last, self._has_documents, self._is_first_quote = True, False, False
         self._available_files = files
@@ -241,20 +235,13 @@ class AnswerView(MessageView):
 class TurnView(Vertical):
     """A turn: the question, how it is read, the answer, and how it ended."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        clock: Callable[[], float],
-        version_of: Callable[[Turn, TurnPart], VersionIndex],
-        files: Sequence[Document],
-    ) -> None:
-        """`turn` changes with the engine's events; `update_turn` shows that. `files` are those
-        from which some may be chosen."""
+    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
+        """`turn` changes with the engine's events; `answer.update_turn` shows that. `files` are
+        those from which some may be chosen."""
         super().__init__(classes="turn")
         self.turn = turn
-        self.question = QuestionView(turn, version_of(turn, TurnPart.QUESTION))
-        version = version_of(turn, TurnPart.ANSWER)
-        self.answer = AnswerView(turn, version, clock, files)
+        self.question = QuestionView(turn)
+        self.answer = AnswerView(turn, clock, files)
 
     def compose(self) -> ComposeResult:
         yield self.question
@@ -266,12 +253,6 @@ class TurnView(Vertical):
 
     def message(self, part: TurnPart) -> MessageView:
         return self.question if part is TurnPart.QUESTION else self.answer
-
-    def tick(self) -> None:
-        self.answer.tick()
-
-    async def update_turn(self) -> None:
-        await self.answer.update_turn()
 
 
 RETRY_HINT = "\n  Ask again in the same way to try anyway."

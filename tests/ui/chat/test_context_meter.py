@@ -20,6 +20,7 @@ from tests.ui.helpers import (
     app_with,
     ask,
     paste,
+    ready_app,
     screen_text,
     type_in,
     until,
@@ -141,8 +142,7 @@ async def test_more_than_fits_is_said_before_it_is_sent() -> None:
 
 
 async def test_a_folder_of_which_not_all_fits() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(FakeEngine()) as pilot:
         attach(pilot, repository(), tokens=8_379_266)
         await until_shown(
             pilot, "8,379,266 tokens in 30 files · the best for each question are read (^F)"
@@ -151,8 +151,7 @@ async def test_a_folder_of_which_not_all_fits() -> None:
 
 async def test_the_next_question_brings_other_files() -> None:
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         engine.say(CostsUpdated(KNOWN))
         attach(pilot, repository(), tokens=8_379_266)
         await ask(pilot, engine)

@@ -30,6 +30,7 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     paste,
+    ready_app,
     screen_text,
     until,
     until_gone,
@@ -55,8 +56,7 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
 
 async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine, WIDE) as pilot:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
         await until_shown(pilot, "The draft's cache was dropped to free memory (1 GB).")
         engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
@@ -68,8 +68,7 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
 
 async def test_what_failed_in_the_background_is_said() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine, WIDE) as pilot:
         engine.say(EngineWarning(Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "\x1b[2Jbroken"})))
         await until_shown(pilot, "! Background reading stopped (", "broken).")
         assert "\x1b" not in screen_text(pilot)
@@ -77,8 +76,7 @@ async def test_what_failed_in_the_background_is_said() -> None:
 
 async def test_an_answer_that_memory_stopped_says_so() -> None:
     engine = FakeEngine(Story(ended=FinishReason.MEMORY), stepping=True)
-    async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine, WIDE) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))

@@ -14,6 +14,7 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     paste,
+    ready_app,
     screen_text,
     until,
     until_gone,
@@ -50,8 +51,7 @@ async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_
 
 async def test_the_details_open_while_it_reads_and_stay_open() -> None:
     engine = FakeEngine(Story(answer="Short."), stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with ready_app(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Selected))
