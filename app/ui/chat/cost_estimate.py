@@ -119,8 +119,7 @@ class CostEstimate:
         return -(-len(self._composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
 
     def _text_tokens(self, turns: Sequence[Turn]) -> int:
-        """Tokens of questions and answers. Documents and thinking, which is not sent again, are left
-        out."""
+        """Tokens of questions and answers, without documents. Thinking is not sent again."""
         if not turns:
             return 0
         texts = sum(len(turn.question.text) + len(turn.text) for turn in turns)
