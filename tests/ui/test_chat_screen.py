@@ -96,12 +96,6 @@ async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str)
         await until_shown(pilot, "Read 2")
 
 
-async def test_a_chip_tells_size_and_lines() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
-
-
 async def test_4096_bytes_are_typed_and_one_more_is_a_chip() -> None:
     async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
         box = pilot.app.screen.query_one(ComposeBox)
@@ -158,7 +152,7 @@ async def test_chips_without_a_question_ask_for_one() -> None:
     engine = FakeEngine()
     async with ready_app(engine) as pilot:
         await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Paste 1")
+        await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
         await pilot.press("enter")
         await until_shown(pilot, "Type a question about the attachments")
         assert engine.asks == []

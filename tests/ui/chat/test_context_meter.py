@@ -141,19 +141,12 @@ async def test_more_than_fits_is_said_before_it_is_sent() -> None:
         await until_gone(pilot, "the best parts")
 
 
-async def test_a_folder_of_which_not_all_fits() -> None:
-    async with ready_app(FakeEngine()) as pilot:
-        attach(pilot, repository(), tokens=8_379_266)
-        await until_shown(
-            pilot, "8,379,266 tokens in 30 files · the best for each question are read (^F)"
-        )
-
-
-async def test_the_next_question_brings_other_files() -> None:
+async def test_of_a_folder_that_does_not_fit_each_question_brings_other_files() -> None:
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
     async with ready_app(engine) as pilot:
         engine.say(CostsUpdated(KNOWN))
         attach(pilot, repository(), tokens=8_379_266)
+        await until_shown(pilot, "8,379,266 tokens in 30 files · the best for each question are")
         await ask(pilot, engine)
         await until_shown(pilot, "2 of 30 files")
         assert "new" not in figures(pilot)
