@@ -13,7 +13,7 @@ from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.ui.attach.chips import Chip
 from app.ui.chat.composer import ComposeBox
-from app.ui.prefill.panel import PrefillPanel
+from app.ui.transcript.panel import PrefillPanel
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (
     DOCUMENT,

@@ -20,8 +20,8 @@ from app.store import records
 from app.store.records import State
 from app.store.store import Store
 from app.ui.chat.composer import ComposeBox
-from app.ui.prefill.panel import PrefillPanel
 from app.ui.spans.screen import SpansScreen
+from app.ui.transcript.panel import PrefillPanel
 from tests.fakes import ANSWER, FakeEngine, Story, pieces
 from tests.ui.helpers import (
     DOCUMENT,

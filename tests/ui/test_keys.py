@@ -20,8 +20,8 @@ from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.chat.composer import ComposeBox
 from app.ui.chat.screen import ChatScreen
+from app.ui.chat.slider import KeepSlider
 from app.ui.help.screen import help_rows, key_name
-from app.ui.keep.slider import KeepSlider
 from app.ui.keys import SafeInput
 from app.ui.settings.prompt import PromptBox
 from app.ui.terminal.paste import PasteSafeParser

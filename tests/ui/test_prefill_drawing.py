@@ -19,7 +19,7 @@ from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
-from app.ui.prefill.panel import LABEL_WIDTH, Viewport, panel_lines, would_read
+from app.ui.transcript.panel import LABEL_WIDTH, Viewport, panel_lines, would_read
 from app.util import formatting
 from tests.fakes import FakeEngine, Story, fell_back
 

@@ -14,8 +14,8 @@ from textual.widgets import Static
 from app.protocol.events import Loaded
 from app.protocol.memory import MemoryStats, PressureLevel, format_bytes
 from app.ui.hanging_indent import HangingLines, hanging_indent
-from app.ui.prefill.panel import ACCENT, BAD, DIM
 from app.ui.state.draft import NextMode
+from app.ui.transcript.panel import ACCENT, BAD, DIM
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 

@@ -21,8 +21,8 @@ from app.ui.attach.chips import Chip, Chips, Item, is_long
 from app.ui.attach.file_job import FileJob
 from app.ui.attach.skipped_screen import SkippedScreen
 from app.ui.chat.chrome import Notice
+from app.ui.chat.slider import KeepSlider
 from app.ui.completion.completion_list import CompletionList
-from app.ui.keep.slider import KeepSlider
 from app.ui.keys import odd_character, run_own_binding
 from app.ui.state.draft import Draft, NextMode
 from app.ui.terminal.clipboard import Clipboard

@@ -18,9 +18,9 @@ from app.protocol.events import (
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
 from app.ui.chat.cost_estimate import ALL_CACHED
-from app.ui.keep.slider import KeepSlider
-from app.ui.prefill.panel import would_read
+from app.ui.chat.slider import KeepSlider
 from app.ui.state.open_chats import OpenChats
+from app.ui.transcript.panel import would_read
 from app.ui.transcript.transcript import Transcript
 from app.util import formatting
 

@@ -28,8 +28,8 @@ from app.ui.chat.asking import OPENING, AskingScreen
 from app.ui.chat.chrome import NewTextMarker
 from app.ui.chat.composer import ComposeBox
 from app.ui.chat.model_loading import STILL_ANSWERING
+from app.ui.chat.slider import KeepSlider
 from app.ui.files.overview import choice_text, file_facts, files_for, files_of
-from app.ui.keep.slider import KeepSlider
 from app.ui.keys import forward_key
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.message import MessageView

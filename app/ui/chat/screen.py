@@ -52,13 +52,13 @@ from app.ui.background import EngineEvents, start_task
 from app.ui.chat.asking import OPENING
 from app.ui.chat.composer import ComposeBox
 from app.ui.chat.messages import MessagesScreen
+from app.ui.chat.slider import KeepSlider
 from app.ui.chat.welcome import show_welcome
 from app.ui.completion.commands import ActsAtOnce, Owner
 from app.ui.completion.completion_list import CompletionList
 from app.ui.completion.paths import typed_path
 from app.ui.conversations.sidebar import Sidebar
 from app.ui.help.screen import Section
-from app.ui.keep.slider import KeepSlider
 from app.ui.state.draft import default_next_mode, next_mode_for
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.message import MessageView

@@ -12,8 +12,8 @@ from app.protocol.prompt import Document
 from app.ui.background import in_background
 from app.ui.chat.attachments import Attachments
 from app.ui.chat.composer import Composer
-from app.ui.prefill.panel import DIM
 from app.ui.state.open_chats import OpenChats
+from app.ui.transcript.panel import DIM
 from app.ui.transcript.status_banner import StatusBanner
 from app.util import formatting
 

@@ -9,7 +9,7 @@ from textual.content import Content
 from app.chat import wording
 from app.protocol.events import Loaded, ModelInfo
 from app.ui.hanging_indent import HangingLines, hanging_indent
-from app.ui.prefill.panel import ACCENT, BAD, DIM
+from app.ui.transcript.panel import ACCENT, BAD, DIM
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 

@@ -19,10 +19,10 @@ from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.files.line import FilesLine
 from app.ui.hanging_indent import HangingLines, hanging_indent
-from app.ui.prefill.panel import PrefillPanel
 from app.ui.transcript.answer import Answer, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker
+from app.ui.transcript.panel import PrefillPanel
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
