@@ -8,15 +8,12 @@ import threading
 import time
 from itertools import pairwise
 
-import pytest
-
 from app.protocol.events import Closed, Token
 from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import SMALL, app_with, ask, ready_app, until, until_shown
 
 
-@pytest.mark.asyncio
 async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
     words = [f"word{number} " for number in range(3_000)]
     engine = FakeEngine(stepping=True)
@@ -48,7 +45,6 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
         assert all(b - a >= FLUSH_SECONDS * 0.9 for a, b in pairwise(takes))
 
 
-@pytest.mark.asyncio
 async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     engine = FakeEngine(Story(answer="Done."))
     engine.start_thread(lambda event: 0.0)
@@ -57,7 +53,6 @@ async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
         await until_shown(pilot, "▸ Read", "Done.")
 
 
-@pytest.mark.asyncio
 async def test_an_engine_that_talks_after_the_screen_is_gone_is_not_disturbed() -> None:
     engine = FakeEngine()
     app = app_with(engine)

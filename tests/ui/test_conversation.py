@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.protocol.events import Event, Finished, PhaseProgress, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
@@ -22,8 +20,6 @@ from tests.ui.helpers import (
     until_gone,
     until_shown,
 )
-
-pytestmark = pytest.mark.asyncio
 
 
 def is_progress(event: Event, phase: Phase) -> bool:

@@ -28,9 +28,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
-
 KNOWN = Costs(LinearCost(0, 5e-5), LinearCost(0, 1e-5), LinearCost(0.1, 0), LinearCost(0.1, 0))
 
 

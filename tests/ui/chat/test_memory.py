@@ -37,7 +37,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
 FIGURES = MemoryStats(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
 SCARCE = Reason(ReasonCode.MEMORY_SHARE, {"used": 21 * GIB, "ceiling": 24 * GIB, "share": 0.875})

@@ -30,8 +30,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 CODE = "Do:\n\n```python\nx = 1\n```\n\nor\n\n```sh\nls\npwd\n```\n"
 
 

@@ -24,7 +24,6 @@ from tests.models.packages import packaged_model
 from tests.models.pulls import Puller
 from tests.ui.helpers import DOCUMENT, paste, screen_text, until, until_gone, until_shown
 
-pytestmark = pytest.mark.asyncio
 WIDE = (110, 40)
 CODE = "def open(key):\n    if key == 4711:\n        return *True*\n"
 
