@@ -335,7 +335,7 @@ class SpecchatApp(App[None]):
             chat = self.chat
             self._models = ModelsController(
                 self,
-                repository=chat.open_chats.repository,
+                repository=chat.repository,
                 settings=self.settings,
                 pair_status=chat.loader.pair_status,
                 load_pair=chat.loader.load_pair,
@@ -362,7 +362,7 @@ class SpecchatApp(App[None]):
     @on(EngineLost)
     def _restart(self, event: EngineLost) -> None:
         """Start again in a new process, unless this one has something that is not saved."""
-        repository = self.chat.open_chats.repository
+        repository = self.chat.repository
         if repository.opening:
             self.set_timer(RESTART_DELAY, lambda: self._restart(event))
         elif self._restart_status is not None and repository.writable:
@@ -389,12 +389,12 @@ class SpecchatApp(App[None]):
 
     @on(Answered)
     def _save_request(self, event: Answered) -> None:
-        if self.settings.values.storage.save_requests and self.chat.open_chats.repository.writable:
+        if self.settings.values.storage.save_requests and self.chat.repository.writable:
             start_task(self, lambda: self._save(event))
 
     async def _save(self, request: Answered) -> None:
         try:
-            await self.chat.open_chats.repository.save_request(request.ask, request.events)
+            await self.chat.repository.save_request(request.ask, request.events)
         except Exception as error:  # the app must outlive what others send
             _log.warning("A request could not be saved", exc_info=error)
             why = error if isinstance(error, UserError) else "specchat.log says why."
@@ -424,7 +424,7 @@ class SpecchatApp(App[None]):
 
         if self.screen.is_modal:
             return
-        chat, repository = self.chat, self.chat.open_chats.repository
+        chat, repository = self.chat, self.chat.repository
         in_chat = self.screen is chat  # from where alone conversations are opened
 
         async def conversations() -> Sequence[Conversation]:

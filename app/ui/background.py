@@ -22,6 +22,7 @@ from app.protocol.events import Event
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+FLUSH_SECONDS = 0.05
 
 
 @dataclass
@@ -80,9 +81,6 @@ async def in_background(task: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="background", daemon=True).start()
     return await future
-
-
-FLUSH_SECONDS = 0.05
 
 
 class EngineEvents(Message):

@@ -34,6 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
+NOTE = "≈ Less sure than usual, having read 21% · ^R reads everything"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:
@@ -241,9 +242,6 @@ async def test_markup_and_control_characters_are_shown_and_not_obeyed() -> None:
         text = screen_text(pilot)
         assert "\x1b" not in text
         assert "\u202e" not in text
-
-
-NOTE = "≈ Less sure than usual, having read 21% · ^R reads everything"
 
 
 async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_itself() -> None:

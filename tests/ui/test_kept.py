@@ -39,6 +39,9 @@ from tests.ui.helpers import (
 
 SCROLLBAR = " █▇▆▅▄▃▂▁"
 FULL = "CREATE TRIGGER full BEFORE {} ON {} BEGIN SELECT RAISE(ABORT, 'no room'); END"
+LOST = Failure(FailureKind.GPU_LOST, {"system": "Impacting Interactivity"})
+PROBLEM = "The system stopped specchat's work on the GPU"
+LOSES = Story(fails_in=Phase.PREFILL, failure=LOST)
 
 
 def box(pilot: object) -> ComposeBox:
@@ -366,11 +369,6 @@ async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
         answers = [m for m in messages if m.role is Role.ASSISTANT]
         assert len({m.id for m in answers}) >= asked
         assert all(m.state is not State.PARTIAL for m in answers)
-
-
-LOST = Failure(FailureKind.GPU_LOST, {"system": "Impacting Interactivity"})
-PROBLEM = "The system stopped specchat's work on the GPU"
-LOSES = Story(fails_in=Phase.PREFILL, failure=LOST)
 
 
 async def test_the_next_process_shows_the_unanswered_question_and_offers_it(

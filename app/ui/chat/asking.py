@@ -73,7 +73,7 @@ class AskingScreen(Screen[None]):
         self.transcript = Transcript(clock, self.open_chats.shown)
         self.sidebar = Sidebar(self.repository, self.open_chats.statuses)
         self.composer = Composer(next_mode)
-        self.footer = Footer(next_mode)
+        self.footer = Footer()
         self.keep_preview = KeepPreview(
             engine, self.open_chats, self.transcript, self.composer.slider
         )
@@ -127,8 +127,8 @@ class AskingScreen(Screen[None]):
         self._show_next_message()
 
     def _show_next_message(self) -> None:
-        self.footer.show_next_mode(self.next_mode)
-        self.footer.show_meter(self.cost_estimate.meter())
+        self.footer.next_mode = self.next_mode
+        self.footer.meter = self.cost_estimate.meter()
 
     @on(PairChanged)
     def show_state(self) -> None:
@@ -148,11 +148,11 @@ class AskingScreen(Screen[None]):
         elif selected is not None:
             branch = chat.conversation.branch
             hints = selected.hints(bool(branch) and selected.turn is branch[-1])
-        self.footer.show_hints(hints, hide_mode=selected is not None)
+        self.footer.hints, self.footer.hides_mode = hints, selected is not None
         self._show_next_message()
         self.sub_title = chat.title
         self.sidebar.update_list(chat.id)
-        self.header.show_title(chat.title, self.repository.status)
+        self.header.title, self.header.status = chat.title, self.repository.status
 
     @property
     def broken(self) -> bool:

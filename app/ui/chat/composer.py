@@ -28,6 +28,9 @@ from app.ui.state.draft import Draft, NextMode
 from app.ui.terminal.clipboard import Clipboard
 from app.util.sanitize import sanitize
 
+EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
+WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
+
 
 class ComposeBox(TextArea):
     """Grows with its text. Enter sends, Ctrl+J starts a line, Up and Down browse the history."""
@@ -255,10 +258,6 @@ class ComposeBox(TextArea):
         self._history_index = index
         at_end = index == len(self._history)
         self.replace_all(self._unsent if at_end else self._history[index])
-
-
-EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
-WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
 
 
 class Composer(Vertical):

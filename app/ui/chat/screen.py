@@ -194,8 +194,8 @@ class ChatScreen(MessagesScreen):
         self.composer.chips.tick()
         if not self.repository.opening:
             self._save_pending()
-        self.footer.show_meter(self.cost_estimate.meter())
-        self.header.show_serving(None if self._server is None else self._server.port)
+        self.footer.meter = self.cost_estimate.meter()
+        self.header.port = None if self._server is None else self._server.port
 
     def _save_pending(self) -> None:
         self.open_chats.shown.draft = self.composer.draft
@@ -354,11 +354,11 @@ class ChatScreen(MessagesScreen):
                 if not self.loader.on_load_result(event):
                     self.notice.show(wording.failure(event.failure).text)
             case MemoryReport():
-                self.header.show_memory(event.stats, event.level)
+                self.header.memory, self.header.pressure = event.stats, event.level
             case EngineWarning():
                 self.notice.show(wording.notice(event))
             case PressureChanged():
-                self.header.show_memory(event.stats, event.level)
+                self.header.memory, self.header.pressure = event.stats, event.level
                 self.notice.show(wording.notice(event))
             case Unloaded() | MemoryFreed():
                 self.notice.suggest(wording.notice(event))
@@ -375,7 +375,7 @@ class ChatScreen(MessagesScreen):
                 self.open_chats.on_snapshot_event(event)
             case CostsUpdated():
                 self.cost_estimate.costs = event.costs
-                self.footer.show_meter(self.cost_estimate.meter())
+                self.footer.meter = self.cost_estimate.meter()
                 if event.requested:
                     self.post_message(CostsMeasured(event.costs))
             case BackgroundProgress():

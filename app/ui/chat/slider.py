@@ -17,6 +17,7 @@ from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
 MIN_PERCENT, MAX_PERCENT = 1, 100
+BY_ONE, BY_FIVE = "One percent less or more", "Five percent less or more"
 
 
 def keep_bar(keep: float, width: int) -> Content:
@@ -35,20 +36,10 @@ class KeepSlider(Widget, can_focus=True):
     """Hidden until `open`. `effect` says what the keep would mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "left,down", "move(-1)", "Less", id="keep.less", tooltip="One percent less or more"
-        ),
-        Binding("right,up", "move(1)", "More", id="keep.more", tooltip="One percent less or more"),
-        Binding(
-            "pagedown",
-            "move(-5)",
-            "Less by 5",
-            id="keep.less5",
-            tooltip="Five percent less or more",
-        ),
-        Binding(
-            "pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent less or more"
-        ),
+        Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip=BY_ONE),
+        Binding("right,up", "move(1)", "More", id="keep.more", tooltip=BY_ONE),
+        Binding("pagedown", "move(-5)", "Less by 5", id="keep.less5", tooltip=BY_FIVE),
+        Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip=BY_FIVE),
         Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
         Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
         Binding("escape", "cancel", "Cancel", id="keep.cancel"),

@@ -15,6 +15,8 @@ from app.ui.attach.attachment import Attachment, documents_of, group_documents, 
 from app.ui.attach.attachment_meta import to_notes, with_notes
 from app.util import formatting
 
+_ONCE = " once, then "
+
 
 @dataclass(frozen=True, slots=True)
 class NextMode:
@@ -69,9 +71,6 @@ def next_mode_for(choices: Overrides, default: NextMode) -> NextMode:
     """What is chosen for one conversation, and `default` for the rest."""
     mode, keep = effective_mode(choices, default.chosen, default.keep)
     return replace(default, chosen=mode, keep=keep)
-
-
-_ONCE = " once, then "
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,19 @@ from app.ui.transcript.table import AnswerTable
 from app.util.sanitize import sanitize
 
 ADDRESS = re.compile(r"(https?://|mailto:)[^\s/]", re.IGNORECASE)
+MAX_FORMULA = 2_000
+MAX_FORMULA_LINES = 100
+MAX_CELLS = 5_000
+"""Maximum cells of a table whose rows are wider than its headers; the rest of a row is one cell."""
+_DOLLARS = re.compile(r"\$(?=\S)[^$`\n]{1,500}(?<=\S)\$(?!\d)")
+_LONG_FORMULAS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
+_DOUBLE_UNDERSCORES = re.compile(r"__[A-Za-z0-9](?:\w{0,100}[A-Za-z0-9])?__(?!\w)")
+_MARKS = "*_~`"
+# Of ASCII: around an opening mark of emphasis, and around a closing one.
+_BEFORE_OPENING = frozenset(" \t\n([{\"'-:>|," + _MARKS)
+_AFTER_OPENING = frozenset("([{\"'$+-<@#&\\" + _MARKS)
+_BEFORE_CLOSING = frozenset(".,;:!?)]}\"'%$>+" + _MARKS)
+_AFTER_CLOSING = frozenset(" \t\n)]}\"'-,.;:!?|<" + _MARKS)
 
 
 class AnswerMarkdown(Markdown):
@@ -84,21 +97,6 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
     tokens = MarkdownIt("gfm-like", {"html": False}).parse(text)
     kinds = ("fence", "code_block")
     return [(t.info.strip(), t.content) for t in tokens if t.type in kinds]
-
-
-MAX_FORMULA = 2_000
-MAX_FORMULA_LINES = 100
-MAX_CELLS = 5_000
-"""Maximum cells of a table whose rows are wider than its headers; the rest of a row is one cell."""
-_DOLLARS = re.compile(r"\$(?=\S)[^$`\n]{1,500}(?<=\S)\$(?!\d)")
-_LONG_FORMULAS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
-_DOUBLE_UNDERSCORES = re.compile(r"__[A-Za-z0-9](?:\w{0,100}[A-Za-z0-9])?__(?!\w)")
-_MARKS = "*_~`"
-# Of ASCII: around an opening mark of emphasis, and around a closing one.
-_BEFORE_OPENING = frozenset(" \t\n([{\"'-:>|," + _MARKS)
-_AFTER_OPENING = frozenset("([{\"'$+-<@#&\\" + _MARKS)
-_BEFORE_CLOSING = frozenset(".,;:!?)]}\"'%$>+" + _MARKS)
-_AFTER_CLOSING = frozenset(" \t\n)]}\"'-,.;:!?|<" + _MARKS)
 
 
 def keep_what_was_written(parser: MarkdownIt) -> None:

@@ -30,6 +30,10 @@ from app.ui.transcript.status_banner import StatusBanner
 from app.ui.transcript.turn_view import QueuedView, TurnView
 from app.util import formatting
 
+TURNS_PER_BATCH = 4
+"""Turns mounted at a time: of a long conversation the last ones first, older ones when the user
+scrolls up to them."""
+
 
 class LockableScroll(VerticalScroll, can_focus=False):
     """A scroll view that `ScrollLock` can hold in place, in addition to Textual's anchor at the
@@ -120,11 +124,6 @@ class ScrollLock:
         if not view.scroll_locks and not view.follows_end:
             view.scroll_to(y=view.scroll_y, animate=False, immediate=True)
             view.check_end()
-
-
-TURNS_PER_BATCH = 4
-"""Turns mounted at a time: of a long conversation the last ones first, older ones when the user
-scrolls up to them."""
 
 
 class Transcript(LockableScroll):

@@ -27,6 +27,14 @@ from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
 RULE = Content.styled("│ ", "$ink-dim")
+YOU = Content.styled("❯ You", "bold $accent")
+ANSWER = Content.styled("◆ Answer", "bold")
+QUOTE = Content.styled("◆ Quote", "bold")
+ONLY_QUOTES = (
+    f"This demo model only quotes. F6 fetches {SMOLLM2.name} ({formatting.size(SMOLLM2.download)}),"
+    " a small model that answers in its own words."
+)
+RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
 class ThinkingView(HangingLines):
@@ -77,15 +85,6 @@ class ThinkingView(HangingLines):
         spent = formatting.seconds(max(0.0, ended - progress.thinking_started_at))
         tokens = formatting.plural(progress.thinking_tokens, "token")
         return f"thinking… {spent} · {tokens}" if runs else f"thought for {spent} · {tokens}"
-
-
-YOU = Content.styled("❯ You", "bold $accent")
-ANSWER = Content.styled("◆ Answer", "bold")
-QUOTE = Content.styled("◆ Quote", "bold")
-ONLY_QUOTES = (
-    f"This demo model only quotes. F6 fetches {SMOLLM2.name} ({formatting.size(SMOLLM2.download)}),"
-    " a small model that answers in its own words."
-)
 
 
 class QueuedView(Vertical):
@@ -253,9 +252,6 @@ class TurnView(Vertical):
 
     def message(self, part: TurnPart) -> MessageView:
         return self.question if part is TurnPart.QUESTION else self.answer
-
-
-RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
 def _ending_text(turn: Turn) -> Content | None:
