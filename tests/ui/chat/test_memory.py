@@ -53,7 +53,7 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
         await until_gone(pilot, "! mem")
 
 
-async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
+async def test_what_left_memory_and_what_failed_in_the_background_is_said() -> None:
     engine = FakeEngine()
     async with ready_app(engine, WIDE) as pilot:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
@@ -63,11 +63,6 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
         assert "\x1b" not in screen_text(pilot)
         engine.say(Reloaded("draft", GIB, 0.4))
         await until_gone(pilot, "was unloaded")
-
-
-async def test_what_failed_in_the_background_is_said() -> None:
-    engine = FakeEngine()
-    async with ready_app(engine, WIDE) as pilot:
         engine.say(EngineWarning(Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "\x1b[2Jbroken"})))
         await until_shown(pilot, "! Background reading stopped (", "broken).")
         assert "\x1b" not in screen_text(pilot)
