@@ -24,7 +24,7 @@ from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.attach.attachment import documents_of
 from app.ui.background import Bridge, start_task
-from app.ui.chat.attachments import Attachments, QuestionReady
+from app.ui.chat.attachments import AttachmentReader, QuestionReady
 from app.ui.chat.chrome import Footer, Header, Notice
 from app.ui.chat.composer import ComposeBox, Composer
 from app.ui.chat.cost_estimate import CostEstimate
@@ -77,7 +77,9 @@ class AskingScreen(Screen[None]):
         self.keep_preview = KeepPreview(
             engine, self.open_chats, self.transcript, self.composer.slider
         )
-        self.attachments = Attachments(self.composer, self.open_chats, settings_file, load.target)
+        self.attachments = AttachmentReader(
+            self.composer, self.open_chats, settings_file, load.target
+        )
         self.loader = PairLoader(
             engine,
             self.open_chats,

@@ -37,7 +37,7 @@ class QuestionReady(Message):
     typed: str
 
 
-class Attachments:
+class AttachmentReader:
     def __init__(
         self, composer: Composer, open_chats: OpenChats, settings_file: SettingsFile, target: str
     ) -> None:

@@ -244,7 +244,7 @@ class Footer(Widget):
 class NewTextMarker(Static):
     """Shown while there is new text below the visible part."""
 
-    class Clicked(Message):
+    class Pressed(Message):
         """Scroll to the end."""
 
     def __init__(self) -> None:
@@ -253,4 +253,4 @@ class NewTextMarker(Static):
 
     def on_click(self, event: Click) -> None:
         event.stop()
-        self.post_message(self.Clicked())
+        self.post_message(self.Pressed())

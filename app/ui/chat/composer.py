@@ -24,7 +24,7 @@ from app.ui.chat.chrome import Notice
 from app.ui.chat.slider import KeepSlider
 from app.ui.completion.completion_list import CompletionList
 from app.ui.keys import odd_character, run_own_binding
-from app.ui.state.draft import Draft, NextMode
+from app.ui.state.draft import NextMode, UnsentMessage
 from app.ui.terminal.clipboard import Clipboard
 from app.util.sanitize import sanitize
 
@@ -272,7 +272,7 @@ class Composer(Vertical):
         self._next_mode = next_mode
         self.edited: Turn | None = None
         """The turn whose question is being edited: it is here instead of the draft."""
-        self._set_aside: Draft | None = None
+        self._set_aside: UnsentMessage | None = None
         """The draft, while a question is edited."""
 
     def compose(self) -> ComposeResult:
@@ -285,10 +285,10 @@ class Composer(Vertical):
         yield self.slider
 
     @property
-    def draft(self) -> Draft:
-        return Draft(self._next_mode, self.box.text, self.chips.attached)
+    def draft(self) -> UnsentMessage:
+        return UnsentMessage(self._next_mode, self.box.text, self.chips.attached)
 
-    def show(self, draft: Draft, jobs: Sequence[FileJob] = ()) -> None:
+    def show(self, draft: UnsentMessage, jobs: Sequence[FileJob] = ()) -> None:
         """Show a draft instead of what is here; `jobs` are files that are still being read."""
         if draft.text != self.box.text:
             self._write(draft.text)
@@ -325,13 +325,13 @@ class Composer(Vertical):
         """Edit the question of a turn, which is then asked on a new branch."""
         self.cancel_edit()
         self.edited, self._set_aside = turn, self.draft
-        self.show(Draft(self._next_mode).prepend(turn.question, ()))
+        self.show(UnsentMessage(self._next_mode).prepend(turn.question, ()))
         self.box.focus()
         self.notice.show(EDITING)
 
     def resume_edit(self, turn: Turn) -> None:
         """The edited question is here again because it could not be asked."""
-        self.edited, self._set_aside = turn, Draft(self._next_mode)
+        self.edited, self._set_aside = turn, UnsentMessage(self._next_mode)
         self.notice.show(EDITING)
 
     def cancel_edit(self) -> bool:

@@ -10,7 +10,7 @@ from app.estimate.preview import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved
-from app.ui.chat.attachments import Attachments
+from app.ui.chat.attachments import AttachmentReader
 from app.ui.chat.chrome import ContextMeter
 from app.ui.chat.composer import Composer
 from app.ui.chat.model_loading import PairLoader
@@ -29,7 +29,7 @@ class CostEstimate:
         self,
         composer: Composer,
         open_chats: OpenChats,
-        attachments: Attachments,
+        attachments: AttachmentReader,
         loader: PairLoader,
     ) -> None:
         self._composer, self._open_chats = composer, open_chats

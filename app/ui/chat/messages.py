@@ -119,14 +119,14 @@ class MessagesScreen(AskingScreen):
     def _mark_new_text(self) -> None:
         self.new_text_marker.display = self.transcript.has_unread
 
-    @on(NewTextMarker.Clicked)
+    @on(NewTextMarker.Pressed)
     def action_to_end(self) -> None:
         self.transcript.follow_end()
 
     # -------------------------------------------------------------------------- one message
 
-    @on(MessageView.Action)
-    def _act_on_message(self, event: MessageView.Action) -> None:
+    @on(MessageView.Act)
+    def _act_on_message(self, event: MessageView.Act) -> None:
         view, turn = event.view, event.view.turn
         match event.name:
             case "up":
@@ -222,7 +222,7 @@ class MessagesScreen(AskingScreen):
             self.keep_preview.open_slider(self.next_mode.keep)
             self._show_estimate(self.next_mode.keep)
 
-    def on_keep_slider_moved(self, event: KeepSlider.Moved) -> None:
+    def on_keep_slider_tried(self, event: KeepSlider.Tried) -> None:
         self.keep_preview.move(event.keep)
         if self._keep_turn is None:
             self._show_estimate(event.keep)
@@ -232,7 +232,7 @@ class MessagesScreen(AskingScreen):
         if not self.keep_preview.active:
             self.composer.slider.effect = self.cost_estimate.text_at(keep)
 
-    def on_keep_slider_closed(self, event: KeepSlider.Closed) -> None:
+    def on_keep_slider_decided(self, event: KeepSlider.Decided) -> None:
         turn, self._keep_turn = self._keep_turn, None
         self.show_state()
         if event.keep is not None and turn is not None:

@@ -50,13 +50,13 @@ class KeepSlider(Widget, can_focus=True):
     effect: reactive[str] = reactive("")
 
     @dataclass
-    class Moved(Message):
+    class Tried(Message):
         """Another keep is being tried."""
 
         keep: float
 
     @dataclass
-    class Closed(Message):
+    class Decided(Message):
         """`keep` is the new one. Without it, `automatic` is auto mode, else nothing was changed."""
 
         keep: float | None = None
@@ -129,13 +129,13 @@ class KeepSlider(Widget, can_focus=True):
             self._try(int(self._digits))
 
     def action_set(self) -> None:
-        self._close(self.Closed(keep=self.value / 100))
+        self._close(self.Decided(keep=self.value / 100))
 
     def action_automatic(self) -> None:
-        self._close(self.Closed(automatic=True))
+        self._close(self.Decided(automatic=True))
 
     def action_cancel(self) -> None:
-        self._close(self.Closed())
+        self._close(self.Decided())
 
     def _type(self, digit: str) -> None:
         """Append a digit, or start a new number where the result would not be 1 to 100."""
@@ -149,9 +149,9 @@ class KeepSlider(Widget, can_focus=True):
     def _try(self, value: int) -> None:
         self._automatic = False
         self.value = _percent(value / 100)
-        self.post_message(self.Moved(self.value / 100))
+        self.post_message(self.Tried(self.value / 100))
 
-    def _close(self, message: Closed) -> None:
+    def _close(self, message: Decided) -> None:
         self.display = False
         if self.has_focus:
             self.screen.set_focus(self._opened_from)

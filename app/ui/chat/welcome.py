@@ -10,7 +10,7 @@ from textual.content import Content
 from app.chat.sample import QUESTION, sample
 from app.protocol.prompt import Document
 from app.ui.background import in_background
-from app.ui.chat.attachments import Attachments
+from app.ui.chat.attachments import AttachmentReader
 from app.ui.chat.composer import Composer
 from app.ui.state.open_chats import OpenChats
 from app.ui.transcript.panel import DIM
@@ -29,7 +29,7 @@ TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a
 
 
 async def show_welcome(
-    open_chats: OpenChats, composer: Composer, attachments: Attachments, banner: StatusBanner
+    open_chats: OpenChats, composer: Composer, attachments: AttachmentReader, banner: StatusBanner
 ) -> None:
     """Explain the app above the conversation, and fill in a sample question, which what the user
     types or attaches replaces."""

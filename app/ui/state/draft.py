@@ -74,27 +74,27 @@ def next_mode_for(choices: Overrides, default: NextMode) -> NextMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UnsentMessage:
     next_mode: NextMode
     text: str = ""
     attached: tuple[Attachment, ...] = ()
 
-    def prepend(self, question: Question, sent: Sequence[Attachment]) -> Draft:
+    def prepend(self, question: Question, sent: Sequence[Attachment]) -> UnsentMessage:
         """This draft after a question that was taken back; `sent` are its attachments, if known."""
         attached = tuple(sent)
         if documents_of(attached) != question.documents:
             attached = group_documents(question.documents)
-        first = Draft(self.next_mode.after_unsend(question.mode), question.text, attached)
+        first = UnsentMessage(self.next_mode.after_unsend(question.mode), question.text, attached)
         return first.append(self.text, self.attached)
 
-    def append(self, text: str, attached: Sequence[Attachment]) -> Draft:
+    def append(self, text: str, attached: Sequence[Attachment]) -> UnsentMessage:
         """This draft, followed by what was typed since."""
         joined = "\n".join(filter(None, (self.text, text)))
-        return Draft(self.next_mode, joined, merge(self.attached, attached))
+        return UnsentMessage(self.next_mode, joined, merge(self.attached, attached))
 
 
 def to_record(
-    draft: Draft, conversation: int | None, attachments: tuple[records.Attachment, ...]
+    draft: UnsentMessage, conversation: int | None, attachments: tuple[records.Attachment, ...]
 ) -> records.Draft:
     mode = str(draft.next_mode.chosen)
     if draft.next_mode.other_way_once:
@@ -103,11 +103,13 @@ def to_record(
     return records.Draft(conversation, draft.text, attachments, mode, keep, notes)
 
 
-def from_record(record: records.Draft, documents: Sequence[Document], default: NextMode) -> Draft:
+def from_record(
+    record: records.Draft, documents: Sequence[Document], default: NextMode
+) -> UnsentMessage:
     """`default` is the read mode if the record has none."""
     attached = with_notes(group_documents(documents), record.notes)
     _, once, mode = record.mode.rpartition(_ONCE)
     if mode not in (Mode.AUTO, Mode.SPARSE, Mode.FULL) or not 0 <= record.keep <= 1:
-        return Draft(default, record.text, attached)
+        return UnsentMessage(default, record.text, attached)
     next_mode = NextMode(record.keep, Mode(mode), bool(once))
-    return Draft(next_mode, record.text, attached)
+    return UnsentMessage(next_mode, record.text, attached)

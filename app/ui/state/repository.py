@@ -28,7 +28,7 @@ from app.settings.definitions import Settings
 from app.store import records
 from app.store.records import FIRST_UNSAVED_ID, StoreError
 from app.ui.attach.attachment import Attachment, documents_of
-from app.ui.state.draft import Draft, NextMode, from_record, next_mode_for, to_record
+from app.ui.state.draft import NextMode, UnsentMessage, from_record, next_mode_for, to_record
 
 if TYPE_CHECKING:
     from app.store.store import Store, TemporaryStore
@@ -41,7 +41,7 @@ class OpenChat:
     """A conversation on the screen, or one that is answered in the background."""
 
     chat: StoredConversation
-    draft: Draft
+    draft: UnsentMessage
     title: str = ""
     asked: AskedTurn | None = None
     """The last turn that the engine was asked here."""
@@ -63,7 +63,7 @@ class OpenChat:
         return self.asked is not None and getattr(event, "turn", None) == self.asked.number
 
     @property
-    def unsent_draft(self) -> Draft:
+    def unsent_draft(self) -> UnsentMessage:
         """The queued question, which is not stored yet, followed by the draft."""
         queued = self.conversation.queued
         return self.draft if queued is None else self.draft.prepend(queued, self.sent_attachments)
@@ -81,7 +81,7 @@ class ChatRepository:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._stored_attachments: dict[Document, records.Attachment] = {}
         self._requests = SavedRequests()
-        self._last_draft: tuple[int | None, Draft] | None = None
+        self._last_draft: tuple[int | None, UnsentMessage] | None = None
         self._notices_shown = 0
         self.opening = folder is not None
         self.open_error: UserError | None = None
@@ -144,7 +144,7 @@ class ChatRepository:
         """A new conversation, which is stored with its first question."""
         store = self._store if self.writable else self._temporary
         chat = StoredConversation(store, None, self._models, self._sampling)
-        return OpenChat(chat, Draft(next_mode))
+        return OpenChat(chat, UnsentMessage(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
         """Open the store and the conversation where the user was. If that fails, set `open_error`
@@ -255,7 +255,7 @@ class ChatRepository:
             store = self._temporary
         conversation = StoredConversation(store, id, self._models, self._sampling)
         next_mode = next_mode_for(conversation.conversation.overrides, next_mode)
-        chat = OpenChat(conversation, Draft(next_mode))
+        chat = OpenChat(conversation, UnsentMessage(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
         conversation.load_progress()
@@ -291,7 +291,7 @@ class ChatRepository:
         if self._store is not None and chat.id is not None and self.writable:
             chat.title = self._store.conversation(chat.id).title
 
-    def _save_draft(self, id: int | None, draft: Draft) -> None:
+    def _save_draft(self, id: int | None, draft: UnsentMessage) -> None:
         store, new = self._open_store, {}
         known = {d: self._stored_attachments.get(d) for d in documents_of(draft.attached)}
         for document in (document for document, stored in known.items() if stored is None):

@@ -129,7 +129,7 @@ class Section(LazyContainer):
                 await self._markdown.update(self._text)
 
 
-class Answer(Vertical):
+class AnswerText(Vertical):
     """Call `show` when there is more text, and `finish` at the end."""
 
     def __init__(self, text: str = "") -> None:

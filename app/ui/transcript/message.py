@@ -86,7 +86,7 @@ class MessageView(LazyContainer, can_focus=True):
     ]  # fmt: skip
 
     @dataclass
-    class Action(Message):
+    class Act(Message):
         """Run the action of this name on the message."""
 
         view: MessageView
@@ -147,7 +147,7 @@ class MessageView(LazyContainer, can_focus=True):
         event.stop()
 
     def action_run(self, name: str) -> None:
-        self.post_message(self.Action(self, name))
+        self.post_message(self.Act(self, name))
 
     def action_leave(self) -> None:
         self.post_message(self.KeyForComposer(None))

@@ -19,7 +19,7 @@ from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.files.line import FilesLine
 from app.ui.hanging_indent import HangingLines, hanging_indent
-from app.ui.transcript.answer import Answer, Quotation
+from app.ui.transcript.answer import AnswerText, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker
 from app.ui.transcript.panel import PrefillPanel
@@ -138,7 +138,7 @@ class AnswerView(MessageView):
         self._files: FilesLine
         self._thinking: ThinkingView
         self._panel: PrefillPanel
-        self._answer: Answer | Quotation
+        self._answer: AnswerText | Quotation
         self._note: Static
 
     @property
@@ -150,7 +150,7 @@ class AnswerView(MessageView):
         self._thinking = ThinkingView(self.turn, self._clock)
         self._panel = PrefillPanel(self.turn.progress, self._clock)
         self._panel.hints = self._keys()
-        self._answer = (Quotation if self.turn.quotes else Answer)(self.turn.text)
+        self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
         speaker = Speaker(QUOTE if self.turn.quotes else ANSWER, self)

@@ -252,12 +252,12 @@ async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Pa
         message = app.chat.transcript.selected
         assert message is not None
         for what in ("delete", "delete", "undo"):
-            app.chat.post_message(MessageView.Action(message, what))
+            app.chat.post_message(MessageView.Act(message, what))
         await until_shown(pilot, "Restored.", "One?", "Two?")
-        app.chat.post_message(MessageView.Action(message, "delete"))
+        app.chat.post_message(MessageView.Act(message, "delete"))
         with Store(tmp_path) as beside:
             await until(pilot, lambda: beside.branch(1) == ())
-        app.chat.post_message(MessageView.Action(message, "undo"))
+        app.chat.post_message(MessageView.Act(message, "undo"))
         with Store(tmp_path) as beside:
             await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
         await until_shown(pilot, "Restored.", "One?", "Two?")
