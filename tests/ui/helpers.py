@@ -31,11 +31,11 @@ def app_with(engine: FakeEngine, settings: SettingsFile | None = None) -> Specch
 
 
 @asynccontextmanager
-async def ready_app(
-    engine: FakeEngine, size: tuple[int, int] = SMALL
+async def started(
+    engine: FakeEngine | None = None, size: tuple[int, int] = SMALL
 ) -> AsyncIterator[Pilot[None]]:
     """The app, once its models are loaded."""
-    async with app_with(engine).run_test(size=size) as pilot:
+    async with app_with(engine or FakeEngine()).run_test(size=size) as pilot:
         await until_shown(pilot, "ready")
         yield pilot
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from app.protocol.events import Closed, Token
 from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
-from tests.ui.helpers import SMALL, app_with, ask, ready_app, until, until_shown
+from tests.ui.helpers import SMALL, app_with, ask, started, until, until_shown
 
 
 async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
@@ -48,7 +48,7 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
 async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     engine = FakeEngine(Story(answer="Done."))
     engine.start_thread(lambda event: 0.0)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read", "Done.")
 

@@ -25,8 +25,8 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     paste,
-    ready_app,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -86,7 +86,7 @@ async def test_what_would_make_the_machine_faster_is_said() -> None:
 @pytest.mark.parametrize("text", [DOCUMENT, HOSTILE_DOCUMENT], ids=["plain", "hostile"])
 async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str) -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, text)
         await until_shown(pilot, "▣ Paste 1 · ")
         assert pilot.app.screen.query_one(ComposeBox).text == ""
@@ -143,7 +143,7 @@ async def test_a_short_hostile_paste_is_shown_as_it_will_be_sent() -> None:
 
 async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         pilot.app.screen.query_one(PrefillPanel).focus()
@@ -153,7 +153,7 @@ async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
 
 async def test_chips_without_a_question_ask_for_one() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
         await pilot.press("enter")
@@ -166,7 +166,7 @@ async def test_chips_without_a_question_ask_for_one() -> None:
 
 async def test_phases_strip_spans_answer_and_figures_show() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
@@ -188,7 +188,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
 
 async def test_the_panel_opens_and_folds() -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("shift+tab", "space")
@@ -204,7 +204,7 @@ async def test_the_panel_opens_and_folds() -> None:
 async def test_the_answer_is_there_once_and_whole() -> None:
     """Streamed in small pieces and then set as a whole, and nothing after that adds to it."""
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
@@ -216,14 +216,14 @@ async def test_the_answer_is_there_once_and_whole() -> None:
 
 async def test_a_fall_back_is_said_with_its_reason() -> None:
     engine = FakeEngine(Story(falls_back="no draft"))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
 async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "✗ failed", *wording.failure(engine.story.failure).sentences)
         engine.story = Story(answer="Fine.")
@@ -271,7 +271,7 @@ async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_
 
 async def test_the_details_open_while_it_reads_and_stay_open() -> None:
     engine = FakeEngine(Story(answer="Short."), stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Selected))

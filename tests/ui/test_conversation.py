@@ -14,7 +14,7 @@ from tests.ui.helpers import (
     app_with,
     ask,
     paste,
-    ready_app,
+    started,
     type_in,
     until,
     until_gone,
@@ -31,7 +31,7 @@ def is_progress(event: Event, phase: Phase) -> bool:
 
 async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated() -> None:
     engine = FakeEngine(Story(answer="One two three."))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
@@ -46,7 +46,7 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
 
 async def test_one_question_waits_and_a_second_is_refused() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
@@ -75,7 +75,7 @@ async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -
 
 async def test_escape_takes_back_what_waits_and_then_stops() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine, "First?")
         await paste(pilot, DOCUMENT)
         await type_in(pilot, "Second?")
@@ -93,7 +93,7 @@ async def test_escape_takes_back_what_waits_and_then_stops() -> None:
 
 async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await pilot.press("escape")
         await until_shown(pilot, "Stopping.")
@@ -105,7 +105,7 @@ async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
 
 async def test_what_was_written_stays_when_it_is_stopped() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         for _ in range(5):
             engine.advance_to(lambda event: isinstance(event, Token))
@@ -123,7 +123,7 @@ async def test_what_was_written_stays_when_it_is_stopped() -> None:
 
 async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversation() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: is_progress(event, Phase.SCORE))
@@ -139,7 +139,7 @@ async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversa
 
 async def test_again_in_full_replaces_the_turn() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await pilot.press("ctrl+r")
         await until_shown(pilot, "No question to ask again.")
         await ask(pilot, engine, "What?")

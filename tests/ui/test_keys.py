@@ -34,8 +34,8 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     paste,
-    ready_app,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -64,7 +64,7 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
 
 async def test_ctrl_g_sets_keep() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         for keys, percent in (
             (["right", "right", "left"], 21),
             (["pageup", "pageup"], 30),
@@ -85,7 +85,7 @@ async def test_ctrl_g_sets_keep() -> None:
 
 
 async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
-    async with ready_app(FakeEngine()) as pilot:
+    async with started() as pilot:
         await pilot.press("ctrl+g", "pageup", "escape")
         await until_shown(pilot, "next: AUTO")
         await pilot.press("ctrl+g", "pageup", "enter")
@@ -105,7 +105,7 @@ def _in_one_read(pilot: Pilot[None], sent: str) -> None:
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
     """All in one read, as over a slow line: the setter opens and closes before the text."""
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         _in_one_read(pilot, "\x0735\rah\x1b[D\n\x1b[C?\rb")
         await until_shown(pilot, "next: SPARSE 35%", "▸ Read", "❯ b")
         assert [(ask.messages[-1].text, ask.keep_ratio) for ask in engine.asks] == [("a\nh?", 0.35)]
@@ -113,7 +113,7 @@ async def test_keys_typed_ahead_go_where_they_belong() -> None:
 
 async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
     """Space alone would open the figures of that message."""
-    async with ready_app(engine := FakeEngine()) as pilot:
+    async with started(engine := FakeEngine()) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("tab")
@@ -154,7 +154,7 @@ async def test_a_line_is_cleared_before_what_is_typed_after_that(tmp_path: Path)
 
 async def test_moving_keep_reselects_on_the_last_turn() -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
@@ -174,7 +174,7 @@ async def test_moving_keep_reselects_on_the_last_turn() -> None:
 async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fakes, "DEFAULT_KEEP_RATIO", 0.08)
     engine = FakeEngine(Story(answer="Short."))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read 2")
@@ -188,7 +188,7 @@ async def test_the_slider_opens_at_what_auto_keeps(monkeypatch: pytest.MonkeyPat
 
 async def test_keep_is_not_tried_while_the_engine_works() -> None:
     engine = FakeEngine(stepping=True)
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Selected))
         await pilot.press("ctrl+g", "pageup", "enter")
@@ -201,7 +201,7 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
 
 
 async def test_a_question_about_everything_suggests_a_full_reading_and_an_amount_does_not() -> None:
-    async with ready_app(FakeEngine()) as pilot:
+    async with started() as pilot:
         for question in ("How many are there?", "Please LIST ALL names", "every one"):
             await type_in(pilot, question)
             await until_shown(pilot, "auto reads it in full", "next: AUTO")
@@ -218,7 +218,7 @@ async def test_a_question_about_everything_suggests_a_full_reading_and_an_amount
 
 async def test_new_lines_and_history() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         box = pilot.app.screen.query_one(ComposeBox)
         await pilot.press("a", "ctrl+j", "b")
         assert box.text == "a\nb"
@@ -241,7 +241,7 @@ async def test_the_box_grows_to_eight_lines() -> None:
 
 
 async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
-    async with ready_app(FakeEngine()) as pilot:
+    async with started() as pilot:
         await pilot.press("f1")
         await until_shown(pilot, "The ten keys", "Writing")
         ten = screen_text(pilot).split("The ten keys")[1].split("Writing")[0].strip().splitlines()
@@ -250,7 +250,7 @@ async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
 
 
 async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> None:
-    async with ready_app(FakeEngine()) as pilot:
+    async with started() as pilot:
         await pilot.press("f1", *"code")
         await until_shown(pilot, "A selected message", "Copy its code")
         assert "The ten keys" not in screen_text(pilot)
@@ -276,7 +276,7 @@ def test_no_key_is_listed_twice_for_the_same_thing() -> None:
 @pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"]])
 async def test_leaving_closes_the_engine(keys: list[str]) -> None:
     *asks_first, quits = keys
-    async with ready_app(engine := FakeEngine()) as pilot:
+    async with started(engine := FakeEngine()) as pilot:
         if asks_first:
             await pilot.press(*asks_first)
             await until_shown(pilot, "Press ^C again to quit.")
@@ -313,7 +313,7 @@ async def test_keys_at_random_break_nothing(seed: int) -> None:
     keys = ["enter", "escape", "ctrl+t", "ctrl+g", "ctrl+r", "up", "down", "a", "5", "backspace"]
     keys += ["tab", "shift+tab", "space", "pageup", "pagedown", "f1", "ctrl+j", "left", "right"]
     engine = FakeEngine(Story(answer="One. Two."), stepping=True)
-    async with ready_app(engine, (60, 20)) as pilot:
+    async with started(engine, (60, 20)) as pilot:
         for _ in range(60):
             await pilot.press(chooser.choice(keys))
             for _ in range(chooser.randrange(6)):
@@ -328,7 +328,7 @@ ODD = "می\u200cخواهم क्\u200dष 👩\u200d🔬 5\u202f°C\u3000\u00a
 
 async def test_joiners_and_other_spaces_are_typed() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         for event in PasteSafeParser().feed(ODD):
             assert isinstance(event, Key)
             pilot.app.post_message(event)

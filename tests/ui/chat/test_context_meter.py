@@ -20,8 +20,8 @@ from tests.ui.helpers import (
     app_with,
     ask,
     paste,
-    ready_app,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
@@ -140,7 +140,7 @@ async def test_more_than_fits_is_said_before_it_is_sent() -> None:
 
 async def test_of_a_folder_that_does_not_fit_each_question_brings_other_files() -> None:
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         engine.say(CostsUpdated(KNOWN))
         attach(pilot, repository(), tokens=8_379_266)
         await until_shown(pilot, "8,379,266 tokens in 30 files · the best for each question are")

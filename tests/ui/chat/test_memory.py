@@ -30,8 +30,8 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     paste,
-    ready_app,
     screen_text,
+    started,
     until,
     until_gone,
     until_shown,
@@ -55,7 +55,7 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
 
 async def test_what_left_memory_and_what_failed_in_the_background_is_said() -> None:
     engine = FakeEngine()
-    async with ready_app(engine, WIDE) as pilot:
+    async with started(engine, WIDE) as pilot:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
         await until_shown(pilot, "The draft's cache was dropped to free memory (1 GB).")
         engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
@@ -70,7 +70,7 @@ async def test_what_left_memory_and_what_failed_in_the_background_is_said() -> N
 
 async def test_an_answer_that_memory_stopped_says_so() -> None:
     engine = FakeEngine(Story(ended=FinishReason.MEMORY), stepping=True)
-    async with ready_app(engine, WIDE) as pilot:
+    async with started(engine, WIDE) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))

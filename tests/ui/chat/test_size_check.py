@@ -18,7 +18,7 @@ from tests.ui.helpers import (
     ask,
     kept_app,
     paste,
-    ready_app,
+    started,
     type_in,
     until,
     until_gone,
@@ -39,7 +39,7 @@ def chips(pilot: Pilot[None]) -> list[str]:
 
 async def test_a_conversation_that_is_full_says_so() -> None:
     engine = FakeEngine(Story(prompt_tokens=41_000))
-    async with ready_app(engine, (80, 30)) as pilot:
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await type_in(pilot, "More?")
@@ -50,7 +50,7 @@ async def test_a_conversation_that_is_full_says_so() -> None:
 
 async def test_a_question_that_is_too_long_by_itself_says_so() -> None:
     engine = FakeEngine()
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await type_in(pilot, "Why? " * 40_000)
         await pilot.press("enter")
         await until_shown(pilot, "The question is too long", "text as a file")
@@ -60,7 +60,7 @@ async def test_a_question_that_is_too_long_by_itself_says_so() -> None:
 async def test_documents_are_no_reason_to_refuse_a_question() -> None:
     """Of a conversation with documents, those that were read last may make room for others."""
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=40_900))
-    async with ready_app(engine) as pilot:
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
@@ -111,7 +111,7 @@ async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) 
 
 async def test_what_waited_behind_it_comes_back_behind_it() -> None:
     engine = FakeEngine(TOO_LONG, stepping=True)
-    async with ready_app(engine, (80, 30)) as pilot:
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
@@ -123,7 +123,7 @@ async def test_what_waited_behind_it_comes_back_behind_it() -> None:
 
 async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
     engine = FakeEngine()
-    async with ready_app(engine, (80, 30)) as pilot:
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
         engine.story = TOO_LONG
@@ -143,7 +143,7 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
 async def test_an_answer_that_fails_later_stays_where_it_is() -> None:
     """Only what was not begun comes back."""
     engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=Failure(FailureKind.NO_MODEL)))
-    async with ready_app(engine, (80, 30)) as pilot:
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "✗ No model is loaded.")
         assert entry(pilot).box.text == ""
