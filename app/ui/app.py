@@ -35,9 +35,8 @@ from app.settings.file import SettingsFile
 from app.settings.introspection import Setting
 from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
-from app.ui.chat.engine_events import CostsMeasured, EngineLost
-from app.ui.chat.screen import ChatScreen
-from app.ui.chat.submission import TurnFinished
+from app.ui.chat.asking import TurnFinished
+from app.ui.chat.screen import ChatScreen, CostsMeasured, EngineLost
 from app.ui.framed_screen import FramedScreen, SmallScreen, fits
 from app.ui.help import HasHelp
 from app.ui.settings.live import LiveSettings
@@ -84,8 +83,8 @@ class SpecchatApp(App[None]):
         "chat/chat.tcss",
         "attach/attach.tcss",
         "completion.tcss",
-        "prefill/panel.tcss",
-        "keep/slider.tcss",
+        "transcript/panel.tcss",
+        "chat/slider.tcss",
         "spans/spans.tcss",
         "files/files.tcss",
         "conversations/conversations.tcss",
@@ -160,16 +159,24 @@ class SpecchatApp(App[None]):
         self._supervised, self._restart_status = supervised, restart_status
         self.window = Window(self._write)
         self.chat = ChatScreen(
-            engine, load, settings_file, clock, folder, snapshots, costs, startup_message, attached
+            engine,
+            load,
+            settings_file,
+            clock,
+            folder=folder,
+            snapshots=snapshots,
+            costs=costs,
+            startup_message=startup_message,
+            attached=attached,
+            server=server,
+            shows_welcome=show_welcome and settings_file.is_new,
         )
-        self.chat.welcome.enabled = show_welcome and settings_file.is_new
         self._system_clipboard = self.chat.composer.box.clipboard = clipboard
         self.settings = LiveSettings(
             self, settings_file, self.chat.apply_settings, self.chat.notice.show
         )
         self._library, self._server, self._machines = library, server, machines
         if server is not None:
-            self.chat.server = server
             server.report_answers(self._request_answered)
         self._models: ModelsController | None = None
 
@@ -192,7 +199,7 @@ class SpecchatApp(App[None]):
             self.push_screen(SmallScreen())
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """As `App.run`, then waits for the engine once the terminal is restored."""
+        """Run the app, then wait for the engine once the terminal is restored."""
         try:
             super().run(*args, **kwargs)
         finally:
@@ -284,7 +291,7 @@ class SpecchatApp(App[None]):
         self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Also into the system's clipboard: not every terminal does that, and ^V reads it."""
+        """Copy into the system's clipboard too: not every terminal does that, and ^V reads it."""
         super().copy_to_clipboard(text)
         if self._system_clipboard is not None:
             self._system_clipboard.write(text)
@@ -327,7 +334,7 @@ class SpecchatApp(App[None]):
             chat = self.chat
             self._models = ModelsController(
                 self,
-                repository=chat.open_chats.repository,
+                repository=chat.repository,
                 settings=self.settings,
                 pair_status=chat.loader.pair_status,
                 load_pair=chat.loader.load_pair,
@@ -352,8 +359,8 @@ class SpecchatApp(App[None]):
 
     @on(EngineLost)
     def _restart(self, event: EngineLost) -> None:
-        """In a new process, unless this one has something that is not saved."""
-        repository = self.chat.open_chats.repository
+        """Start again in a new process, unless this one has something that is not saved."""
+        repository = self.chat.repository
         if repository.opening:
             self.set_timer(RESTART_DELAY, lambda: self._restart(event))
         elif self._restart_status is not None and repository.writable:
@@ -380,12 +387,12 @@ class SpecchatApp(App[None]):
 
     @on(Answered)
     def _save_request(self, event: Answered) -> None:
-        if self.settings.values.storage.save_requests and self.chat.open_chats.repository.writable:
+        if self.settings.values.storage.save_requests and self.chat.repository.writable:
             start_task(self, lambda: self._save(event))
 
     async def _save(self, request: Answered) -> None:
         try:
-            await self.chat.open_chats.repository.save_request(request.ask, request.events)
+            await self.chat.repository.save_request(request.ask, request.events)
         except Exception as error:  # the app must outlive what others send
             _log.warning("A request could not be saved", exc_info=error)
             why = error if isinstance(error, UserError) else "specchat.log says why."
@@ -415,7 +422,7 @@ class SpecchatApp(App[None]):
 
         if self.screen.is_modal:
             return
-        chat, repository = self.chat, self.chat.open_chats.repository
+        chat, repository = self.chat, self.chat.repository
         in_chat = self.screen is chat  # from where alone conversations are opened
 
         async def conversations() -> Sequence[ConversationRecord]:

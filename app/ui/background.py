@@ -1,11 +1,13 @@
-"""Runs what waits: on the event loop beside everything else, or on threads for a disk, a network
-drive or another program."""
+"""Runs what waits: as a task of the event loop, or on a thread for a disk, a network drive or
+another program. Passes the events of the engine's thread to the screen."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +15,14 @@ from typing import Any, TypeVar
 
 from textual.dom import DOMNode
 from textual.message import Message
+from textual.message_pump import MessagePump
 
 from app.errors import UserError
+from app.protocol.events import Event
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+FLUSH_SECONDS = 0.05
 
 
 @dataclass
@@ -76,3 +81,42 @@ async def in_background(task: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="background", daemon=True).start()
     return await future
+
+
+class EngineEvents(Message):
+    """Events are waiting in the bridge."""
+
+
+class Bridge:
+    """Passes events to the screen, at most 20 times a second: `listener` is called on the engine's
+    thread, `take` on the screen's. The listener must return quickly, so it only appends to a queue
+    and, unless one is pending, posts one message. Tokens that arrive faster than the screen draws
+    are drawn together."""
+
+    def __init__(self, receiver: MessagePump) -> None:
+        self._receiver = receiver
+        self._events: deque[Event] = deque()
+        self._lock = threading.Lock()
+        self._announced = False
+        self._last_taken = 0.0
+
+    def listener(self, event: Event) -> None:
+        with self._lock:
+            self._events.append(event)
+            if self._announced:
+                return
+            self._announced = True
+        with suppress(RuntimeError):  # the screen is gone, the engine is still closing
+            self._receiver.post_message(EngineEvents())
+
+    def wait(self) -> float:
+        """Seconds until the screen should take events again."""
+        return max(0.0, self._last_taken + FLUSH_SECONDS - time.monotonic())
+
+    def take(self) -> list[Event]:
+        with self._lock:
+            events = list(self._events)
+            self._events.clear()
+            self._announced = False
+        self._last_taken = time.monotonic()
+        return events

@@ -46,9 +46,7 @@ class Shown:
         asked = len(self.engine.asks)
         await type_in(self.pilot, text)
         await self.pilot.press("enter")
-        await until(
-            self.pilot, lambda: len(self.engine.asks) > asked and not self.app.chat.submission.busy
-        )
+        await until(self.pilot, lambda: len(self.engine.asks) > asked and not self.app.chat.busy)
 
 
 def case(number: int) -> str:

@@ -19,7 +19,7 @@ from app.store.records import StoreError
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.attach.attachment import make_attachment
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from app.ui.terminal import PasteSafeParser
 from tests.fakes import FakeEngine
 
@@ -102,7 +102,7 @@ async def ask(pilot: Pilot[None], engine: FakeEngine, question: str = "What is i
     await pilot.press("enter")
     await until(pilot, lambda: len(engine.asks) > asked, "the question to be sent")
     if not engine.stepping:
-        await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
 
 
 def repository(files: int = 30) -> list[Document]:

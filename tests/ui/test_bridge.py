@@ -8,15 +8,12 @@ import threading
 import time
 from itertools import pairwise
 
-import pytest
-
 from app.protocol.events import Closed, Token
-from app.ui.bridge import FLUSH_SECONDS, Bridge
+from app.ui.background import FLUSH_SECONDS, Bridge
 from tests.fakes import FakeEngine, Story
-from tests.ui.helpers import SMALL, app_with, ask, until, until_shown
+from tests.ui.helpers import SMALL, app_with, ask, started, until, until_shown
 
 
-@pytest.mark.asyncio
 async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
     words = [f"word{number} " for number in range(3_000)]
     engine = FakeEngine(stepping=True)
@@ -25,14 +22,14 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
         takes: list[float] = []
-        take = app.chat._bridge.take
+        take = app.chat.bridge.take
 
         def counted() -> list[object]:
             takes.append(time.monotonic())
             return list(take())
 
-        app.chat._bridge.take = counted  # type: ignore[method-assign, assignment]
-        listener = app.chat._bridge.listener
+        app.chat.bridge.take = counted  # type: ignore[method-assign, assignment]
+        listener = app.chat.bridge.listener
 
         def flood() -> None:
             for number, word in enumerate(words):
@@ -48,23 +45,20 @@ async def test_a_flood_of_tokens_is_drawn_whole_at_20_hertz_at_most() -> None:
         assert all(b - a >= FLUSH_SECONDS * 0.9 for a, b in pairwise(takes))
 
 
-@pytest.mark.asyncio
 async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
     engine = FakeEngine(Story(answer="Done."))
     engine.start_thread(lambda event: 0.0)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read", "Done.")
 
 
-@pytest.mark.asyncio
 async def test_an_engine_that_talks_after_the_screen_is_gone_is_not_disturbed() -> None:
     engine = FakeEngine()
     app = app_with(engine)
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
-    app.chat._bridge.listener(Closed())
+    app.chat.bridge.listener(Closed())
 
 
 def test_a_bridge_gives_each_event_once() -> None:

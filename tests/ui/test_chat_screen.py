@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from textual.widgets import Markdown
 
 from app.chat import wording
 from app.protocol.commands import Load
 from app.protocol.events import Event, Failed, ImportanceMap, PhaseProgress, Selected, Token
+from app.protocol.options import Mode
 from app.protocol.prompt import Document, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import Phase
 from app.ui.attach.chips import Chip
-from app.ui.chat.compose_box import ComposeBox
-from app.ui.prefill.panel import PrefillPanel
+from app.ui.chat.composer import ComposeBox
+from app.ui.transcript.panel import PrefillPanel
 from tests.fakes import FakeEngine, LoadStory, Story
 from tests.ui.helpers import (
     DOCUMENT,
     SMALL,
     app_with,
     ask,
+    kept_app,
     paste,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
+NOTE = "≈ Less sure than usual, having read 21% · ^R reads everything"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:
@@ -82,8 +86,7 @@ async def test_what_would_make_the_machine_faster_is_said() -> None:
 @pytest.mark.parametrize("text", [DOCUMENT, HOSTILE_DOCUMENT], ids=["plain", "hostile"])
 async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str) -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, text)
         await until_shown(pilot, "▣ Paste 1 · ")
         assert pilot.app.screen.query_one(ComposeBox).text == ""
@@ -94,12 +97,6 @@ async def test_a_long_paste_becomes_a_chip_and_is_asked_about_exactly(text: str)
         assert message.documents == (Document("paste-1.txt", text),)
         await until_gone(pilot, "Paste 1")
         await until_shown(pilot, "Read 2")
-
-
-async def test_a_chip_tells_size_and_lines() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
 
 
 async def test_4096_bytes_are_typed_and_one_more_is_a_chip() -> None:
@@ -146,8 +143,7 @@ async def test_a_short_hostile_paste_is_shown_as_it_will_be_sent() -> None:
 
 async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         pilot.app.screen.query_one(PrefillPanel).focus()
@@ -157,10 +153,9 @@ async def test_a_paste_while_a_panel_has_the_focus_goes_to_the_box() -> None:
 
 async def test_chips_without_a_question_ask_for_one() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
-        await until_shown(pilot, "Paste 1")
+        await until_shown(pilot, "Paste 1 · 102 KB · 2,276 lines")
         await pilot.press("enter")
         await until_shown(pilot, "Type a question about the attachments")
         assert engine.asks == []
@@ -171,8 +166,7 @@ async def test_chips_without_a_question_ask_for_one() -> None:
 
 async def test_phases_strip_spans_answer_and_figures_show() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "What jumps?")
         engine.advance_to(lambda event: sized(event, Phase.SCORE, 0.49))
@@ -194,8 +188,7 @@ async def test_phases_strip_spans_answer_and_figures_show() -> None:
 
 async def test_the_panel_opens_and_folds() -> None:
     engine = FakeEngine(Story(answer="Short."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("shift+tab", "space")
@@ -211,11 +204,10 @@ async def test_the_panel_opens_and_folds() -> None:
 async def test_the_answer_is_there_once_and_whole() -> None:
     """Streamed in small pieces and then set as a whole, and nothing after that adds to it."""
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
-        await until(pilot, lambda: not pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.busy)  # type: ignore[attr-defined]
         await pilot.press("ctrl+g", "pageup", "escape")
         await until(pilot, lambda: len(engine.selected) >= 1)
         await until_gone(pilot, "Esc cancel")
@@ -224,16 +216,14 @@ async def test_the_answer_is_there_once_and_whole() -> None:
 
 async def test_a_fall_back_is_said_with_its_reason() -> None:
     engine = FakeEngine(Story(falls_back="no draft"))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
 async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "✗ failed", *wording.failure(engine.story.failure).sentences)
         engine.story = Story(answer="Fine.")
@@ -252,3 +242,45 @@ async def test_markup_and_control_characters_are_shown_and_not_obeyed() -> None:
         text = screen_text(pilot)
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+async def test_an_unsure_answer_offers_to_read_everything_and_does_nothing_by_itself() -> None:
+    engine = FakeEngine(Story(unsure=True))
+    async with app_with(engine).run_test(size=SMALL) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        await until_shown(pilot, NOTE)
+        assert len(engine.asks) == 1
+        engine.story = Story()
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(engine.asks) == 2)
+        await until_gone(pilot, "Less sure than usual")
+        assert engine.asks[1].mode is Mode.FULL
+
+
+async def test_a_question_that_asks_for_every_token_says_so_also_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with kept_app(tmp_path, engine := FakeEngine(Story(guard="how many"))) as (pilot, _):
+        await pilot.press("ctrl+t")
+        await ask(pilot, engine, "How many are there?")
+        await until_shown(pilot, "▸ Read everything in 1.9 s", "ask for every token")
+    async with kept_app(tmp_path) as (pilot, _):
+        await until_shown(pilot, "▸ Read everything in 1.9 s", "ask for every token")
+
+
+async def test_the_details_open_while_it_reads_and_stay_open() -> None:
+    engine = FakeEngine(Story(answer="Short."), stepping=True)
+    async with started(engine) as pilot:
+        await paste(pilot, DOCUMENT)
+        await ask(pilot, engine)
+        engine.advance_to(lambda event: isinstance(event, Selected))
+        await until_shown(pilot, "selected · 6 passages")
+        assert "tokenise" not in screen_text(pilot)
+        await pilot.press("tab", "space")
+        await until_shown(pilot, "Phases", "✓ tokenise", "Why", "Sparse is expected")
+        engine.finish()
+        await until_shown(pilot, "▾ Read 21%", "First word  after 1.9 s", "peak 6 GB")
+        await pilot.press("space")
+        await until_shown(pilot, "▸ Read 21%")
+        await until_gone(pilot, "peak 6 GB")

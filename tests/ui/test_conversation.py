@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.protocol.events import Event, Finished, PhaseProgress, Token
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.stats import Phase
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -16,13 +14,12 @@ from tests.ui.helpers import (
     app_with,
     ask,
     paste,
+    started,
     type_in,
     until,
     until_gone,
     until_shown,
 )
-
-pytestmark = pytest.mark.asyncio
 
 
 def is_progress(event: Event, phase: Phase) -> bool:
@@ -34,8 +31,7 @@ def is_progress(event: Event, phase: Phase) -> bool:
 
 async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated() -> None:
     engine = FakeEngine(Story(answer="One two three."))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
@@ -50,8 +46,7 @@ async def test_the_whole_conversation_is_sent_with_the_ids_that_were_generated()
 
 async def test_one_question_waits_and_a_second_is_refused() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
@@ -80,8 +75,7 @@ async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -
 
 async def test_escape_takes_back_what_waits_and_then_stops() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine, "First?")
         await paste(pilot, DOCUMENT)
         await type_in(pilot, "Second?")
@@ -99,8 +93,7 @@ async def test_escape_takes_back_what_waits_and_then_stops() -> None:
 
 async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         await pilot.press("escape")
         await until_shown(pilot, "Stopping.")
@@ -112,8 +105,7 @@ async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
 
 async def test_what_was_written_stays_when_it_is_stopped() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await ask(pilot, engine)
         for _ in range(5):
             engine.advance_to(lambda event: isinstance(event, Token))
@@ -131,8 +123,7 @@ async def test_what_was_written_stays_when_it_is_stopped() -> None:
 
 async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversation() -> None:
     engine = FakeEngine(stepping=True)
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: is_progress(event, Phase.SCORE))
@@ -148,8 +139,7 @@ async def test_stopping_before_the_first_word_keeps_the_document_in_the_conversa
 
 async def test_again_in_full_replaces_the_turn() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await pilot.press("ctrl+r")
         await until_shown(pilot, "No question to ask again.")
         await ask(pilot, engine, "What?")

@@ -12,19 +12,21 @@ import pytest
 from textual.widgets import Markdown
 
 from app.protocol.commands import CachePolicy, PruneSnapshots
-from app.protocol.events import Finished, Token
+from app.protocol.events import Finished, GpuLost, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason, Phase
 from app.store import records
 from app.store.records import State
 from app.store.store import Store
-from app.ui.chat.compose_box import ComposeBox
-from app.ui.prefill.panel import PrefillPanel
+from app.ui.chat.composer import ComposeBox
 from app.ui.spans.screen import SpansScreen
+from app.ui.transcript.panel import PrefillPanel
 from tests.fakes import ANSWER, FakeEngine, Story, pieces
 from tests.ui.helpers import (
     DOCUMENT,
+    app_with,
     ask,
     kept_app,
     paste,
@@ -35,10 +37,11 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 SCROLLBAR = " █▇▆▅▄▃▂▁"
 FULL = "CREATE TRIGGER full BEFORE {} ON {} BEGIN SELECT RAISE(ABORT, 'no room'); END"
+LOST = Failure(FailureKind.GPU_LOST, {"system": "Impacting Interactivity"})
+PROBLEM = "The system stopped specchat's work on the GPU"
+LOSES = Story(fails_in=Phase.PREFILL, failure=LOST)
 
 
 def box(pilot: object) -> ComposeBox:
@@ -344,18 +347,8 @@ async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
     """Any order of keys, in all states, over two starts: every question is there, and ended."""
     chooser = random.Random(seed)
     keys = ["enter", "escape", "ctrl+n", "ctrl+o", "ctrl+r", "ctrl+t", "down", "a", "b", "ctrl+y"]
-    keys += [
-        "ctrl+d",
-        "ctrl+z",
-        "ctrl+s",
-        "ctrl+g",
-        "up",
-        "ctrl+p",
-        "f2",
-        "backspace",
-        "enter",
-        "enter",
-    ]
+    keys += ["ctrl+d", "ctrl+z", "ctrl+s", "ctrl+g", "up", "ctrl+p", "f2", "backspace"]
+    keys += ["enter", "enter"]
     asked = 0
     for _ in range(2):
         engine = FakeEngine(Story(answer="One. Two."), stepping=True)
@@ -376,3 +369,43 @@ async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
         answers = [m for m in messages if m.role is Role.ASSISTANT]
         assert len({m.id for m in answers}) >= asked
         assert all(m.state is not State.PARTIAL for m in answers)
+
+
+async def test_the_next_process_shows_the_unanswered_question_and_offers_it(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(LOSES, stepping=True)
+    async with kept_app(tmp_path, engine, restart_status=75) as (pilot, app):
+        await ask(pilot, engine, "What jumps?")
+        await type_in(pilot, "And who is lazy?")
+        await pilot.press("enter")
+        await until_shown(pilot, "And who is lazy?")
+        await type_in(pilot, "half a thought")
+        engine.finish()
+        await until(pilot, lambda: app.return_code is not None, "the exit")
+    assert app.return_code == 75
+    assert len(engine.asks) == 1, "the one that waited was not sent"
+    engine = FakeEngine()
+    async with kept_app(tmp_path, engine, startup_message="Started again.") as (pilot, app):
+        await until_shown(pilot, "What jumps?", PROBLEM, "Started again.", "^A asks the last")
+        assert app.chat.composer.box.text == "And who is lazy?\nhalf a thought"
+        assert not engine.asks, "nothing is sent again by itself"
+        app.chat.composer.box.clear()
+        await pilot.press("ctrl+a")
+        await until(pilot, lambda: len(engine.asks) == 1)
+        assert engine.asks[0].messages[-1].text == "What jumps?"
+
+
+async def test_a_conversation_that_is_not_saved_stays_on_the_screen() -> None:
+    engine = FakeEngine()
+    app = app_with(engine)
+    app._restart_status = 75
+    async with app.run_test() as pilot:
+        await ask(pilot, engine, "What jumps?")
+        engine.say(GpuLost(LOST))
+        await until_shown(pilot, PROBLEM, "Conversations are not saved here")
+        assert app.return_code is None
+        await type_in(pilot, "More?")
+        await pilot.press("enter")
+        await until_shown(pilot, "No model is loaded.")
+        assert len(engine.asks) == 1

@@ -17,10 +17,10 @@ from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
 from app.store.store import Store
 from app.ui.app import SpecchatApp
-from app.ui.chat.compose_box import ComposeBox
+from app.ui.chat.composer import ComposeBox
 from app.ui.chat.screen import ChatScreen
+from app.ui.chat.slider import KeepSlider
 from app.ui.help import help_rows, key_name
-from app.ui.keep.slider import KeepSlider
 from app.ui.keys import SafeInput
 from app.ui.settings.conversation_screen import PromptBox
 from app.ui.terminal import PasteSafeParser
@@ -62,29 +62,26 @@ async def test_ctrl_t_reads_the_next_message_in_full_and_only_that() -> None:
         assert engine.asks[1].keep_ratio == AUTO_KEEP
 
 
-@pytest.mark.parametrize(
-    ("keys", "percent"),
-    [
-        (["right", "right", "left"], 21),
-        (["pageup", "pageup"], 30),
-        (["pagedown"] * 9, 1),
-        (["3", "5"], 35),
-        (["1", "0", "0"], 100),
-        (["3", "5", "7"], 7),
-        (["4", "2", "backspace"], 4),
-    ],
-)
-async def test_ctrl_g_sets_keep(keys: list[str], percent: int) -> None:
+async def test_ctrl_g_sets_keep() -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
-        await pilot.press("ctrl+g", *keys, "enter")
-        await until_shown(pilot, f"next: SPARSE {percent}%  (^T full)")
+        for keys, percent in (
+            (["right", "right", "left"], 21),
+            (["pageup", "pageup"], 30),
+            (["pagedown"] * 9, 1),
+            (["1", "0", "0"], 100),
+            (["3", "5", "7"], 7),
+            (["4", "2", "backspace"], 4),
+            (["3", "5"], 35),
+        ):
+            await pilot.press("ctrl+g", "a", "ctrl+g", *keys, "enter")
+            await until_shown(pilot, f"next: SPARSE {percent}%  (^T full)")
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: FULL  (^T sparse)")
         await pilot.press("ctrl+t")
         await ask(pilot, engine)
         assert engine.asks[0].mode is Mode.SPARSE
-        assert engine.asks[0].keep_ratio == percent / 100
+        assert engine.asks[0].keep_ratio == 0.35
 
 
 async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
@@ -122,7 +119,7 @@ async def test_what_is_typed_after_ctrl_n_belongs_to_the_new_conversation(tmp_pa
     """Also while the disk is slow."""
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, app):
         await ask(pilot, engine, "One?")
-        await until(pilot, lambda: not app.chat.submission.busy)
+        await until(pilot, lambda: not app.chat.busy)
         disk = threading.Event()
         app.chat.open_chats.repository._disk.submit(disk.wait)
         in_one_read(pilot, "\x0eTwo?\r")
@@ -196,17 +193,14 @@ async def test_keep_is_not_tried_while_the_engine_works() -> None:
         assert engine.selected == [(1, 0.05)]
 
 
-@pytest.mark.parametrize("question", ["How many are there?", "Please LIST ALL names", "every one"])
-async def test_a_question_about_everything_suggests_a_full_reading(question: str) -> None:
+async def test_a_question_about_everything_suggests_a_full_reading_and_an_amount_does_not() -> None:
     async with started() as pilot:
-        await type_in(pilot, question)
-        await until_shown(pilot, "auto reads it in full", "next: AUTO")
-        await pilot.press("ctrl+t")
-        await until_gone(pilot, "reads it in full")
-
-
-async def test_an_amount_suggests_no_full_reading() -> None:
-    async with started() as pilot:
+        for question in ("How many are there?", "Please LIST ALL names", "every one"):
+            await type_in(pilot, question)
+            await until_shown(pilot, "auto reads it in full", "next: AUTO")
+            await pilot.press("ctrl+t")
+            await until_gone(pilot, "reads it in full")
+            await pilot.press("ctrl+t", "ctrl+u")
         await type_in(pilot, "How many days do I have to return it?")
         await until_shown(pilot, "return it?")
         assert "reads it in full" not in screen_text(pilot)
@@ -256,7 +250,7 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
         await pilot.press("escape")
         await until_shown(pilot, "The ten keys")
         await pilot.press(*"ctrl+l")
-        await until_shown(pilot, "Models: what fits")
+        await until_shown(pilot, "Models: what fits", "Esc close")
         await until_gone(pilot, "Copy its code")
         await pilot.press("escape", "escape")
         await until_gone(pilot, "Models: what fits")
@@ -296,20 +290,14 @@ def test_no_key_is_listed_twice_for_the_same_thing() -> None:
 
 @pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"]])
 async def test_leaving_closes_the_engine(keys: list[str]) -> None:
-    engine = FakeEngine()
-    app = app_with(engine)
-    async with app.run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        await pilot.press(*keys)
+    *asks_first, quits = keys
+    async with started(engine := FakeEngine()) as pilot:
+        if asks_first:
+            await pilot.press(*asks_first)
+            await until_shown(pilot, "Press ^C again to quit.")
+            assert engine.sent(Close) == []
+        await pilot.press(quits)
         await until(pilot, lambda: engine.sent(Close) == [Close()])
-
-
-async def test_one_ctrl_c_only_asks() -> None:
-    engine = FakeEngine()
-    async with started(engine) as pilot:
-        await pilot.press("ctrl+c")
-        await until_shown(pilot, "Press ^C again to quit.")
-        assert engine.sent(Close) == []
 
 
 async def test_the_transcript_follows_its_end_until_the_user_scrolls_up() -> None:

@@ -14,12 +14,12 @@ from app.chat import heatmap, wording
 from app.chat.conversation import TurnState
 from app.chat.turn_progress import TurnProgress
 from app.protocol.commands import Ask
-from app.protocol.events import Finished, Listener, Planned, Selected, Token
+from app.protocol.events import Finished, Planned, Selected, Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Message, Role, Span, SpanReason
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import FinishReason, Phase, PhaseTime, Reading, Statistics
-from app.ui.prefill.panel_render import LABEL_WIDTH, Viewport, panel_lines, would_read
+from app.ui.transcript.panel import LABEL_WIDTH, Viewport, panel_lines, would_read
 from app.util import formatting
 from tests.fakes import FakeEngine, Story, fell_back
 
@@ -42,9 +42,13 @@ STATISTICS = Statistics(
 )
 
 
-def told(progress: TurnProgress) -> Listener:
-    """Passes the events of a turn on."""
-    return lambda event: progress.apply(event, 1.0)
+def asked(
+    story: Story, keep: float = 0.2, mode: Mode = Mode.AUTO, stepping: bool = True
+) -> tuple[TurnProgress, FakeEngine]:
+    progress, engine = TurnProgress(keep), FakeEngine(story, stepping=stepping)
+    message = Message(Role.USER, "What? " * 5000)
+    engine.ask(Ask((message,), mode, keep), lambda event: progress.apply(event, 1.0))
+    return progress, engine
 
 
 def drawn(progress: TurnProgress, width: int = 120, details: bool = True) -> str:
@@ -88,11 +92,7 @@ def test_a_reason_is_wrapped_beside_its_label(width: int) -> None:
 
 
 def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
-    progress = TurnProgress(AUTO_KEEP)
-    ask = Ask((Message(Role.USER, "What? " * 5000),), Mode.SPARSE, AUTO_KEEP)
-    engine = FakeEngine(Story(), stepping=True)
-    engine.ask(ask, told(progress))
-
+    progress, engine = asked(Story(), AUTO_KEEP, Mode.SPARSE)
     engine.advance_to(lambda event: isinstance(event, Planned))
     assert "sparse, keep auto" in drawn(progress)
     engine.finish()
@@ -169,9 +169,7 @@ def test_the_span_row_marks_exactly_the_cells_that_hold_something_kept(
 )
 def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
     """At every event of a turn, with and without details."""
-    progress = TurnProgress(0.2)
-    engine = FakeEngine(story, stepping=True)
-    engine.ask(Ask((Message(Role.USER, "What? " * 500),)), told(progress))
+    progress, engine = asked(story)
     while engine.advance() is not None:
         for details in (False, True):
             lines = panel_lines(progress, Viewport(width, 1.0), details, ("^S what was read",))
@@ -179,12 +177,7 @@ def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
 
 
 def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read() -> None:
-    progress = TurnProgress(0.1)
-    engine = FakeEngine(Story(cached=True))
-    engine.ask(
-        Ask((Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1),
-        lambda event: progress.apply(event, 1.0),
-    )
+    progress, _ = asked(Story(cached=True), 0.1, Mode.SPARSE, stepping=False)
     text = drawn(progress)
     for words in (
         "Read everything",
@@ -197,13 +190,7 @@ def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read
 
 
 def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
-    progress = TurnProgress(0.1)
-    engine = FakeEngine(Story(read_on=2), stepping=True)
-    engine.ask(
-        Ask((Message(Role.USER, "What? " * 5000),), Mode.SPARSE, 0.1),
-        lambda event: progress.apply(event, 1.0),
-    )
-
+    progress, engine = asked(Story(read_on=2), 0.1, Mode.SPARSE)
     engine.advance_to(lambda event: isinstance(event, Token))
     assert "meanwhile" not in drawn(progress, details=False)
     for read in ("1 passage", "2 passages"):
@@ -216,11 +203,7 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
 
 
 def test_the_phases_in_words() -> None:
-    progress = TurnProgress(0.2)
-    engine = FakeEngine(Story(), stepping=True)
-    engine.ask(
-        Ask((Message(Role.USER, "What? " * 5000),)), lambda event: progress.apply(event, 1.0)
-    )
+    progress, engine = asked(Story())
     engine.advance_to(lambda event: isinstance(event, Token))
     assert "tokenise" not in drawn(progress, details=False)
     for width in (40, 80, 120):
@@ -235,11 +218,7 @@ def test_the_phases_in_words() -> None:
 def test_while_it_reads_one_line_says_what_it_does_and_when_the_first_word_comes(
     width: int,
 ) -> None:
-    progress = TurnProgress(0.2)
-    engine = FakeEngine(Story(), stepping=True)
-    engine.ask(
-        Ask((Message(Role.USER, "What? " * 5000),)), lambda event: progress.apply(event, 1.0)
-    )
+    progress, engine = asked(Story())
     seen = {}
     while not progress.finished:
         head, *strips = panel_lines(progress, Viewport(width, 1.0))

@@ -189,7 +189,7 @@ async def test_only_who_waited_long_and_looks_elsewhere_is_told(
         engine.finish()
         await until(
             pilot,
-            lambda: app.chat.open_chats.shown.conversation.last and not app.chat.submission.busy,
+            lambda: app.chat.open_chats.shown.conversation.last and not app.chat.busy,
         )
         await pilot.pause()
         assert any(sequence.startswith("\x1b]9;") for sequence in written) is told

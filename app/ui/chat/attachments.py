@@ -4,58 +4,77 @@ and its result goes to the conversation it was started in."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from textual.message import Message
+from textual.widgets.text_area import Selection
 
 from app.errors import UserError
 from app.ingest.records import ReadCancelled
 from app.models.tokenizers import MAX_COUNTED, TokenCounter
 from app.protocol.prompt import Document
-from app.ui.attach.attachment import Attachment, FileJob, ReadFile, find_duplicate, merge
+from app.settings.file import SettingsFile
+from app.ui.attach.attachment import (
+    Attachment,
+    FileJob,
+    ReadFile,
+    find_duplicate,
+    make_attachment,
+    merge,
+)
 from app.ui.attach.chips import Item
 from app.ui.background import in_background, start_task
-from app.ui.chat.context import ChatContext
+from app.ui.chat.composer import Composer
 from app.ui.completion import typed_path
+from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
 
 DISK_SECONDS = 1.0
 """How long a question waits to hear whether a file that it names exists."""
-Ask = Callable[[str], Awaitable[None]]
 
 
-class Attachments:
+@dataclass
+class QuestionReady(Message):
+    """All files are read for which this question of `chat` has waited."""
+
+    chat: OpenChat
+    typed: str
+
+
+class AttachmentReader:
     def __init__(
-        self, context: ChatContext, ask: Ask, target: str, read: ReadFile = FileJob.run
+        self, composer: Composer, open_chats: OpenChats, settings_file: SettingsFile, target: str
     ) -> None:
-        """`ask` gets the submitted text once all attachments are there; `target` is the folder of
-        the model whose tokens are counted."""
-        self._context, self._open_chats, self._ask = context, context.open_chats, ask
-        self.read = read
+        """`target` is the folder of the model whose tokens are counted."""
+        self._composer, self._open_chats = composer, open_chats
+        self._settings_file = settings_file
+        self.read: ReadFile = FileJob.run
         self._jobs: dict[FileJob, OpenChat] = {}
-        self._counter = TokenCounter(Path(target))
+        self._target, self._counter = target, TokenCounter(Path(target))
         self._counting: list[tuple[Document, ...]] = []
-        self._uncountable = False
+        self.uncountable = False
+        """Whether the model's tokenizer cannot be used."""
         self._deferred: tuple[OpenChat, str] | None = None
         self._refused = ""
         """A question that was not sent, because it names a file that does not exist."""
-        self.on_user_attachment: Callable[[], None] = lambda: None
-        """Called before the user attaches something."""
+        self._sample: tuple[Document, str] | None = None
+        """The sample and its question, until the user attaches something."""
 
     # -------------------------------------------------------------------------- reading
 
     def attach(self, path: str, typed: str) -> None:
         """Start reading a file or a folder for the conversation on the screen."""
-        self.on_user_attachment()
-        job = FileJob(path, typed, self._context.settings.limits())
+        self._remove_sample()
+        job = FileJob(path, typed, self._settings_file.settings.limits())
         self._jobs[job] = self._open_chats.shown
-        self._context.composer.chips.add(job)
-        start_task(self._context.screen, lambda: self._read(job))
+        self._composer.chips.add(job)
+        start_task(self._composer, lambda: self._read(job))
 
     def paste(self, text: str) -> None:
-        chips = self._context.composer.chips
-        self.on_user_attachment()
+        chips = self._composer.chips
+        self._remove_sample()
         new = chips.paste(text)
         if not self._is_duplicate(new, chips.attached):
             chips.add(new)
@@ -66,8 +85,8 @@ class Attachments:
             item.cancelled.set()
             self._jobs.pop(item, None)
             self.cancel_deferred()
-        self._context.composer.chips.remove_item(item)
-        self._context.composer.box.focus()
+        self._composer.chips.remove_item(item)
+        self._composer.box.focus()
 
     def jobs(self, chat: OpenChat) -> tuple[FileJob, ...]:
         """The files being read for a conversation."""
@@ -104,13 +123,13 @@ class Attachments:
                 chat.draft = replace(chat.draft, attached=merge(chat.draft.attached, [new]))
                 self._open_chats.stash(chat)
             return
-        chips = self._context.composer.chips
+        chips = self._composer.chips
         if self._is_duplicate(new, chips.attached):
             chips.remove_item(job)
         else:
             chips.replace(job, new)
             self._show_doubts(new)
-        await self._ask_deferred(chat)
+        self._send_deferred(chat)
 
     def _failed(self, job: FileJob, error: UserError) -> None:
         """Put the typed path back into the composer, or the draft."""
@@ -118,18 +137,18 @@ class Attachments:
         if chat is None:
             return
         if chat is self._open_chats.shown:
-            self._context.composer.chips.remove_item(job)
-            self._context.composer.append_typed(job.typed)
+            self._composer.chips.remove_item(job)
+            self._composer.append_typed(job.typed)
         else:
             _restore_typed(chat, job)
             self._open_chats.stash(chat)
         self._deferred = None
-        self._context.notice.show(str(error))
+        self._composer.notice.show(str(error))
 
     def _is_duplicate(self, new: Attachment, attached: tuple[Attachment, ...]) -> bool:
         old = find_duplicate(new, attached)
         if old is not None:
-            self._context.notice.show(
+            self._composer.notice.show(
                 f"Already attached, as part of '{old.name}'."
                 if new.name != old.name
                 else f"'{old.name}' is already attached."
@@ -142,22 +161,21 @@ class Attachments:
         sentences = [each.sentence for each in new.skipped]
         sentences += [each.sentence for each in new.doubtful]
         if sentences:
-            self._context.notice.show(" ".join(sentences))
+            self._composer.notice.show(" ".join(sentences))
 
     # -------------------------------------------------------------------------- asking
 
-    async def ask(self, typed: str) -> None:
-        """Ask the question, once the files that it names, and all other attachments, are read."""
-        if (question := await self._attach_named(typed)) is None:
-            return
-        typed = question
+    async def question(self, typed: str) -> str | None:
+        """What was typed, without the files that it names, which are attached; None if it is not to
+        be sent now. If files are still being read, a `QuestionReady` follows."""
+        question = await self._attach_named(typed)
         jobs = self.jobs(self._open_chats.shown)
-        if not jobs or not typed.strip():
-            await self._ask(typed)
-            return
-        self._deferred = self._open_chats.shown, typed
+        if question is None or not jobs or not question.strip():
+            return question
+        self._deferred = self._open_chats.shown, question
         name = jobs[-1].name
-        self._context.notice.show(f"The question is sent when '{name}' is read. Esc cancels that.")
+        self._composer.notice.show(f"The question is sent when '{name}' is read. Esc cancels that.")
+        return None
 
     async def _attach_named(self, typed: str) -> str | None:
         """Attach the files after an `@`; returns the question without them. None if there is no
@@ -165,7 +183,7 @@ class Attachments:
         refused, self._refused = self._refused, ""
         if "@" not in typed:
             return typed
-        composer = self._context.composer
+        composer = self._composer
         take = partial(composer.box.choices.paths.take_named, typed, typed != refused)
         try:
             question, paths = await asyncio.wait_for(in_background(take), DISK_SECONDS)
@@ -174,7 +192,7 @@ class Attachments:
         except UserError as error:
             self._refused = typed
             hint = "Press Enter again to send it as it is."
-            self._context.notice.show(f"{error} {hint}")
+            self._composer.notice.show(f"{error} {hint}")
             return None
         if not paths:
             return typed
@@ -187,41 +205,60 @@ class Attachments:
         """Do not send the question that waits for files; returns whether there was one."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
-            self._context.notice.show("Not sent. Press Enter to send it.")
+            self._composer.notice.show("Not sent. Press Enter to send it.")
         return deferred is not None
 
-    async def _ask_deferred(self, chat: OpenChat) -> None:
+    def _send_deferred(self, chat: OpenChat) -> None:
         if self._deferred is None or self._deferred[0] is not chat or self.jobs(chat):
             return
         typed, self._deferred = self._deferred[1], None
-        if self._context.composer.box.text.startswith(typed):
-            await self._ask(typed)
+        if self._composer.box.text.startswith(typed):
+            self._composer.post_message(QuestionReady(chat, typed))
+
+    # -------------------------------------------------------------------------- the sample
+
+    def attach_sample(self, document: Document, question: str) -> None:
+        """Attach it with a question. What the user types replaces the question, and what they
+        attach replaces the document."""
+        composer = self._composer
+        self._sample = document, question
+        composer.chips.add(make_attachment([document]))
+        composer.box.replace_all(question)
+        composer.box.selection = Selection((0, 0), composer.box.document.end)
+
+    def _remove_sample(self) -> None:
+        if self._sample is None:
+            return
+        composer, (document, question) = self._composer, self._sample
+        self._sample = None
+        for each in composer.chips.attached:
+            if each.documents == (document,):
+                composer.chips.remove_item(each)
+                if composer.box.text == question:
+                    composer.box.replace_all("")
 
     # -------------------------------------------------------------------------- counting
 
-    @property
-    def uncountable(self) -> bool:
-        """Whether the model's tokenizer cannot be used."""
-        return self._uncountable
-
-    def recount_for(self, target: str) -> None:
-        """Count all tokens again, for another model."""
-        self._counter, self._uncountable, self._counting = TokenCounter(Path(target)), False, []
-        chips = self._context.composer.chips
-        for each in chips.attached:
-            chips.replace(each, replace(each, tokens=None))
+    def count_for(self, target: str) -> None:
+        """Count all tokens again if this is another model."""
+        if target == self._target:
+            return
+        self._target, self._counter = target, TokenCounter(Path(target))
+        self.uncountable, self._counting = False, []
+        for each in self._composer.chips.attached:
+            self._composer.chips.replace(each, replace(each, tokens=None))
         self.count()
 
     def count(self) -> None:
         """Count the tokens of attachments where they are not known yet."""
-        for each in self._context.composer.chips.attached:
+        for each in self._composer.chips.attached:
             counting = any(documents is each.documents for documents in self._counting)
-            if each.tokens is None and not counting and not self._uncountable:
+            if each.tokens is None and not counting and not self.uncountable:
                 self._counting.append(each.documents)
-                start_task(self._context.screen, partial(self._count, each.documents))
+                start_task(self._composer, partial(self._count, each.documents))
 
     async def _count(self, documents: tuple[Document, ...]) -> None:
-        chips, counter = self._context.composer.chips, self._counter
+        chips, counter = self._composer.chips, self._counter
 
         def cancelled() -> bool:
             return all(each.documents is not documents for each in chips.attached)
@@ -232,7 +269,7 @@ class Attachments:
         try:
             tokens = await in_background(lambda: count(texts, cancelled))
         except UserError:  # the chip shows the size instead
-            self._uncountable = True
+            self.uncountable = True
             return
         finally:
             self._counting = [each for each in self._counting if each is not documents]

@@ -2,24 +2,261 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.events import Paste as PasteEvent
+from textual.events import Key, Paste
+from textual.message import Message
 from textual.widgets import Static, TextArea
 
+from app.chat.conversation import Turn
 from app.estimate.guard import asks_for_every_token
 from app.protocol.options import Mode
 from app.ui.attach.attachment import FileJob
-from app.ui.attach.chips import Chip, Chips, Item, SkippedScreen
+from app.ui.attach.chips import Chip, Chips, Item, SkippedScreen, is_long
 from app.ui.chat.chrome import Notice
-from app.ui.chat.compose_box import ComposeBox
-from app.ui.keep.next_mode import NextMode
-from app.ui.keep.slider import KeepSlider
-from app.ui.state.draft import Draft
+from app.ui.chat.slider import KeepSlider
+from app.ui.completion import CompletionList
+from app.ui.keys import odd_character, run_own_binding
+from app.ui.state.draft import NextMode, UnsentMessage
+from app.ui.terminal import Clipboard
+from app.util.sanitize import sanitize
 
+EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
 WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in full."
+
+
+class ComposeBox(TextArea):
+    """Grows with its text. Enter sends, Ctrl+J starts a line, Up and Down browse the history."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send", id="compose.send", tooltip="Send the question"),
+        Binding(
+            "ctrl+j,shift+enter", "newline", "New line", id="compose.newline",
+            tooltip="Start a new line",
+        ),
+        Binding(
+            "up", "earlier", "Earlier question", id="compose.earlier",
+            tooltip="Previous or next question (on the first or last line)",
+        ),
+        Binding(
+            "down", "later", "Later question", id="compose.later",
+            tooltip="Previous or next question (on the first or last line)",
+        ),
+        Binding(
+            "backspace", "erase", "Erase", id="compose.erase",
+            tooltip="Remove the last attachment (in an empty box)",
+        ),
+        Binding(
+            "@", "type('@')", "Attach", id="compose.attach",
+            tooltip="Attach a file or folder, at the start of a word",
+        ),
+        Binding(
+            "/", "type('/')", "Commands", id="compose.commands",
+            tooltip="All commands (in an empty box)",
+        ),
+        Binding("ctrl+a", "again_or_start", show=False),
+        Binding(
+            "ctrl+v", "paste_system", "Paste", id="compose.paste",
+            tooltip="Paste from the system's clipboard",
+        ),
+        Binding(
+            "pageup", "screen.scroll_transcript(-1)", "Scroll up", id="compose.scroll_up",
+            tooltip="Scroll the conversation",
+        ),
+        Binding(
+            "pagedown", "screen.scroll_transcript(1)", "Scroll down", id="compose.scroll_down",
+            tooltip="Scroll the conversation",
+        ),
+    ]  # fmt: skip
+
+    @dataclass
+    class Submitted(Message):
+        """Enter was pressed with this text. When this is handled, more may have been typed."""
+
+        text: str
+
+    @dataclass
+    class LongPaste(Message):
+        """A paste that becomes a chip."""
+
+        text: str
+
+    @dataclass
+    class UnknownCommand(Message):
+        """Enter was pressed with a command that does not exist; a sentence says so."""
+
+        sentence: str
+
+    @dataclass
+    class ErasedNothing(Message):
+        """Backspace in an empty box."""
+
+    @dataclass
+    class UndidNothing(Message):
+        """Ctrl+Z with no edit to undo."""
+
+    clipboard: Clipboard | None = None
+    """The system's clipboard, if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            soft_wrap=True,
+            compact=True,
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            placeholder="Ask; paste a document, or type @ for a file",
+        )
+        self.choices = CompletionList(self)
+        self._holds = 0
+        self._released = asyncio.Event()
+        self._released.set()
+        self._typing = False
+        self._history: list[str] = []
+        self._history_index = 0
+        self._unsent = ""
+
+    def add_to_history(self, text: str) -> None:
+        """Add a sent question to the history."""
+        if not self._history or self._history[-1] != text:
+            self._history.append(text)
+        self._history_index = len(self._history)
+        self._unsent = ""
+
+    def set_history(self, texts: Iterable[str]) -> None:
+        """Replace the history; the newest question comes last."""
+        self._history, self._history_index, self._unsent = [], 0, ""
+        for text in texts:
+            self.add_to_history(text)
+
+    def hold(self) -> None:
+        """Keys and pastes wait until `release`: they belong to the conversation that is opening."""
+        self._holds += 1
+        self._released.clear()
+
+    def release(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self._released.set()
+
+    def replace_all(self, text: str) -> None:
+        self._typing = False
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    def insert_paste(self, event: Paste) -> None:
+        """A short paste becomes text, in which control characters are shown as symbols, because
+        they will be sent like that. A long one is passed on unchanged."""
+        event.stop()
+        event.prevent_default()
+        self._typing = False
+        if is_long(event.text):
+            self.post_message(self.LongPaste(event.text))
+        elif event.text:
+            text = sanitize(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+            self._replace_via_keyboard(text, *self.selection)
+
+    async def _on_paste(self, event: Paste) -> None:
+        await self._released.wait()
+        self.insert_paste(event)
+
+    async def _on_key(self, event: Key) -> None:
+        await self._released.wait()
+        if await self.choices.handles(event.key):
+            self._typing = False
+            event.stop()
+            event.prevent_default()
+            await run_own_binding(self.choices, event)
+            return
+        if character := odd_character(event):
+            self.action_type(character)
+            return
+        self._typing = event.is_printable or event.key == "backspace"
+        if not await run_own_binding(self, event) and not event.is_printable:
+            await run_own_binding(self.screen, event)
+
+    def watch_selection(self) -> None:
+        """`Changed` would come too late: the next key may arrive before it."""
+        if self.is_mounted:
+            self.choices.update_for_cursor(self._typing)
+
+    def on_blur(self) -> None:
+        self.choices.close()
+
+    async def action_send(self) -> None:
+        """Run a command if the text is its full name; otherwise send the text."""
+        command = self.choices.command(self.text)
+        if command is None:
+            self.choices.close()
+            self.post_message(self.Submitted(self.text))
+        elif isinstance(command, str):
+            self.choices.close()
+            self.post_message(self.UnknownCommand(command))
+        else:
+            with self.prevent(TextArea.Changed):  # which would clear what the command says
+                self.replace_all("")
+            await command.run()
+
+    def action_type(self, character: str) -> None:
+        """Insert a character as if it was typed; the palette and the command list use it too."""
+        self._typing = True
+        self._replace_via_keyboard(character, *self.selection)
+
+    async def action_paste_system(self) -> None:
+        """Falls back to what was copied in the app."""
+        text = None
+        if self.clipboard is not None:
+            text = await asyncio.wrap_future(self.clipboard.read())
+        if text is None:
+            self.action_paste()
+        else:
+            self.insert_paste(Paste(text))
+
+    def action_newline(self) -> None:
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_erase(self) -> None:
+        if self.text:
+            self.action_delete_left()
+        else:
+            self.post_message(self.ErasedNothing())
+
+    async def action_again_or_start(self) -> None:
+        """Ask again; in a box with text, go to the start of the line."""
+        if self.text:
+            self.action_cursor_line_start()
+        else:
+            await self.run_action("screen.ask_again")
+
+    def action_undo(self) -> None:
+        if self.history._undo_stack:
+            super().action_undo()
+        else:
+            self.post_message(self.UndidNothing())
+
+    def action_earlier(self) -> None:
+        if not self.navigator.is_first_wrapped_line(self.cursor_location):
+            self.action_cursor_up()
+        elif self._history_index > 0:
+            if self._history_index == len(self._history):
+                self._unsent = self.text
+            self._browse_history(self._history_index - 1)
+
+    def action_later(self) -> None:
+        if not self.navigator.is_last_wrapped_line(self.cursor_location):
+            self.action_cursor_down()
+        elif self._history_index < len(self._history):
+            self._browse_history(self._history_index + 1)
+
+    def _browse_history(self, index: int) -> None:
+        self._history_index = index
+        at_end = index == len(self._history)
+        self.replace_all(self._unsent if at_end else self._history[index])
 
 
 class Composer(Vertical):
@@ -32,6 +269,10 @@ class Composer(Vertical):
         self.box = ComposeBox()
         self.slider = KeepSlider()
         self._next_mode = next_mode
+        self.edited: Turn | None = None
+        """The turn whose question is being edited: it is here instead of the draft."""
+        self._set_aside: UnsentMessage | None = None
+        """The draft, while a question is edited."""
 
     def compose(self) -> ComposeResult:
         yield self.notice
@@ -43,10 +284,10 @@ class Composer(Vertical):
         yield self.slider
 
     @property
-    def draft(self) -> Draft:
-        return Draft(self._next_mode, self.box.text, self.chips.attached)
+    def draft(self) -> UnsentMessage:
+        return UnsentMessage(self._next_mode, self.box.text, self.chips.attached)
 
-    def show(self, draft: Draft, jobs: Sequence[FileJob] = ()) -> None:
+    def show(self, draft: UnsentMessage, jobs: Sequence[FileJob] = ()) -> None:
         """Show a draft instead of what is here; `jobs` are files that are still being read."""
         if draft.text != self.box.text:
             self._write(draft.text)
@@ -79,7 +320,28 @@ class Composer(Vertical):
         """What was typed after it stays."""
         self._write(text + self.box.text.removeprefix(typed))
 
-    def insert_paste(self, event: PasteEvent) -> None:
+    def edit(self, turn: Turn) -> None:
+        """Edit the question of a turn, which is then asked on a new branch."""
+        self.cancel_edit()
+        self.edited, self._set_aside = turn, self.draft
+        self.show(UnsentMessage(self._next_mode).prepend(turn.question, ()))
+        self.box.focus()
+        self.notice.show(EDITING)
+
+    def resume_edit(self, turn: Turn) -> None:
+        """The edited question is here again because it could not be asked."""
+        self.edited, self._set_aside = turn, UnsentMessage(self._next_mode)
+        self.notice.show(EDITING)
+
+    def cancel_edit(self) -> bool:
+        """Show the draft again; returns whether a question was being edited."""
+        draft, self.edited, self._set_aside = self._set_aside, None, None
+        if draft is not None:
+            self.show(draft)
+            self.notice.show("")
+        return draft is not None
+
+    def insert_paste(self, event: Paste) -> None:
         """Insert a paste that arrived while another widget had the focus."""
         self.box.focus()
         self.box.insert_paste(event)
@@ -87,6 +349,10 @@ class Composer(Vertical):
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
         self.notice.show("")
         self._update_suggestion()
+
+    def on_compose_box_unknown_command(self, event: ComposeBox.UnknownCommand) -> None:
+        event.stop()
+        self.notice.show(event.sentence)
 
     def on_chip_show_skipped(self, event: Chip.ShowSkipped) -> None:
         event.stop()

@@ -10,36 +10,39 @@ from app.estimate.plan import NextMessage
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.events import Loaded
 from app.protocol.options import MAX_RETRIEVED, RETRIEVAL_SHARE, Mode, min_retrieved
-from app.ui.chat.attachments import Attachments
-from app.ui.chat.context import ChatContext
-from app.ui.chat.context_meter import ContextMeter
-from app.ui.chat.question_edit import QuestionEdit
-from app.ui.keep.next_mode import NextMode
+from app.ui.chat.attachments import AttachmentReader
+from app.ui.chat.chrome import ContextMeter
+from app.ui.chat.composer import Composer
+from app.ui.chat.model_loading import PairLoader
+from app.ui.state.draft import NextMode
+from app.ui.state.open_chats import OpenChats
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 ALL_CACHED = "all cached: saves nothing"
 CHARACTERS_PER_TOKEN = 4
-"""For typed text. It is little compared with attachments, and shown in hundreds."""
+"""An estimate for typed text, which is short compared with attachments, and shown in hundreds."""
 
 
 class CostEstimate:
-    def __init__(self, context: ChatContext, attachments: Attachments, edit: QuestionEdit) -> None:
-        self._context, self._open_chats = context, context.open_chats
-        self._attachments, self._edit = attachments, edit
+    def __init__(
+        self,
+        composer: Composer,
+        open_chats: OpenChats,
+        attachments: AttachmentReader,
+        loader: PairLoader,
+    ) -> None:
+        self._composer, self._open_chats = composer, open_chats
+        self._attachments, self._loader = attachments, loader
         self.costs: Costs = UNKNOWN_COSTS
-        """Of the loaded pair, as the engine reports."""
-        self._pair: Loaded | None = None
+        """Costs of the loaded pair, as the engine reports them."""
 
     @property
-    def pair(self) -> Loaded | None:
-        return self._pair
-
-    def set_pair(self, pair: Loaded) -> None:
-        self._pair = pair
+    def _pair(self) -> Loaded | None:
+        return self._loader.pair
 
     def meter(self) -> ContextMeter:
-        return self._meter(self._context.next_mode)
+        return self._meter(self._composer.draft.next_mode)
 
     def text_at(self, keep: float) -> str:
         """The estimate for the next message at this keep, in a few words."""
@@ -71,7 +74,7 @@ class CostEstimate:
         """What is attached and how it is read, if not all of it fits."""
         if not self._exceeds_context(self._last(), self._attached()):
             return ""
-        attached = self._context.composer.chips.attached
+        attached = self._composer.chips.attached
         number = sum(each.tokens or 0 for each in attached)
         estimated = any(each.tokens_estimated for each in attached)
         tokens = f"about {formatting.short_count(number)}" if estimated else f"{number:,}"
@@ -113,10 +116,10 @@ class CostEstimate:
         return min(int(RETRIEVAL_SHARE * left), MAX_RETRIEVED)
 
     def _typed(self) -> int:
-        return -(-len(self._context.composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
+        return -(-len(self._composer.box.text.strip()) // CHARACTERS_PER_TOKEN)
 
     def _text_tokens(self, turns: Sequence[Turn]) -> int:
-        """Of questions and answers without documents and thinking, which is not sent again."""
+        """Tokens of questions and answers, without documents. Thinking is not sent again."""
         if not turns:
             return 0
         texts = sum(len(turn.question.text) + len(turn.text) for turn in turns)
@@ -140,13 +143,13 @@ class CostEstimate:
     def _before(self) -> list[Turn]:
         """The turns that the next message would follow."""
         conversation = self._open_chats.shown.conversation
-        if (edited := self._edit.turn) is not None:
+        if (edited := self._composer.edited) is not None:
             return conversation.earlier_turns(edited)
         running = conversation.running
         return [turn for turn in conversation.branch if turn.in_context or turn is running]
 
     def _tokens(self, last: Turn) -> int | None:
-        """Up to the end of that turn."""
+        """Tokens up to the end of a turn; None if unknown."""
         progress = last.progress
         if (statistics := progress.statistics) is not None:
             return statistics.prompt_tokens + statistics.generated_tokens
@@ -158,8 +161,8 @@ class CostEstimate:
 
     def _attached(self) -> int | None:
         """None while something is read or counted."""
-        items = self._context.composer.chips.items
-        attachments = self._context.composer.chips.attached
+        items = self._composer.chips.items
+        attachments = self._composer.chips.attached
         tokens = [each.tokens for each in attachments if each.tokens is not None]
         return sum(tokens) if len(tokens) == len(items) else None
 
@@ -171,7 +174,7 @@ class CostEstimate:
         mode = next_mode.mode
         if self._pair.dense_only is not None:
             mode = Mode.FULL
-        typed_text = self._context.composer.box.text
+        typed_text = self._composer.box.text
         if mode is Mode.AUTO and asks_for_every_token(typed_text) is not None:
             return None  # then all of it may be read
         before = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Turn
 from app.chat.turn_progress import TurnProgress
+from app.protocol.engine import Engine
 from app.protocol.events import (
     Event,
     FellBackToDense,
@@ -16,9 +17,11 @@ from app.protocol.events import (
 )
 from app.protocol.stats import Reading
 from app.store.records import DocumentHit
-from app.ui.chat.context import ChatContext
 from app.ui.chat.cost_estimate import ALL_CACHED
-from app.ui.prefill.panel_render import would_read
+from app.ui.chat.slider import KeepSlider
+from app.ui.state.open_chats import OpenChats
+from app.ui.transcript.panel import would_read
+from app.ui.transcript.transcript import Transcript
 from app.util import formatting
 
 if TYPE_CHECKING:
@@ -31,9 +34,11 @@ class KeepPreview:
     time; of the keeps moved over meanwhile only the last is sent next, so that
     holding down a key builds no queue."""
 
-    def __init__(self, context: ChatContext) -> None:
-        self._open_chats, self._transcript = context.open_chats, context.transcript
-        self._slider, self._engine = context.composer.slider, context.engine
+    def __init__(
+        self, engine: Engine, open_chats: OpenChats, transcript: Transcript, slider: KeepSlider
+    ) -> None:
+        self._engine, self._open_chats = engine, open_chats
+        self._transcript, self._slider = transcript, slider
         self._chosen: Turn | None = None
         self._turn: Turn | None = None
         self._progress: TurnProgress | None = None
@@ -48,7 +53,7 @@ class KeepPreview:
         return self._turn is not None
 
     def open_slider(self, keep: float, turn: Turn | None = None) -> None:
-        """For a turn, or the last one."""
+        """Open it at this keep, and preview that on a turn, by default the last one."""
         self._chosen = turn
         self._slider.open(keep)
         self._preview(keep)
@@ -148,7 +153,7 @@ class KeepPreview:
 
     def _draw(self, turn: Turn) -> None:
         if (view := self._transcript.view(turn.number)) is not None:
-            view.tick()
+            view.answer.tick()
 
     def _documents(self, turn: Turn, selected: Selected | None = None) -> list[ReadDocument]:
         from app.ui.spans.passages import read_documents

@@ -1,4 +1,4 @@
-"""Loads the model pair at the start, and other pairs later."""
+"""Loads the model pair at the start, and other pairs later: any, or a small model at F6."""
 
 from __future__ import annotations
 
@@ -6,22 +6,44 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from textual.message import Message
+
 from app.chat import wording
+from app.chat.conversation import Turn
 from app.chat.model_pairs import check_pair, resolve_pair
 from app.chat.wording import Words
 from app.errors import UserError
+from app.models.packaged import SMOLLM2
 from app.protocol.commands import Load
+from app.protocol.engine import Engine
 from app.protocol.events import Failed, HostsLost, Loaded, LoadingAlone, PairLost
 from app.protocol.hosts import Hosts
 from app.ui.background import in_background, start_task
-from app.ui.chat.attachments import Attachments
-from app.ui.chat.context import ChatContext
-from app.ui.chat.cost_estimate import CostEstimate
+from app.ui.chat.chrome import Header, Notice
+from app.ui.state.open_chats import OpenChats
+from app.ui.state.repository import OpenChat
+from app.ui.transcript.status_banner import StatusBanner
 from app.util import formatting
 
 if TYPE_CHECKING:
     from app.models.cache import ModelCache
     from app.ui.models.details import PairStatus
+    from app.ui.models.jobs import Job, Jobs
+
+
+STILL_ANSWERING = "Still answering. Esc stops it."
+
+
+class PairChanged(Message):
+    """Which pair is loaded, or being loaded, has changed."""
+
+
+class PairReady(Message):
+    """Questions can be asked."""
+
+
+class PairFailed(Message):
+    """No pair is loaded."""
 
 
 class PairLoader:
@@ -30,21 +52,22 @@ class PairLoader:
 
     def __init__(
         self,
-        context: ChatContext,
-        attachments: Attachments,
-        cost_estimate: CostEstimate,
+        engine: Engine,
+        open_chats: OpenChats,
+        header: Header,
+        banner: StatusBanner,
+        notice: Notice,
         load: Load,
         clock: Callable[[], float],
-        on_loaded: Callable[[], object],
-        on_failed: Callable[[], object],
     ) -> None:
         self.load = load
         """The pair that is loaded, or at the start is being loaded."""
         self.failed = False
         """Whether no pair is loaded or being loaded."""
-        self._context, self._clock = context, clock
-        self._attachments, self._cost_estimate = attachments, cost_estimate
-        self._on_loaded, self._on_failed = on_loaded, on_failed
+        self.pair: Loaded | None = None
+        """The pair that was loaded last."""
+        self._engine, self._open_chats, self._clock = engine, open_chats, clock
+        self._header, self._banner, self._notice = header, banner, notice
         self._requested = load
         self._previous: Load | None = None
         self._pending = 0
@@ -54,7 +77,6 @@ class PairLoader:
         self._revert_reason = ""
         self._lost = ""
         """Why the target is being loaded on this machine alone, if it is: another one is gone."""
-        self._loaded_event: Loaded | None = None
 
     @property
     def busy(self) -> bool:
@@ -85,7 +107,7 @@ class PairLoader:
         if self.load.checked:
             self._send(self.load)
         else:
-            start_task(self._context.screen, lambda: self._check_and_send(self.load))
+            start_task(self._header, lambda: self._check_and_send(self.load))
 
     async def _check_and_send(self, load: Load) -> None:
         try:
@@ -97,13 +119,13 @@ class PairLoader:
 
     def tick(self) -> None:
         if self.busy and not self.changing and not self._lost:
-            self._context.transcript.banner.show_loading(self._clock() - self._started)
+            self._banner.show_loading(self._clock() - self._started)
 
     def pair_status(self) -> PairStatus:
-        """For the models screen."""
+        """What the models screen shows of the loaded pair."""
         from app.ui.models.details import PairStatus
 
-        chat = self._context.open_chats.shown
+        chat = self._open_chats.shown
         last = chat.conversation.last_finished
         progress = last.progress if last is not None else None
         read = progress.statistics.prompt_tokens if progress and progress.statistics else 0
@@ -113,13 +135,13 @@ class PairLoader:
         """Why nothing can be asked and no pair loaded now; empty if it can."""
         if self.busy:
             return "The models are still loading. Try again when they are ready."
-        if self._context.open_chats.busy:
-            return "Still answering. Esc stops it."
+        if self._open_chats.busy:
+            return STILL_ANSWERING
         return ""
 
     def _load_blocked(self) -> str:
         """Why no pair can be loaded now: another one can instead of what a lost machine leaves."""
-        instead = self._lost and not self._context.open_chats.busy
+        instead = self._lost and not self._open_chats.busy
         return "" if instead else self.blocked_reason()
 
     # -------------------------------------------------------------------------- another pair
@@ -133,25 +155,24 @@ class PairLoader:
     ) -> None:
         """Load a pair by its names, the target spread over `hosts` if there are any, or show why it
         cannot be loaded."""
-        context = self._context
         if reason := self._load_blocked():
-            context.notice.show(reason)
+            self._notice.show(reason)
             return
         self._resolving = True
-        context.refresh()
+        self._header.post_message(PairChanged())
         try:
             load = await in_background(
                 lambda: resolve_pair(target, draft, cache(), self.load.kv_bits, hosts)
             )
         except UserError as error:
             if self._resolving:
-                context.notice.show(str(error))
+                self._notice.show(str(error))
             return
         finally:
             proceed, self._resolving = self._resolving, False
-            context.refresh()
+            self._header.post_message(PairChanged())
         if proceed and self._ready and load == self.load:
-            context.notice.show(f"{pair_names(load)} is already loaded.")
+            self._notice.show(f"{pair_names(load)} is already loaded.")
         elif proceed:
             self._previous = self.load if self._ready or self._lost else None
             self._revert_reason = ""
@@ -164,7 +185,7 @@ class PairLoader:
         if not self._resolving:
             self._revert(f"{pair_names(self._requested)} was not loaded.")
         self._resolving = False
-        self._context.refresh()
+        self._header.post_message(PairChanged())
         return True
 
     def _revert(self, reason: str) -> None:
@@ -178,8 +199,8 @@ class PairLoader:
         self._ready = self.failed = False
         self._lost = ""
         self._pending += 1
-        self._context.engine.send(load)
-        self._context.refresh()
+        self._engine.send(load)
+        self._header.post_message(PairChanged())
 
     # -------------------------------------------------------------------------- results
 
@@ -191,7 +212,7 @@ class PairLoader:
         if self._pending:  # a later one has been sent
             return True
         if isinstance(event, Loaded):
-            start_task(self._context.screen, lambda: self._loaded(event))
+            start_task(self._header, lambda: self._loaded(event))
             return True
         failed = wording.failure(event.failure)
         if self._previous is not None and not self._revert_reason:
@@ -201,25 +222,22 @@ class PairLoader:
         return True
 
     async def _loaded(self, loaded: Loaded) -> None:
-        context, changed = self._context, self._requested != self.load
+        changed = self._requested != self.load
         weights = loaded.target.weight_bytes + (loaded.draft.weight_bytes if loaded.draft else 0)
         if loaded.seconds > 0:
             self._bytes_per_second = weights / loaded.seconds
         self.load = self._requested
         if changed:
-            await context.open_chats.set_models(self.load)
-            self._attachments.recount_for(self.load.target)
-        self._previous, self._ready, self._loaded_event = None, True, loaded
+            await self._open_chats.set_models(self.load)
+        self._previous, self._ready, self.pair = None, True, loaded
         self._show_pair()
-        self._cost_estimate.set_pair(loaded)
-        context.transcript.banner.show_loaded(loaded)
+        self._banner.show_loaded(loaded)
         if self._revert_reason:
-            context.notice.show(f"{self._revert_reason} {pair_names(self.load)} is loaded again.")
+            self._notice.show(f"{self._revert_reason} {pair_names(self.load)} is loaded again.")
         elif changed:
-            context.notice.show(f"{pair_names(self.load)} is loaded.")
+            self._notice.show(f"{pair_names(self.load)} is loaded.")
         self._revert_reason = ""
-        context.refresh()
-        context.screen.call_later(self._on_loaded)
+        self._header.post_message(PairReady())
 
     def on_machine_lost(self, event: LoadingAlone | HostsLost | PairLost) -> None:
         """The engine loads the target on this machine alone, has loaded it, or could not."""
@@ -234,13 +252,11 @@ class PairLoader:
             self._ready = isinstance(event, HostsLost)
             is_loading = isinstance(event, LoadingAlone)
             self._lost = wording.problem(event.failure) if is_loading else ""
-            self._context.notice.show("")  # it would hide the status
+            self._notice.show("")  # it would hide the status
         if isinstance(event, HostsLost):
-            self._context.notice.show(wording.notice(event))
+            self._notice.show(wording.notice(event))
             self._show_pair()
-        self._context.refresh()
-        if self._ready:
-            self._context.screen.call_later(self._on_loaded)
+        self._header.post_message(PairReady() if self._ready else PairChanged())
 
     def _on_pair_lost(self, lost: PairLost) -> None:
         self._previous, self._lost = None, ""
@@ -248,22 +264,94 @@ class PairLoader:
             self._ready = False
             problem, advice = wording.failure(lost.failure)
             failed = Words(problem, f"{advice} (Ctrl+L)")
-            self._context.notice.show(failed.text)
+            self._notice.show(failed.text)
             self._fail(failed)
 
     def _show_pair(self) -> None:
-        if self._loaded_event is not None:
+        if self.pair is not None:
             machines = self.load.hosts.size if self.load.hosts is not None else 1
-            self._context.header.show_pair(self._loaded_event, machines)
+            self._header.show_pair(self.pair, machines)
 
     def _fail(self, failed: Words) -> None:
         self.failed, self._previous, self._revert_reason = True, None, ""
-        self._context.transcript.banner.show_failed(failed)
-        self._context.refresh()
-        self._context.screen.call_later(self._on_failed)
+        self._banner.show_failed(failed)
+        self._header.post_message(PairFailed())
 
 
 def pair_names(load: Load) -> str:
     target, draft = load.names
     where = f" on {load.hosts.size} machines" if load.hosts is not None else ""
     return f"{target}{where} + {draft}" if draft else f"{target}{where}"
+
+
+class RealModel:
+    """F6: fetches a small model that answers in its own words, and loads it instead of the embedded
+    pair, which only quotes. If that fails or is cancelled, the embedded
+    pair stays loaded."""
+
+    def __init__(self, loader: PairLoader, open_chats: OpenChats, notice: Notice) -> None:
+        self._loader, self._open_chats, self._notice = loader, open_chats, notice
+        self._chat: OpenChat | None = None
+        """Whose last question is asked again."""
+        self._jobs: Jobs | None = None
+        """Set while the model is downloaded."""
+        self._cache: Callable[[], ModelCache]
+
+    @property
+    def status_text(self) -> str:
+        """Shown while the model is downloaded."""
+        job = None if self._jobs is None else self._jobs.find(SMOLLM2.repository)
+        if job is None or job.state.ended:
+            return ""
+        if job.progress.note:
+            return f"Converting {SMOLLM2.name}… Esc cancels."
+        done, total = formatting.size(job.progress.done), formatting.size(SMOLLM2.download)
+        return f"Downloading {SMOLLM2.name}: {done} of {total}. Esc cancels."
+
+    async def fetch(self, jobs: Jobs, cache: Callable[[], ModelCache]) -> None:
+        loader = self._loader
+        if not loader.failed and not loader.load.only_quotes:
+            self._notice.show(f"{pair_names(loader.load)} answers in its own words already.")
+            return
+        if self._chat is not None:
+            return
+        if reason := loader.blocked_reason():
+            self._notice.show(reason)
+            return
+        self._chat, self._cache = self._open_chats.shown, cache
+        found = await in_background(lambda: cache().find(SMOLLM2.repository))
+        if found is not None:
+            await self._load()
+        else:
+            self._jobs = jobs
+            jobs.start(SMOLLM2.repository)
+
+    def cancel(self) -> bool:
+        """Stop the download; returns whether there was one."""
+        if self._jobs is None:
+            return False
+        self._jobs.pause(SMOLLM2.repository)
+        return True
+
+    def on_job_ended(self, job: Job) -> None:
+        if self._jobs is None or job.repository != SMOLLM2.repository:
+            return
+        self._jobs = None
+        if job.succeeded:
+            start_task(self._notice, self._load)
+        else:
+            self._chat = None
+            self._notice.show(f"{job.message} The demo model stays loaded.")
+
+    async def _load(self) -> None:
+        await self._loader.load_pair(SMOLLM2.repository, None, self._cache)
+        if not self._loader.changing:  # it was refused, and a notice says why
+            self._chat = None
+
+    def pop_question(self) -> Turn | None:
+        """A pair was loaded, this model or again the one before it: the turn to ask again."""
+        chat, self._chat = self._chat, None
+        if chat is None or chat is not self._open_chats.shown or self._loader.load.only_quotes:
+            return None
+        last = chat.conversation.last_finished
+        return last if last is not None and last.quotes else None

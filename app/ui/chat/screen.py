@@ -1,61 +1,92 @@
-"""The chat screen: connects keys and widgets with the helpers that act on them."""
+"""The chat screen: its keys, the engine's events, and which conversation is on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Paste
+from textual.message import Message
 from textual.screen import Screen
 
-from app.protocol.commands import Load
+from app.chat import wording
+from app.chat.conversation import TurnState
+from app.errors import UserError
+from app.protocol.commands import CachePolicy, DropConversation, Load, PruneSnapshots
+from app.protocol.cost_model import Costs
 from app.protocol.engine import Engine
-from app.protocol.options import Mode
+from app.protocol.events import (
+    BackgroundProgress,
+    Closed,
+    CostsUpdated,
+    EngineWarning,
+    Event,
+    Failed,
+    GpuLost,
+    HostsLost,
+    Loaded,
+    LoadingAlone,
+    MemoryFreed,
+    MemoryReport,
+    PairLost,
+    PressureChanged,
+    Reloaded,
+    Selected,
+    SnapshotFailed,
+    SnapshotProgress,
+    Unloaded,
+)
 from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
+from app.store.records import DocumentHit, Overrides
 from app.ui.attach.chips import Chip, Chips
-from app.ui.background import start_task
-from app.ui.bridge import Bridge, EngineEvents
-from app.ui.chat.attachments import Attachments
-from app.ui.chat.chrome import Footer, Header, NewTextMarker, Notice
-from app.ui.chat.compose_box import ComposeBox
-from app.ui.chat.composer import Composer
-from app.ui.chat.context import ChatContext
-from app.ui.chat.conversation_settings import ConversationSettings
-from app.ui.chat.cost_estimate import CostEstimate
-from app.ui.chat.engine_events import EngineEventHandler
-from app.ui.chat.file_chooser import FileChooser
-from app.ui.chat.keep_preview import KeepPreview
-from app.ui.chat.message_actions import MessageActions
-from app.ui.chat.message_selection import MessageSelection
-from app.ui.chat.model_loading import PairLoader
-from app.ui.chat.navigation import Navigation
-from app.ui.chat.question_edit import QuestionEdit
-from app.ui.chat.real_model import RealModel
-from app.ui.chat.submission import Submission
-from app.ui.chat.welcome import Welcome
+from app.ui.background import EngineEvents, start_task
+from app.ui.chat.asking import OPENING
+from app.ui.chat.composer import ComposeBox
+from app.ui.chat.messages import MessagesScreen
+from app.ui.chat.slider import KeepSlider
+from app.ui.chat.welcome import show_welcome
 from app.ui.completion import ActsAtOnce, CompletionList, Owner, typed_path
 from app.ui.conversations.list_rows import Sidebar
 from app.ui.help import Section
-from app.ui.keep.next_mode import NextMode, default_next_mode, next_mode_for
-from app.ui.keep.slider import KeepSlider
-from app.ui.state.open_chats import OpenChats
-from app.ui.state.repository import ChatRepository
+from app.ui.state.draft import default_next_mode, next_mode_for
+from app.ui.state.repository import OpenChat
 from app.ui.transcript.message import MessageView
-from app.ui.transcript.transcript import Transcript
+
+if TYPE_CHECKING:
+    from app.ui.conversations.screen import ChosenConversation
 
 TICK_SECONDS = 0.25
+SYSTEM_PROMPT_CHANGED = (
+    "The system prompt comes first, so the conversation will be read again with the next question."
+)
 
 
-class ChatScreen(MessageSelection):
-    """Shows one conversation; each widget draws its own part of it."""
+@dataclass
+class CostsMeasured(Message):
+    """The engine has measured the pair's costs, as requested."""
+
+    costs: Costs
+
+
+@dataclass
+class EngineLost(Message):
+    """The engine has lost the GPU: it answers nothing any more in this process."""
+
+    problem: str
+
+
+class ChatScreen(MessagesScreen):
+    """Shows one conversation; each widget draws its own part of it. An answer continues while
+    another conversation is on the screen."""
 
     HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (100, "-wide")]  # type: ignore[misc]
 
@@ -109,74 +140,22 @@ class ChatScreen(MessageSelection):
         costs: Path | None = None,
         startup_message: str = "",
         attached: Sequence[str] = (),
+        server: LocalServer | None = None,
+        shows_welcome: bool = False,
     ) -> None:
         """Conversations are stored in `folder`, caches in `snapshots`, measured speeds in `costs`;
         `startup_message` is shown first. Files and folders `attached`, by their absolute paths, go
-        to a new conversation."""
-        super().__init__()
-        self.engine = engine
-        self._snapshots, self._attached = snapshots, attached
-        self.server: LocalServer | None = None
-        self._bridge = Bridge(self)
-        self._settings_file = settings_file
-        next_mode = default_next_mode(settings_file.settings)
-        repository = ChatRepository(folder, load, settings_file.settings)
-        self.open_chats = OpenChats(repository, repository.new(next_mode), clock)
-        self.header = Header(*load.names)
-        self.transcript = Transcript(clock, self.open_chats.shown)
-        self.sidebar = Sidebar(repository, self.open_chats.statuses)
-        self.composer = Composer(next_mode)
-        self.footer = Footer(next_mode)
-        self.new_text_marker = NewTextMarker()
-        self._chat = context = ChatContext(
-            self,
-            engine,
-            settings_file,
-            self.open_chats,
-            self.header,
-            self.transcript,
-            self.composer,
-            self.footer,
-            self.show_hints,
-            self._bridge.listener,
-            self._show_meter,
-        )
-        self.keep_preview = KeepPreview(context)
-        self.edit = edit = QuestionEdit(context)
-        self.attachments = Attachments(
-            context, lambda text: self.submission.submit(text), load.target
-        )
-        self.cost_estimate = CostEstimate(context, self.attachments, edit)
-        self.loader = PairLoader(
-            context,
-            self.attachments,
-            self.cost_estimate,
-            load,
-            clock,
-            on_loaded=self._on_pair_loaded,
-            on_failed=lambda: self.submission.take_back(self.open_chats.shown),
-        )
-        self.submission = Submission(
-            context, self.loader, self.cost_estimate, edit, self.attachments, self.keep_preview
-        )
-        self.real_model = RealModel(context, self.loader, self.submission)
-        self.actions = MessageActions(context, self.submission, edit, self.keep_preview)
-        self._navigation = Navigation(
-            context,
-            self.attachments,
-            edit,
-            self.keep_preview,
-            self.actions,
-            snapshots,
-            costs,
-            startup_message,
-        )
-        self._event_handler = EngineEventHandler(
-            context, self.loader, self.cost_estimate, self.keep_preview
-        )
-        self._conversation_settings = ConversationSettings(context)
-        self.file_chooser = FileChooser(context, self.submission, self.cost_estimate)
-        self.welcome = Welcome(context, self.attachments)
+        to a new conversation. With `shows_welcome` the first start explains the app."""
+        super().__init__(engine, load, settings_file, clock, folder)
+        self._snapshots = None if snapshots is None else str(snapshots)
+        self._costs = None if costs is None else str(costs)
+        self._startup_message, self._attached = startup_message, attached
+        self._server = server
+        self._cache_policy = CachePolicy()
+        self._trashed: set[int] = set()
+        """Conversations whose caches are dropped once they cannot be restored any more."""
+        self._discard_candidate: OpenChat | None = None
+        self.shows_welcome = shows_welcome
 
     # -------------------------------------------------------------------------- the screen
 
@@ -187,6 +166,65 @@ class ChatScreen(MessageSelection):
         yield self.composer
         yield self.footer
 
+    def on_mount(self) -> None:
+        self.composer.box.focus()
+        self.show_state()
+        self.set_interval(TICK_SECONDS, self._tick)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        """Called after the first frame, which neither models nor the store may delay."""
+        self.engine.listen(self.bridge.listener)
+        self.loader.start()
+        if self.repository.opening:
+            start_task(self, self._open_store)
+        else:
+            self._apply_cache_policy()
+            self._attach_paths()
+            if self.settings_file.problem:  # otherwise keep the answer to an early key
+                self.notice.show(self.settings_file.problem)
+
+    def _tick(self) -> None:
+        running = self.open_chats.running
+        if running is not None and (view := self.transcript.view(running.number)) is not None:
+            view.answer.tick()
+        self.loader.tick()
+        self.composer.chips.tick()
+        if not self.repository.opening:
+            self._save_pending()
+        self.footer.meter = self.cost_estimate.meter()
+        self.header.port = None if self._server is None else self._server.port
+
+    def _save_pending(self) -> None:
+        self.open_chats.shown.draft = self.composer.draft
+        self.open_chats.save_pending()
+        self.notice.set_persistent(
+            self.loader.status_text
+            or self.real_model.status_text
+            or self.open_chats.problem
+            or (self._server.status if self._server is not None else "")
+            or self.cost_estimate.warning
+        )
+        self.notice.set_note(self.cost_estimate.note)
+        if notices := self.repository.unread_notices():
+            self.notice.show(" ".join(notices))
+
+    def shutdown(self) -> bool:
+        """Once the screen is gone, save what is pending. False while the engine still has caches to
+        save that would otherwise have to be read again."""
+        self._drop_trashed_caches()
+        if not self.repository.opening:
+            self.open_chats.shown.draft = self.composer.draft
+            self.attachments.shutdown()
+        for event in self.bridge.take():
+            if isinstance(event, Closed):
+                self.engine_closed = True
+            else:
+                self.open_chats.apply(event)
+        return self.broken or self._snapshots is None or self.open_chats.last_sent is None
+
+    # -------------------------------------------------------------------------- keys
+
     def help_sections(self) -> tuple[Section, ...]:
         return (
             ("Writing", ComposeBox),
@@ -194,7 +232,7 @@ class ChatScreen(MessageSelection):
             ("Attachments", Chip),
             ("Reading", ChatScreen),
             ("Keep", KeepSlider),
-            ("Messages", MessageSelection),
+            ("Messages", MessagesScreen),
             ("A selected message", MessageView),
         )
 
@@ -221,7 +259,7 @@ class ChatScreen(MessageSelection):
         await self.composer.box.run_action(action)
 
     async def _run_on_message(self, action: str) -> None:
-        """On the selected one, or the last answer."""
+        """Run an action on the selected message, or else the last answer."""
         message = self.transcript.selected or next(reversed(self.transcript.messages), None)
         if message is None:
             self.notice.show("Nothing has been asked yet.")
@@ -253,151 +291,14 @@ class ChatScreen(MessageSelection):
 
         start_task(self, act)
 
-    def on_mount(self) -> None:
-        self.composer.box.focus()
-        self.show_hints()
-        self.set_interval(TICK_SECONDS, self._tick)
-        self.call_after_refresh(self._start)
+    def action_toggle_full(self) -> None:
+        self.set_next_mode(self.next_mode.toggled())
 
-    def _start(self) -> None:
-        """After the first frame, which neither models nor the store may delay."""
-        self.engine.listen(self._bridge.listener)
-        self.loader.start()
-        if self.open_chats.repository.opening:
-            start_task(self, self._open_store)
-        else:
-            self._navigation.apply_cache_policy()
-            self._attach_paths()
-            if self._settings_file.problem:  # otherwise keep the answer to an early key
-                self.notice.show(self._settings_file.problem)
+    def action_scroll_transcript(self, pages: int) -> None:
+        self.transcript.scroll_pages(pages)
 
-    def _on_pair_loaded(self) -> None:
-        self.submission.submit_queued()
-        self.real_model.on_loaded()
-
-    @property
-    def settings(self) -> Settings:
-        return self._settings_file.settings
-
-    @property
-    def notice(self) -> Notice:
-        return self.composer.notice
-
-    def _tick(self) -> None:
-        running = self.open_chats.running
-        if running is not None and (view := self.transcript.view(running.number)) is not None:
-            view.tick()
-        self.loader.tick()
-        self.composer.chips.tick()
-        if not self.open_chats.repository.opening:
-            self._save_pending()
-        self.footer.show_meter(self.cost_estimate.meter())
-        self.header.show_serving(None if self.server is None else self.server.port)
-
-    def show_hints(self) -> None:
-        chat, selected = self.open_chats.shown, self.transcript.selected
-        hints = [
-            "⏎ queue" if self.submission.busy else "⏎ send",
-            "^G keep",
-            "F1 keys",
-            "^J new line",
-        ]
-        if chat.conversation.queued is not None:
-            hints.insert(0, "Esc take back")
-        elif self.loader.changing:
-            hints.insert(0, "Esc go back")
-        elif self.open_chats.running is not None:
-            hints.insert(0, "Esc stop")
-        elif (last := chat.conversation.last) is not None:
-            hints[1:1] = self.actions.next_hints(last)
-        if self.composer.slider.display:  # which shows its own keys
-            hints = ["F1 keys"]
-        elif selected is not None:
-            hints = self.actions.hints(selected)
-        self.footer.show_hints(hints, hide_mode=selected is not None)
-        self.footer.show_next_mode(self.next_mode)
-        self.footer.show_meter(self.cost_estimate.meter())
-        self.sub_title = chat.title
-        self.sidebar.update_list(chat.id)
-        self.header.show_title(chat.title, self.open_chats.repository.status)
-
-    # -------------------------------------------------------------------------- the engine
-
-    @on(EngineEvents)
-    async def _schedule_events(self) -> None:
-        wait = self._bridge.wait()
-        if wait > 0:
-            self.set_timer(wait, self._take_events)
-        else:
-            await self._take_events()
-
-    async def _take_events(self) -> None:
-        touched = {self._event_handler.apply(event) for event in self._bridge.take()}
-        for number in touched - {None}:
-            if number is not None and (view := self.transcript.view(number)) is not None:
-                await view.update_turn()
-                self.transcript.mark_unread(view)
-        finished = self.open_chats.pop_finished()
-        if finished is not None:
-            await self.submission.on_finished(finished)
-
-    def shutdown(self) -> bool:
-        """Once the screen is gone, save what is pending. False while the engine still has caches to
-        save that would otherwise have to be read again."""
-        self._navigation.drop_trashed_caches()
-        if not self.open_chats.repository.opening:
-            self.open_chats.shown.draft = self.composer.draft
-            self.attachments.shutdown()
-        self._event_handler.apply_after_exit(self._bridge.take())
-        return (
-            self.submission.broken or self._snapshots is None or self.open_chats.last_sent is None
-        )
-
-    # -------------------------------------------------------------------------- conversations
-
-    async def _open_store(self) -> None:
-        await self._navigation.open_store(self._settings_file.problem, bool(self._attached))
-        self._attach_paths()
-        self.submission.submit_queued()
-        await self.welcome.show()
-
-    def _attach_paths(self) -> None:
-        for path in self._attached:
-            self.attachments.attach(path, typed_path(path))
-
-    @on(Sidebar.Opened)
-    def _open_clicked(self, event: Sidebar.Opened) -> None:
-        self.open_conversation(event.id)
-
-    def open_conversation(self, id: int) -> None:
-        if id != self.open_chats.shown.id:
-            self._navigation.open_chat(id)
-        self.composer.box.focus()
-
-    def action_new(self) -> None:
-        self._navigation.new_chat()
-
-    def action_conversations(self) -> None:
-        self._navigation.show_list()
-
-    def action_conversation_settings(self) -> None:
-        self._conversation_settings.open()
-
-    def _save_pending(self) -> None:
-        self.open_chats.shown.draft = self.composer.draft
-        self.open_chats.save_pending()
-        self.notice.set_persistent(
-            self.loader.status_text
-            or self.real_model.status_text
-            or self.open_chats.problem
-            or (self.server.status if self.server is not None else "")
-            or self.cost_estimate.warning
-        )
-        self.notice.set_note(self.cost_estimate.note)
-        if notices := self.open_chats.repository.unread_notices():
-            self.notice.show(" ".join(notices))
-
-    # -------------------------------------------------------------------------- asking
+    def on_paste(self, event: Paste) -> None:
+        self.composer.insert_paste(event)
 
     @on(ComposeBox.LongPaste)
     def _attach_paste(self, event: ComposeBox.LongPaste) -> None:
@@ -422,91 +323,284 @@ class ChatScreen(MessageSelection):
     def _count_tokens(self) -> None:
         self.attachments.count()
 
-    @on(ComposeBox.UnknownCommand)
-    def _refuse_command(self, event: ComposeBox.UnknownCommand) -> None:
-        self.notice.show(event.sentence)
+    # -------------------------------------------------------------------------- the engine
 
-    async def on_compose_box_submitted(self, event: ComposeBox.Submitted) -> None:
-        await self.attachments.ask(event.text)
+    @on(EngineEvents)
+    async def _schedule_events(self) -> None:
+        wait = self.bridge.wait()
+        if wait > 0:
+            self.set_timer(wait, self._take_events)
+        else:
+            await self._take_events()
 
-    async def action_stop(self) -> None:
-        if self.attachments.cancel_deferred():
-            return
-        question = self.open_chats.running or self.open_chats.shown.conversation.queued
-        if question is not None or not (self.loader.cancel() or self.real_model.cancel()):
-            await self.submission.stop()
+    async def _take_events(self) -> None:
+        touched = {self._apply_event(event) for event in self.bridge.take()}
+        for number in touched:
+            if number is not None and (view := self.transcript.view(number)) is not None:
+                await view.answer.update_turn()
+                self.transcript.mark_unread(view)
+        finished = self.open_chats.pop_finished()
+        if finished is not None:
+            await self.finish_turn(finished)
 
-    async def action_ask_again(self, in_full: bool = False) -> None:
-        """Ask the last question again, as it was asked or in full."""
-        last = self.open_chats.shown.conversation.last
-        if self.submission.broken or last is None:
-            self.notice.show("No question to ask again.")
-        elif self.submission.may_ask():
-            mode = Mode.FULL if in_full else last.question.mode
-            self.submission.ask_again(mode, last.question.keep)
+    def _apply_event(self, event: Event) -> int | None:
+        """Returns the number of the turn to redraw."""
+        match event:
+            case Loaded():
+                self.loader.on_load_result(event)
+            case Failed(turn=None):
+                if not self.loader.on_load_result(event):
+                    self.notice.show(wording.failure(event.failure).text)
+            case MemoryReport():
+                self.header.memory, self.header.pressure = event.stats, event.level
+            case EngineWarning():
+                self.notice.show(wording.notice(event))
+            case PressureChanged():
+                self.header.memory, self.header.pressure = event.stats, event.level
+                self.notice.show(wording.notice(event))
+            case Unloaded() | MemoryFreed():
+                self.notice.suggest(wording.notice(event))
+            case LoadingAlone() | HostsLost() | PairLost():
+                self.loader.on_machine_lost(event)
+            case Reloaded():
+                self.notice.suggest("")
+            case Closed():
+                self.engine_closed = True
+            case GpuLost():
+                self.engine_closed = True
+                self.post_message(EngineLost(wording.problem(event.failure)))
+            case SnapshotFailed() | SnapshotProgress():
+                self.open_chats.on_snapshot_event(event)
+            case CostsUpdated():
+                self.cost_estimate.costs = event.costs
+                self.footer.meter = self.cost_estimate.meter()
+                if event.requested:
+                    self.post_message(CostsMeasured(event.costs))
+            case BackgroundProgress():
+                self.open_chats.on_background_prefill(event)
+            case _:
+                return self._apply_to_turn(event)
+        return None
 
-    def action_continue_answer(self) -> None:
-        if self.submission.may_ask():
-            self.submission.continue_answer()
+    def _apply_to_turn(self, event: Event) -> int | None:
+        if (turn := self.open_chats.apply(event)) is not None:
+            self.keep_preview.on_progress(event, turn)
+            return turn.number
+        if isinstance(event, Selected):
+            self.keep_preview.on_selected(event)
+        elif isinstance(event, Failed):
+            self.notice.show(wording.failure(event.failure).text)
+        return None
 
-    def action_show_spans(self) -> None:
-        """Of the answer that is being given, or the last one."""
-        last = self.open_chats.running or self.open_chats.shown.conversation.last_finished
-        self.actions.show_spans(last)
+    # -------------------------------------------------------------------------- the store
 
-    # -------------------------------------------------------------------------- keep and mode
+    async def _open_store(self) -> None:
+        """Open the conversation where the user was, or a new one for files that are `attached`.
+        What was typed during loading stays as a draft, and is asked only if that conversation is
+        new."""
+        early = self.open_chats.shown
+        opened = await self.repository.open(self.next_mode)
+        if self._attached and opened.id is not None:
+            opened = await self.repository.load_chat(None, self.default_mode)
+        self._prune_snapshots()
+        self._apply_cache_policy()
+        early.draft = self.composer.draft
+        messages = [self._startup_message, self.settings_file.problem]
+        question = self.open_chats.unqueue(early)
+        if question is not None and opened.conversation.turns:
+            early.draft = early.draft.prepend(question, early.sent_attachments)
+            messages.append("Not asked yet: this conversation was still being opened.")
+        elif question is not None:
+            opened.sent_attachments = early.sent_attachments
+            self.open_chats.enqueue(opened, question)
+        opened.draft = opened.draft.append(early.draft.text, early.draft.attached)
+        if self.repository.open_error is not None:
+            messages.append(f"{self.repository.open_error} Nothing will be saved.")
+        messages += self.repository.unread_notices()
+        last = opened.conversation.last
+        unanswered = TurnState.STOPPED, TurnState.FAILED
+        if self._startup_message and last is not None and last.state in unanswered:
+            continues = "F4 continues the last answer, " if last.can_continue else ""
+            messages.append(f"{continues}^A asks the last question again, ^R reads it all.")
+        self.attachments.reassign(early, opened)
+        await self._show_chat(opened)
+        self.notice.show(" ".join(filter(None, messages)))
+        self._attach_paths()
+        self.ask_queued()
+        if self.shows_welcome and self.repository.is_first_run:
+            await show_welcome(
+                self.open_chats, self.composer, self.attachments, self.transcript.banner
+            )
 
-    @property
-    def next_mode(self) -> NextMode:
-        return self._chat.next_mode
+    def _attach_paths(self) -> None:
+        for path in self._attached:
+            self.attachments.attach(path, typed_path(path))
+
+    def _prune_snapshots(self) -> None:
+        """Delete what was saved of conversations that are gone or in the trash: a program that was
+        killed has not. Before any question, which might start from one of them."""
+        stored = self.repository.stored
+        if self._snapshots is not None and self.repository.writable and stored is not None:
+            self.engine.send(PruneSnapshots(self._snapshots, stored))
 
     def apply_settings(self, before: Settings) -> None:
         """The settings have changed from `before`: apply them, to open conversations too."""
         self.open_chats.apply_settings(self.settings)
-        self._navigation.apply_cache_policy()
+        self._apply_cache_policy()
         overrides = self.open_chats.shown.conversation.overrides
         if self.next_mode == next_mode_for(overrides, default_next_mode(before)):
-            self._chat.set_next_mode(next_mode_for(overrides, self._chat.default_mode))
+            self.set_next_mode(next_mode_for(overrides, self.default_mode))
 
-    def _show_meter(self) -> None:
-        self.footer.show_meter(self.cost_estimate.meter())
+    def _apply_cache_policy(self) -> None:
+        """Tell the engine how to cache and save what it has read, if that has changed."""
+        snapshots = self._snapshots if self.repository.writable else None
+        policy = self.settings.cache_policy(snapshots, self._costs)
+        if policy != self._cache_policy and not self.repository.opening:
+            self._cache_policy = policy
+            self.engine.send(policy)
 
-    def action_toggle_full(self) -> None:
-        self._chat.set_next_mode(self.next_mode.toggled())
+    # -------------------------------------------------------------------------- conversations
 
-    def action_set_keep(self) -> None:
-        if self.composer.slider.display:
-            return
-        if (selected := self.transcript.selected) is not None:
-            self.actions.open_keep(selected)
+    @on(Sidebar.Opened)
+    def _open_clicked(self, event: Sidebar.Opened) -> None:
+        self.open_conversation(event.id)
+
+    def open_conversation(self, id: int) -> None:
+        if id != self.open_chats.shown.id:
+            self._open_chat(id)
+        self.composer.box.focus()
+
+    def _open_chat(
+        self, id: int | None, message: int | None = None, document: DocumentHit | None = None
+    ) -> None:
+        """Show a conversation, a message in it and a place in a document of that, or (None) a new
+        conversation. What is typed before it is there is typed into it."""
+        self.composer.box.hold()
+
+        async def open_chat() -> None:
+            try:
+                await self._load_and_show(id)
+            finally:
+                self.composer.box.release()
+            if message is not None:
+                self.open_message(message, document)
+
+        start_task(self, open_chat)
+
+    async def _load_and_show(self, id: int | None) -> None:
+        """Raises UserError."""
+        self.composer.cancel_edit()
+        chat = None if id is None else self.open_chats.get(id)
+        if chat is None:
+            chat = await self.repository.load_chat(id, self.default_mode)
+        self.open_chats.shown.draft = self.composer.draft
+        self.open_chats.stash(self.open_chats.shown)
+        await self._show_chat(chat)
+
+    async def _show_chat(self, chat: OpenChat) -> None:
+        async with self.draw_lock:
+            self.keep_preview.end()
+            self.open_chats.shown = chat
+            self.composer.show(chat.draft, self.attachments.jobs(chat))
+            self.composer.box.set_history(t.question.text for t in chat.conversation.branch)
+            self.set_next_mode(chat.draft.next_mode)
+            self.notice.show("")
+            self.transcript.banner.show_guide()
+            await self.transcript.show(chat)
+        self.show_state()
+
+    def action_new(self) -> None:
+        """Start a new conversation; ask first if this one would be lost."""
+        chat, saved = self.open_chats.shown, self.repository.writable
+        if self.repository.opening or not (chat.conversation.turns or chat.conversation.queued):
+            self.composer.box.focus()
+        elif chat.id is None and not saved and self._discard_candidate is not chat:
+            self._discard_candidate = chat
+            self.notice.show("This conversation is not saved. Press ^N again to discard it.")
         else:
-            self.keep_preview.open_slider(self.next_mode.keep)
-            self._show_estimate(self.next_mode.keep)
+            if chat is self._discard_candidate:
+                self._cancel_turn(chat)
+            self._open_chat(None)
 
-    def on_keep_slider_moved(self, event: KeepSlider.Moved) -> None:
-        self.keep_preview.move(event.keep)
-        if not self.actions.sets_keep:
-            self._show_estimate(event.keep)
+    def action_conversations(self) -> None:
+        if not self.repository.readable:
+            self.notice.show(OPENING if self.repository.opening else "Nothing is saved here.")
+            return
+        from app.ui.conversations.screen import ConversationsScreen
 
-    def _show_estimate(self, keep: float) -> None:
-        """Shown where there is no scored turn to preview on."""
-        if not self.keep_preview.active:
-            self.composer.slider.effect = self.cost_estimate.text_at(keep)
+        shown, statuses = self.open_chats.shown.id, self.open_chats.statuses
+        screen = ConversationsScreen(self.repository, shown, statuses, self._on_trashed)
+        self.app.push_screen(screen, self._on_list_closed)
 
-    def on_keep_slider_closed(self, event: KeepSlider.Closed) -> None:
-        self.show_hints()
-        if self.actions.on_keep_closed(event):
-            pass
-        elif event.keep is not None:
-            self._chat.set_next_mode(self.next_mode.at_keep(event.keep))
-        elif event.automatic:
-            self._chat.set_next_mode(self.next_mode.automatic())
-        self.keep_preview.end()
+    def _on_list_closed(self, chosen: ChosenConversation | None) -> None:
+        self._drop_trashed_caches()
+        if chosen is not None and (chosen.id is None or chosen.id != self.open_chats.shown.id):
+            self._open_chat(chosen.id, chosen.message, chosen.document)
+        elif chosen is not None and chosen.message is not None:
+            self.open_message(chosen.message, chosen.document)
+        start_task(self, self._read_titles)
 
-    # -------------------------------------------------------------------------- the keyboard
+    async def _read_titles(self) -> None:
+        """Conversations may have been renamed in the list."""
+        try:
+            stored = await self.repository.read(lambda store: store.conversations())
+        except UserError:  # shown where it matters
+            return
+        titles = {each.id: each.title for each in stored}
+        for chat in self.open_chats.all_open():
+            chat.title = titles.get(chat.id or 0, chat.title)
+        self.show_state()
 
-    def on_paste(self, event: Paste) -> None:
-        self.composer.insert_paste(event)
+    def _on_trashed(self, id: int, trashed: bool) -> None:
+        """A conversation was moved to the trash, or restored."""
+        if not trashed:
+            self._trashed.discard(id)
+            return
+        self._trashed.add(id)
+        chat = self.open_chats.get(id)
+        if chat is not None:
+            self._cancel_turn(chat)
+        if self.open_chats.shown.id == id:
+            self._open_chat(None)
 
-    def action_scroll_transcript(self, pages: int) -> None:
-        self.transcript.scroll_pages(pages)
+    def _cancel_turn(self, chat: OpenChat) -> None:
+        question = self.open_chats.unqueue(chat)
+        if question is not None:
+            chat.draft = chat.draft.prepend(question, chat.sent_attachments)
+        if self.open_chats.answering is chat:
+            self.open_chats.cancel()
+
+    def _drop_trashed_caches(self) -> None:
+        """Drop the caches of trashed conversations, once deleting them cannot be undone here."""
+        for id in self._trashed:
+            self.engine.send(DropConversation(str(id), self._snapshots))
+        self._trashed.clear()
+
+    def action_conversation_settings(self) -> None:
+        # Imported here, so that the first frame does not wait for it.
+        from app.ui.settings.conversation_screen import ConversationSettingsScreen
+
+        if self.repository.opening:
+            self.notice.show(OPENING)
+            return
+        chat = self.open_chats.shown
+        screen = ConversationSettingsScreen(chat.title, chat.conversation, self.settings)
+        self.app.push_screen(screen, partial(self._conversation_settings_closed, chat))
+
+    def _conversation_settings_closed(self, chat: OpenChat, overrides: Overrides | None) -> None:
+        if overrides is not None and overrides != chat.conversation.overrides:
+            start_task(self, lambda: self._apply_overrides(chat, overrides))
+
+    async def _apply_overrides(self, chat: OpenChat, overrides: Overrides) -> None:
+        """Raises UserError."""
+        conversation = chat.conversation
+        before, prompt = conversation.overrides, conversation.system_prompt
+        await self.repository.set_overrides(chat, overrides)
+        if chat is not self.open_chats.shown:
+            return
+        after = next_mode_for(overrides, self.default_mode)
+        if after != next_mode_for(before, self.default_mode):
+            self.set_next_mode(after)
+        if conversation.turns and conversation.system_prompt != prompt:
+            self.notice.show(SYSTEM_PROMPT_CHANGED)
+        self.show_state()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from textual.content import Content
-from textual.widgets.text_area import Selection
 
-from app.ui.attach.attachment import make_attachment
+from app.chat.sample import QUESTION, sample
+from app.protocol.prompt import Document
 from app.ui.background import in_background
-from app.ui.chat.attachments import Attachments
-from app.ui.chat.context import ChatContext
-from app.ui.prefill.panel_render import DIM
+from app.ui.chat.attachments import AttachmentReader
+from app.ui.chat.composer import Composer
+from app.ui.state.open_chats import OpenChats
+from app.ui.transcript.panel import DIM
+from app.ui.transcript.status_banner import StatusBanner
 from app.util import formatting
 
 if TYPE_CHECKING:
     from app.models.pairs import Recommendation
-    from app.protocol.prompt import Document
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only.",
@@ -26,66 +28,29 @@ WHAT_IT_IS = (
 TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a file."
 
 
-class Welcome:
-    """Shown once. What the user types replaces the sample question, and what they attach replaces
-    the sample document."""
+async def show_welcome(
+    open_chats: OpenChats, composer: Composer, attachments: AttachmentReader, banner: StatusBanner
+) -> None:
+    """Explain the app above the conversation, and fill in a sample question, which what the user
+    types or attaches replaces."""
+    chat = open_chats.shown
+    lines = [Content(line) for line in WHAT_IT_IS]
+    banner.show_guide(lines)
+    document = await in_background(_read_sample)
+    started = composer.box.text or composer.chips.items or open_chats.shown.conversation.turns
+    if document is not None and not started:
+        attachments.attach_sample(document, QUESTION)
+        lines += [Content(""), Content(TRY_IT)]
+        banner.show_guide(lines)
+    found = await in_background(_recommend)
+    if found is not None and open_chats.shown is chat:
+        banner.show_guide([*lines, *_recommendation_lines(found)])
 
-    def __init__(self, context: ChatContext, attachments: Attachments) -> None:
-        self._context, self._attachments = context, attachments
-        self.enabled = False
-        """Whether the user has not changed any settings yet."""
-        self._sample: Document | None = None
-        self._question = ""
 
-    async def show(self) -> None:
-        """Called once the store is open; does nothing if it has ever held a conversation."""
-        if not self.enabled or not self._context.open_chats.repository.is_first_run:
-            return
-        chat = self._context.open_chats.shown
-        lines = [Content(line) for line in WHAT_IT_IS]
-        self._show(lines)
-        if await self._attach_sample():
-            lines += [Content(""), Content(TRY_IT)]
-            self._show(lines)
-        found = await in_background(_recommend)
-        if found is not None and self._context.open_chats.shown is chat:
-            self._show([*lines, *_recommendation_lines(found)])
-
-    def _show(self, lines: list[Content]) -> None:
-        self._context.transcript.banner.show_guide(lines)
-
-    async def _attach_sample(self) -> bool:
-        """Attach the sample and fill in its question, unless the user has typed something."""
-        from app.chat.sample import QUESTION, sample
-
-        try:
-            document = await in_background(sample)
-        except OSError:
-            return False
-        composer = self._context.composer
-        if (
-            composer.box.text
-            or composer.chips.items
-            or self._context.open_chats.shown.conversation.turns
-        ):
-            return False
-        thing = make_attachment([document])
-        self._sample, self._question = document, QUESTION
-        self._attachments.on_user_attachment = self._remove_sample
-        composer.chips.add(thing)
-        composer.box.replace_all(QUESTION)
-        composer.box.selection = Selection((0, 0), composer.box.document.end)
-        return True
-
-    def _remove_sample(self) -> None:
-        """Called when the user attaches something."""
-        self._attachments.on_user_attachment = lambda: None
-        composer = self._context.composer
-        for each in composer.chips.attached:
-            if each.documents == (self._sample,):
-                composer.chips.remove_item(each)
-                if composer.box.text == self._question:
-                    composer.box.replace_all("")
+def _read_sample() -> Document | None:
+    with suppress(OSError):
+        return sample()
+    return None
 
 
 def _recommend() -> Recommendation | None:

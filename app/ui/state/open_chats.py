@@ -173,7 +173,7 @@ class OpenChats:
         return {chat.id: status for chat, status in found.items() if chat.id is not None}
 
     def apply_settings(self, settings: Settings) -> None:
-        """For every question asked from now on."""
+        """Apply settings to every question asked from now on."""
         self.repository.apply_settings(settings)
         for chat in self.all_open():
             chat.conversation.sampling = settings.sampling()
@@ -231,7 +231,7 @@ class OpenChats:
         )
 
     def close(self) -> None:
-        """At exit. Waits for the disk."""
+        """Save all drafts, at exit. Waits for the disk."""
         if not self.repository.opening:
             for chat in (*self._stashed, self.shown):
                 if self._draft_save is not None:

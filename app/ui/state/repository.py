@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from app.chat.conversation import Conversation, Pins, Question, Turn
+from app.chat.conversation import Conversation
 from app.chat.model_pairs import ModelPair, model_pair
 from app.chat.saved_requests import SavedRequests
 from app.chat.stored_conversation import StoredConversation
@@ -22,14 +22,13 @@ from app.errors import UserError
 from app.protocol.commands import Ask, Load
 from app.protocol.engine import AskedTurn
 from app.protocol.events import Event
-from app.protocol.options import Mode, Sampling
+from app.protocol.options import Sampling
 from app.protocol.prompt import Document
 from app.settings.definitions import Settings
 from app.store import records
 from app.store.records import FIRST_UNSAVED_ID, StoreError
 from app.ui.attach.attachment import Attachment, documents_of
-from app.ui.keep.next_mode import NextMode, next_mode_for
-from app.ui.state.draft import Draft, from_record, to_record
+from app.ui.state.draft import NextMode, UnsentMessage, from_record, next_mode_for, to_record
 
 if TYPE_CHECKING:
     from app.store.store import Store, TemporaryStore
@@ -42,7 +41,7 @@ class OpenChat:
     """A conversation on the screen, or one that is answered in the background."""
 
     chat: StoredConversation
-    draft: Draft
+    draft: UnsentMessage
     title: str = ""
     asked: AskedTurn | None = None
     """The last turn that the engine was asked here."""
@@ -51,7 +50,7 @@ class OpenChat:
 
     @property
     def id(self) -> int | None:
-        """In the user's store; None for a conversation that is new or not saved."""
+        """Id in the user's store; None for a conversation that is new or not saved."""
         id = self.chat.id
         return None if id is None or id >= FIRST_UNSAVED_ID else id
 
@@ -64,7 +63,7 @@ class OpenChat:
         return self.asked is not None and getattr(event, "turn", None) == self.asked.number
 
     @property
-    def unsent_draft(self) -> Draft:
+    def unsent_draft(self) -> UnsentMessage:
         """The queued question, which is not stored yet, followed by the draft."""
         queued = self.conversation.queued
         return self.draft if queued is None else self.draft.prepend(queued, self.sent_attachments)
@@ -82,7 +81,7 @@ class ChatRepository:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._stored_attachments: dict[Document, records.AttachmentRecord] = {}
         self._requests = SavedRequests()
-        self._last_draft: tuple[int | None, Draft] | None = None
+        self._last_draft: tuple[int | None, UnsentMessage] | None = None
         self._notices_shown = 0
         self.opening = folder is not None
         self.open_error: UserError | None = None
@@ -124,7 +123,7 @@ class ChatRepository:
         return self._settings.storage.trash_days
 
     def apply_settings(self, settings: Settings) -> None:
-        """For conversations opened and files attached from now on."""
+        """Apply settings to conversations opened and files attached from now on."""
         self._settings = settings
         if self._store is not None:
             self._store.set_attachment_limit(settings.attachment_bytes)
@@ -145,7 +144,7 @@ class ChatRepository:
         """A new conversation, which is stored with its first question."""
         store = self._store if self.writable else self._temporary
         chat = StoredConversation(store, None, self._models, self._sampling)
-        return OpenChat(chat, Draft(next_mode))
+        return OpenChat(chat, UnsentMessage(next_mode))
 
     async def open(self, next_mode: NextMode) -> OpenChat:
         """Open the store and the conversation where the user was. If that fails, set `open_error`
@@ -163,28 +162,10 @@ class ChatRepository:
         return await self._on_disk(lambda: self._load_chat(id, next_mode))
 
     async def ask(
-        self, chat: OpenChat, question: Question, edits: Turn | None = None
+        self, chat: OpenChat, ask: Callable[[StoredConversation], StoredTurn]
     ) -> StoredTurn:
-        return await self._on_disk(
-            lambda: self._commit(chat, lambda: chat.chat.ask(question, edits))
-        )
-
-    async def ask_again(
-        self,
-        chat: OpenChat,
-        mode: Mode,
-        keep: float,
-        turn: Turn | None = None,
-        pins: Pins | None = None,
-        choose_files: bool = False,
-    ) -> StoredTurn:
-        def ask() -> StoredTurn:
-            return chat.chat.ask_again(mode, keep, turn, pins, choose_files)
-
+        """Store a new turn, and the draft without its question."""
         return await self._on_disk(lambda: self._commit(chat, ask))
-
-    async def continue_answer(self, chat: OpenChat, turn: Turn) -> StoredTurn:
-        return await self._on_disk(lambda: self._commit(chat, lambda: chat.chat.resume(turn)))
 
     async def change_branch(self, chat: OpenChat, change: Callable[[StoredConversation], T]) -> T:
         """Run a change that makes another branch the current one."""
@@ -274,7 +255,7 @@ class ChatRepository:
             store = self._temporary
         conversation = StoredConversation(store, id, self._models, self._sampling)
         next_mode = next_mode_for(conversation.conversation.overrides, next_mode)
-        chat = OpenChat(conversation, Draft(next_mode))
+        chat = OpenChat(conversation, UnsentMessage(next_mode))
         if id is not None:
             chat.title = self._store.conversation(id).title
         conversation.load_progress()
@@ -293,9 +274,11 @@ class ChatRepository:
         except StoreError as error:  # the disk is full, say
             self.open_error = self.open_error or error
 
-    def _commit(self, chat: OpenChat, ask: Callable[[], StoredTurn]) -> StoredTurn:
+    def _commit(
+        self, chat: OpenChat, ask: Callable[[StoredConversation], StoredTurn]
+    ) -> StoredTurn:
         is_new = chat.id is None
-        pending = ask()
+        pending = ask(chat.chat)
         if self._store is not None and chat.id is not None and self.writable:
             with suppress(StoreError):  # reported when it is tried again, with the next change
                 if is_new:
@@ -308,7 +291,7 @@ class ChatRepository:
         if self._store is not None and chat.id is not None and self.writable:
             chat.title = self._store.conversation(chat.id).title
 
-    def _save_draft(self, id: int | None, draft: Draft) -> None:
+    def _save_draft(self, id: int | None, draft: UnsentMessage) -> None:
         store, new = self._open_store, {}
         known = {d: self._stored_attachments.get(d) for d in documents_of(draft.attached)}
         for document in (document for document, stored in known.items() if stored is None):

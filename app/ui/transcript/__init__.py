@@ -3,7 +3,7 @@ have widgets.
 
 Here, and in `app/ui/terminal`, private names of Textual are used, which any release may change:
 
-- `scroll_lock`: `Widget._check_anchor`, `_anchor_released`, `ScrollBar._reactive_position`
+- `transcript`: `Widget._check_anchor`, `_anchor_released`, `ScrollBar._reactive_position`
 - `table`: `MarkdownBlock._content`, `_blocks`, `_token`, `_update_from_block`
 
 Checked against Textual 8.2.8. After an update of Textual run `tests/ui/transcript`,

@@ -11,8 +11,8 @@ from textual.layout import DockArrangeResult
 from textual.widget import Widget
 
 MOUNT_DISTANCE, UNMOUNT_DISTANCE = 1.0, 3.0
-"""In screens from the visible part: nearer than the first, content is mounted; farther than the
-second, it is unmounted."""
+"""Distances from the visible part, in screens: content that is nearer than the first is mounted,
+content that is farther than the second is unmounted."""
 
 
 class LazyContainer(Vertical):
@@ -34,14 +34,14 @@ class LazyContainer(Vertical):
         raise NotImplementedError
 
     def estimate_height(self, width: int) -> int:
-        """Of the content, in rows."""
+        """Estimated height of the content, in rows."""
         raise NotImplementedError
 
     def on_mount(self) -> None:
         self.set_estimated_height()
 
     def set_estimated_height(self) -> None:
-        """Also called when the width has changed."""
+        """Called again when the width has changed."""
         if self.is_placeholder:
             self.styles.height = max(1, self.estimate_height(max(20, self.app.size.width - 6)))
 
@@ -93,5 +93,5 @@ def row_of(arranged: DockArrangeResult, target: Widget) -> int | None:
 
 
 def estimate_rows(text: str, width: int) -> int:
-    """Of a text when it is wrapped, roughly."""
+    """Approximate number of rows of a wrapped text."""
     return sum(1 + len(line) // width for line in text.split("\n"))

@@ -25,14 +25,16 @@ class MessageView(LazyContainer, can_focus=True):
     """Selected while it has the focus. Printable keys go to the compose box."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="message.up", tooltip="Previous or next message"),
-        Binding("down", "move(1)", "Down", id="message.down", tooltip="Previous or next message"),
+        Binding("up", "run('up')", "Up", id="message.up", tooltip="Previous or next message"),
         Binding(
-            "left", "version(-1)", "Previous version", id="message.previous_version",
+            "down", "run('down')", "Down", id="message.down", tooltip="Previous or next message"
+        ),
+        Binding(
+            "left", "run('previous_version')", "Previous version", id="message.previous_version",
             tooltip="Previous version, where the conversation branches",
         ),
         Binding(
-            "right", "version(1)", "Next version", id="message.next_version",
+            "right", "run('next_version')", "Next version", id="message.next_version",
             tooltip="Next version, where the conversation branches",
         ),
         Binding(
@@ -84,21 +86,7 @@ class MessageView(LazyContainer, can_focus=True):
     ]  # fmt: skip
 
     @dataclass
-    class Move(Message):
-        """Select the previous (-1) or next (1) message."""
-
-        view: MessageView
-        step: int
-
-    @dataclass
-    class StepVersion(Message):
-        """Show another version of this message, `step` further."""
-
-        view: MessageView
-        step: int
-
-    @dataclass
-    class Action(Message):
+    class Act(Message):
         """Run the action of this name on the message."""
 
         view: MessageView
@@ -110,14 +98,32 @@ class MessageView(LazyContainer, can_focus=True):
 
         key: Key | None
 
-    def __init__(self, turn: Turn, part: TurnPart, version: VersionIndex, classes: str) -> None:
+    def __init__(self, turn: Turn, part: TurnPart, classes: str) -> None:
         super().__init__(classes=classes)
-        self.turn, self.part, self.version = turn, part, version
+        self.turn, self.part = turn, part
+        self.version: VersionIndex = 1, 1
         self._typing = False
         """Whether the focus is moving to the compose box, which gets the next keys too."""
 
     def content(self) -> Sequence[Widget]:
         raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        return self.turn.question.text if self.part is TurnPart.QUESTION else self.turn.text
+
+    def hints(self, is_last: bool) -> list[str]:
+        """The keys that work on it, the most important first."""
+        if self.part is TurnPart.ANSWER:
+            hints = ["Space details", "^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+            more = ["^K code", "^E edit"]
+        else:
+            hints, more = ["^Y copy", "^E edit"], ["^A again", "^R in full"]
+        if is_last and self.turn.can_continue:
+            hints.insert(0, "F4 continue")
+        if self.version[1] > 1:
+            hints.insert(0, f"←→ {self.version[0]}/{self.version[1]}")
+        return [*hints, "^D delete", *more, "Esc back"]
 
     def show_version(self, version: VersionIndex) -> None:
         if version != self.version:
@@ -140,14 +146,8 @@ class MessageView(LazyContainer, can_focus=True):
     def on_click(self, event: Click) -> None:
         event.stop()
 
-    def action_move(self, step: int) -> None:
-        self.post_message(self.Move(self, step))
-
-    def action_version(self, step: int) -> None:
-        self.post_message(self.StepVersion(self, step))
-
-    def action_run(self, what: str) -> None:
-        self.post_message(self.Action(self, what))
+    def action_run(self, name: str) -> None:
+        self.post_message(self.Act(self, name))
 
     def action_leave(self) -> None:
         self.post_message(self.KeyForComposer(None))
@@ -183,4 +183,5 @@ class Speaker(Static):
         end = start + len(f"‹ {number}/{of} ›")
         if start - 1 <= event.x <= end:
             event.stop()
-            self._view.action_version(-1 if event.x < (start + end) / 2 else 1)
+            is_left = event.x < (start + end) / 2
+            self._view.action_run("previous_version" if is_left else "next_version")

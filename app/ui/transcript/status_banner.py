@@ -8,8 +8,8 @@ from textual.content import Content
 
 from app.chat import wording
 from app.protocol.events import Loaded, ModelInfo
-from app.ui.prefill.panel_render import ACCENT, BAD, DIM
 from app.ui.text import HangingLines, hanging_indent
+from app.ui.transcript.panel import ACCENT, BAD, DIM
 from app.util import formatting
 from app.util.sanitize import sanitize_line
 

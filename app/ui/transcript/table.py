@@ -15,7 +15,7 @@ from textual.widgets._markdown import MarkdownBlock, MarkdownTable, MarkdownTD, 
 
 LINE = "$ink-faint"
 MAX_WORD_CELLS = 20
-"""In cells; a longer word is broken if the column is too narrow."""
+"""A longer word is broken if the column is too narrow."""
 MIN_VALUE_CELLS = 10
 """Cells for a value next to its header, in a table shown as a list."""
 
@@ -36,13 +36,13 @@ class Table:
 
 
 def table_lines(table: Table, width: int) -> list[Content]:
-    """As a framed table, or as a list if its words do not fit next to each other."""
+    """The lines of a framed table, or of a list if the words do not fit next to each other."""
     widths = _widths(table, width - 3 * len(table.headers) - 1)
     return _as_list(table, width) if widths is None else [*_framed(table, widths)]
 
 
 def _widths(table: Table, available: int) -> list[int] | None:
-    """Of the columns, in cells; None if single words do not fit next to each other."""
+    """Widths of the columns, in cells; None if single words do not fit next to each other."""
     columns = list(zip(table.headers, *table.rows, strict=True))
     whole = [max(1, *(cell.cell_length for cell in column)) for column in columns]
     if sum(whole) <= available:
@@ -122,7 +122,7 @@ class AnswerTable(MarkdownTable):
 
     _table = Table((), (), ())
     _lines: tuple[int, Sequence[Content]] = (-1, ())
-    """As last rendered, with the width."""
+    """The lines rendered last, and their width."""
 
     def compose(self) -> ComposeResult:
         self._show(self._read())

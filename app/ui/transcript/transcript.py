@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
+from textual.geometry import Size
+from textual.layout import DockArrangeResult
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
@@ -19,9 +23,9 @@ from app.ui.transcript.lazy_container import (
     UNMOUNT_DISTANCE,
     LazyContainer,
     containers_in,
+    row_of,
 )
-from app.ui.transcript.message import MessageView, VersionIndex
-from app.ui.transcript.scroll_lock import LockableScroll, ScrollLock
+from app.ui.transcript.message import MessageView
 from app.ui.transcript.status_banner import StatusBanner
 from app.ui.transcript.turn_view import QueuedView, TurnView
 from app.util import formatting
@@ -29,6 +33,97 @@ from app.util import formatting
 TURNS_PER_BATCH = 4
 """Turns mounted at a time: of a long conversation the last ones first, older ones when the user
 scrolls up to them."""
+
+
+class LockableScroll(VerticalScroll, can_focus=False):
+    """A scroll view that `ScrollLock` can hold in place, in addition to Textual's anchor at the
+    end. It overrides private methods of Textual (see the package)."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
+        self.scroll_locks: list[ScrollLock] = []
+        """One for each change that is under way."""
+
+    @property
+    def follows_end(self) -> bool:
+        """Whether new text scrolls into view by itself."""
+        return self.is_anchored and not self._anchor_released
+
+    def leave_end(self) -> bool:
+        """Stop following the end; False if everything fits on the screen. Textual shows few lines
+        at the bottom by a negative scroll position, from which nothing can be scrolled."""
+        if self.max_scroll_y == 0:
+            self.anchor()
+            return False
+        self.release_anchor()
+        return True
+
+    def check_end(self) -> None:
+        """Follow the end again if it is in view."""
+        self._check_anchor()
+
+    def validate_scroll_y(self, value: float) -> float:
+        """A locked widget may lie beyond the end until everything is laid out."""
+        return max(0.0, value) if self.scroll_locks else super().validate_scroll_y(value)
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """Scrolls in the same frame in which something above the locked widget has changed, as
+        Textual itself does for an anchored view."""
+        arranged = super().arrange(size, optimal)
+        shifts = [lock.shift(arranged) for lock in self.scroll_locks]
+        if shifts and shifts[0]:
+            y = max(0.0, self.scroll_y + shifts[0])
+            self.set_reactive(Widget.scroll_y, y)
+            self.set_reactive(Widget.scroll_target_y, y)
+            self.vertical_scrollbar._reactive_position = y  # type: ignore[attr-defined]
+        return arranged
+
+    def _check_anchor(self) -> None:
+        if not self.scroll_locks:
+            super()._check_anchor()
+
+
+class ScrollLock:
+    """`async with ScrollLock(view):` around the change. Does nothing while the end is followed."""
+
+    def __init__(self, view: LockableScroll) -> None:
+        self._view = view
+        self._widget: LazyContainer | None = None
+        self._row = 0
+
+    async def __aenter__(self) -> None:
+        view = self._view
+        if view.follows_end:
+            return
+        top = int(view.scroll_y)
+        size = view.scrollable_size
+        seen = [*containers_in(view, size, top, top + max(1, size.height))]
+        leaves = [each for each in seen if not any(each in other.ancestors for other in seen)]
+        # A placeholder may grow when its content is mounted, so prefer one that has its content.
+        self._widget = next((each for each in leaves if each.has_content), next(iter(leaves), None))
+        if self._widget is not None:
+            self._row = row_of(view.arrange(size), self._widget) or 0
+            view.scroll_locks.append(self)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._widget is not None:
+            self._view.call_after_refresh(self._release)
+
+    def shift(self, arranged: DockArrangeResult) -> int:
+        """Rows by which the locked widget has moved since the last call."""
+        assert self._widget is not None
+        row = row_of(arranged, self._widget)
+        if row is None:
+            return 0
+        shift, self._row = row - self._row, row
+        return shift
+
+    def _release(self) -> None:
+        view = self._view
+        view.scroll_locks.remove(self)
+        if not view.scroll_locks and not view.follows_end:
+            view.scroll_to(y=view.scroll_y, animate=False, immediate=True)
+            view.check_end()
 
 
 class Transcript(LockableScroll):
@@ -71,7 +166,7 @@ class Transcript(LockableScroll):
 
     @property
     def messages(self) -> list[MessageView]:
-        """Of the mounted turns, in order."""
+        """The messages of the mounted turns, in order."""
         return [message for view in self._views.values() for message in view.messages]
 
     async def show(self, chat: OpenChat) -> None:
@@ -136,26 +231,19 @@ class Transcript(LockableScroll):
 
     async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
         views = {
-            turn.number: TurnView(
-                turn,
-                self._clock,
-                self._version_of,
-                files_for(self._chat.conversation, turn),
-            )
+            turn.number: TurnView(turn, self._clock, files_for(self._chat.conversation, turn))
             for turn in turns
         }
         self._views = {**views, **self._views} if before is not None else {**self._views, **views}
+        self._show_versions()
         await self.mount_all(views.values(), before=before or self._queued_view)
         for view in [*views.values()][-TURNS_PER_BATCH:]:
             for message in view.messages:
                 await self._mount_content(message)
 
-    def _version_of(self, turn: Turn, part: TurnPart) -> VersionIndex:
-        return self._chat.chat.version_of(turn, part)
-
     def _show_versions(self) -> None:
         for message in self.messages:
-            message.show_version(self._version_of(message.turn, message.part))
+            message.show_version(self._chat.chat.version_of(message.turn, message.part))
         quotes = (turn for turn in self._chat.conversation.branch if turn.quotes)
         first_quote = next(quotes, None)
         last = self._turns[-1] if self._turns else None
@@ -183,13 +271,14 @@ class Transcript(LockableScroll):
             self.scroll_to_widget(message, animate=False, top=region.height >= window.height)
             self.call_after_refresh(self.check_end)
 
-    def neighbour(self, message: MessageView, step: int) -> MessageView | None:
+    def select_neighbour(self, message: MessageView, step: int) -> None:
+        """Select the previous (-1) or next (1) message, if there is one."""
         messages = self.messages
         index = messages.index(message) + step if message in messages else -1
         if index < 0:
             self.load_older()
-            return None
-        return messages[index] if index < len(messages) else None
+        elif index < len(messages):
+            self.select(messages[index])
 
     async def reveal(self, turn: Turn, part: TurnPart) -> None:
         """Select a message, mounting older turns as far as needed."""
@@ -266,7 +355,7 @@ class Transcript(LockableScroll):
     # -------------------------------------------------------------------------- lazy mounting
 
     def update_mounted_soon(self) -> None:
-        """After the next layout, mount what has come near and unmount what is far away."""
+        """Mount what has come near and unmount what is far away, after the next layout."""
         if not self._update_scheduled:
             self._update_scheduled = True
             self.call_after_refresh(self._update_mounted)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -17,14 +18,15 @@ from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
 from app.ui.files.overview import FilesLine
-from app.ui.prefill.panel import PrefillPanel
-from app.ui.transcript.answer import Answer, Quotation
+from app.ui.text import HangingLines, hanging_indent
+from app.ui.transcript.answer import AnswerText, Quotation
 from app.ui.transcript.lazy_container import estimate_rows
-from app.ui.transcript.message import MessageView, Speaker, VersionIndex
-from app.ui.transcript.thinking import ThinkingView
+from app.ui.transcript.message import MessageView, Speaker
+from app.ui.transcript.panel import PrefillPanel
 from app.util import formatting
 from app.util.sanitize import sanitize, sanitize_line
 
+RULE = Content.styled("│ ", "$ink-dim")
 YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
 QUOTE = Content.styled("◆ Quote", "bold")
@@ -32,6 +34,57 @@ ONLY_QUOTES = (
     f"This demo model only quotes. F6 fetches {SMOLLM2.name} ({formatting.size(SMOLLM2.download)}),"
     " a small model that answers in its own words."
 )
+RETRY_HINT = "\n  Ask again in the same way to try anyway."
+
+
+class ThinkingView(HangingLines):
+    """Hidden if there is no thinking."""
+
+    def __init__(self, turn: Turn, clock: Callable[[], float]) -> None:
+        super().__init__(classes="thinking")
+        self._turn, self._clock = turn, clock
+        self._open = False
+
+    def on_mount(self) -> None:
+        self.show()
+
+    def show(self) -> None:
+        """Show new text and the time so far."""
+        self.display = bool(self._turn.thinking)
+        if self.display:
+            self.refresh(layout=True)
+
+    def toggle(self) -> None:
+        self._open = not self._open
+        self.show()
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.toggle()
+
+    def lines(self, width: int) -> list[Content]:
+        mark = "▾" if self._open else "▸"
+        line = Content.styled(f"{mark} {self._summary()}", "$ink-dim")
+        if not self._open:
+            return [line]
+        lines = sanitize(self._turn.thinking.strip("\n")).split("\n")
+        return [
+            line,
+            *(
+                hanging_indent(RULE, Content.styled(each, "$ink-dim"), width, RULE)
+                for each in lines
+            ),
+        ]
+
+    def _summary(self) -> str:
+        progress, turn = self._turn.progress, self._turn
+        if progress.thinking_started_at is None:  # of a stored turn only the text is known
+            return f"thought · {formatting.plural(len(turn.thinking.split()), 'word')}"
+        runs = turn.state is TurnState.RUNNING and not turn.text
+        ended = self._clock() if runs else progress.thinking_ended_at
+        spent = formatting.seconds(max(0.0, ended - progress.thinking_started_at))
+        tokens = formatting.plural(progress.thinking_tokens, "token")
+        return f"thinking… {spent} · {tokens}" if runs else f"thought for {spent} · {tokens}"
 
 
 class QueuedView(Vertical):
@@ -50,8 +103,8 @@ class QueuedView(Vertical):
 class QuestionView(MessageView):
     """The attachments and the text that the user sent."""
 
-    def __init__(self, turn: Turn, version: VersionIndex) -> None:
-        super().__init__(turn, TurnPart.QUESTION, version, classes="question")
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn, TurnPart.QUESTION, classes="question")
 
     def content(self) -> Sequence[Widget]:
         return [Speaker(YOU, self), *_sent(self.turn.question)]
@@ -77,21 +130,15 @@ def _attached_line(each: Attachment) -> Content:
 class AnswerView(MessageView):
     """How the question is read, the answer, and how it ended."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        version: VersionIndex,
-        clock: Callable[[], float],
-        files: Sequence[Document],
-    ) -> None:
-        super().__init__(turn, TurnPart.ANSWER, version, classes="answered")
+    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
+        super().__init__(turn, TurnPart.ANSWER, classes="answered")
         self._clock = clock
         self._is_last, self._has_documents, self._is_first_quote = True, False, False
         self._available_files = files
         self._files: FilesLine
         self._thinking: ThinkingView
         self._panel: PrefillPanel
-        self._answer: Answer | Quotation
+        self._answer: AnswerText | Quotation
         self._note: Static
 
     @property
@@ -103,7 +150,7 @@ class AnswerView(MessageView):
         self._thinking = ThinkingView(self.turn, self._clock)
         self._panel = PrefillPanel(self.turn.progress, self._clock)
         self._panel.hints = self._keys()
-        self._answer = (Quotation if self.turn.quotes else Answer)(self.turn.text)
+        self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
         speaker = Speaker(QUOTE if self.turn.quotes else ANSWER, self)
@@ -187,20 +234,13 @@ class AnswerView(MessageView):
 class TurnView(Vertical):
     """A turn: the question, how it is read, the answer, and how it ended."""
 
-    def __init__(
-        self,
-        turn: Turn,
-        clock: Callable[[], float],
-        version_of: Callable[[Turn, TurnPart], VersionIndex],
-        files: Sequence[Document],
-    ) -> None:
-        """`turn` changes with the engine's events; `update_turn` shows that. `files` are those
-        from which some may be chosen."""
+    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
+        """`turn` changes with the engine's events; `answer.update_turn` shows that. `files` are
+        those from which some may be chosen."""
         super().__init__(classes="turn")
         self.turn = turn
-        self.question = QuestionView(turn, version_of(turn, TurnPart.QUESTION))
-        version = version_of(turn, TurnPart.ANSWER)
-        self.answer = AnswerView(turn, version, clock, files)
+        self.question = QuestionView(turn)
+        self.answer = AnswerView(turn, clock, files)
 
     def compose(self) -> ComposeResult:
         yield self.question
@@ -212,15 +252,6 @@ class TurnView(Vertical):
 
     def message(self, part: TurnPart) -> MessageView:
         return self.question if part is TurnPart.QUESTION else self.answer
-
-    def tick(self) -> None:
-        self.answer.tick()
-
-    async def update_turn(self) -> None:
-        await self.answer.update_turn()
-
-
-RETRY_HINT = "\n  Ask again in the same way to try anyway."
 
 
 def _ending_text(turn: Turn) -> Content | None:

@@ -10,8 +10,8 @@ from app.protocol.commands import Load
 from app.protocol.cost_model import Costs, LinearCost
 from app.protocol.events import BackgroundProgress, CostsUpdated
 from app.ui.app import SpecchatApp
-from app.ui.chat import submission
-from app.ui.chat.context_meter import ContextMeter
+from app.ui.chat import asking
+from app.ui.chat.chrome import ContextMeter
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -22,14 +22,12 @@ from tests.ui.helpers import (
     paste,
     repository,
     screen_text,
+    started,
     type_in,
     until,
     until_gone,
     until_shown,
 )
-
-pytestmark = pytest.mark.asyncio
-
 
 KNOWN = Costs(LinearCost(0, 5e-5), LinearCost(0, 1e-5), LinearCost(0.1, 0), LinearCost(0.1, 0))
 
@@ -141,21 +139,12 @@ async def test_more_than_fits_is_said_before_it_is_sent() -> None:
         await until_gone(pilot, "the best parts")
 
 
-async def test_a_folder_of_which_not_all_fits() -> None:
-    async with app_with(FakeEngine()).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
-        attach(pilot, repository(), tokens=8_379_266)
-        await until_shown(
-            pilot, "8,379,266 tokens in 30 files · the best for each question are read (^F)"
-        )
-
-
-async def test_the_next_question_brings_other_files() -> None:
+async def test_of_a_folder_that_does_not_fit_each_question_brings_other_files() -> None:
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         engine.say(CostsUpdated(KNOWN))
         attach(pilot, repository(), tokens=8_379_266)
+        await until_shown(pilot, "8,379,266 tokens in 30 files · the best for each question are")
         await ask(pilot, engine)
         await until_shown(pilot, "2 of 30 files")
         assert "new" not in figures(pilot)
@@ -165,7 +154,7 @@ async def test_the_next_question_brings_other_files() -> None:
 
 @pytest.mark.parametrize("width", [46, 60, 80, 200])
 async def test_the_figures_fit_in_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "lacks_document", lambda load, turns, documents: False)
+    monkeypatch.setattr(asking, "lacks_document", lambda load, turns, documents: False)
     engine = FakeEngine(Story(answer="Yes."))
     async with counting_app(engine).run_test(size=(width, 24)) as pilot:
         await until_shown(pilot, "ready")

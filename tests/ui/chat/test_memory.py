@@ -31,12 +31,12 @@ from tests.ui.helpers import (
     kept_app,
     paste,
     screen_text,
+    started,
     until,
     until_gone,
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
 WIDE = (100, 24)
 FIGURES = MemoryStats(32 * GIB, 3 * GIB, 6 * GIB, 21 * GIB, 0, 22 * GIB, 24 * GIB)
 SCARCE = Reason(ReasonCode.MEMORY_SHARE, {"used": 21 * GIB, "ceiling": 24 * GIB, "share": 0.875})
@@ -53,10 +53,9 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
         await until_gone(pilot, "! mem")
 
 
-async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
+async def test_what_left_memory_and_what_failed_in_the_background_is_said() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, WIDE) as pilot:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
         await until_shown(pilot, "The draft's cache was dropped to free memory (1 GB).")
         engine.say(Unloaded("draft\x1b[2J", GIB, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE)))
@@ -64,12 +63,6 @@ async def test_a_model_that_left_memory_is_named_until_it_is_back() -> None:
         assert "\x1b" not in screen_text(pilot)
         engine.say(Reloaded("draft", GIB, 0.4))
         await until_gone(pilot, "was unloaded")
-
-
-async def test_what_failed_in_the_background_is_said() -> None:
-    engine = FakeEngine()
-    async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready")
         engine.say(EngineWarning(Reason(ReasonCode.BACKGROUND_STOPPED, {"error": "\x1b[2Jbroken"})))
         await until_shown(pilot, "! Background reading stopped (", "broken).")
         assert "\x1b" not in screen_text(pilot)
@@ -77,8 +70,7 @@ async def test_what_failed_in_the_background_is_said() -> None:
 
 async def test_an_answer_that_memory_stopped_says_so() -> None:
     engine = FakeEngine(Story(ended=FinishReason.MEMORY), stepping=True)
-    async with app_with(engine).run_test(size=WIDE) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, WIDE) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))

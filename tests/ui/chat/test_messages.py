@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from app.chat.conversation import TurnPart
 from app.protocol.events import Token
 from app.protocol.options import AUTO_KEEP, Mode
 from app.protocol.prompt import Role
-from app.protocol.stats import FinishReason
 from app.store import records
 from app.store.store import Store
 from app.ui.app import SpecchatApp
 from app.ui.spans.screen import SpansScreen
 from app.ui.transcript.message import MessageView
-from app.ui.transcript.turn_view import AnswerView, QuestionView
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
@@ -33,8 +30,6 @@ from tests.ui.helpers import (
     until_shown,
 )
 
-pytestmark = pytest.mark.asyncio
-
 CODE = "Do:\n\n```python\nx = 1\n```\n\nor\n\n```sh\nls\npwd\n```\n"
 
 
@@ -48,7 +43,7 @@ async def answered(pilot: Pilot[None], engine: FakeEngine, *questions: str) -> N
     await until_shown(pilot, "ready")
     for question in questions:
         await ask(pilot, engine, question)
-        await until(pilot, lambda: not pilot.app.chat.submission.busy, "the answer")  # type: ignore[attr-defined]
+        await until(pilot, lambda: not pilot.app.chat.busy, "the answer")  # type: ignore[attr-defined]
 
 
 async def choose(pilot: Pilot[None], app: SpecchatApp, part: str, question: str) -> None:
@@ -257,12 +252,12 @@ async def test_keys_that_come_before_a_deletion_is_done_wait_for_it(tmp_path: Pa
         message = app.chat.transcript.selected
         assert message is not None
         for what in ("delete", "delete", "undo"):
-            app.chat.actions.run_action(message, what)
+            app.chat.post_message(MessageView.Act(message, what))
         await until_shown(pilot, "Restored.", "One?", "Two?")
-        app.chat.actions.run_action(message, "delete")
+        app.chat.post_message(MessageView.Act(message, "delete"))
         with Store(tmp_path) as beside:
             await until(pilot, lambda: beside.branch(1) == ())
-        app.chat.actions.undo()
+        app.chat.post_message(MessageView.Act(message, "undo"))
         with Store(tmp_path) as beside:
             await until(pilot, lambda: len(beside.branch(1)) == 4, "what was deleted")
         await until_shown(pilot, "Restored.", "One?", "Two?")
@@ -305,15 +300,6 @@ async def test_thinking_is_one_line_that_opens_and_is_kept(tmp_path: Path) -> No
         await until_shown(pilot, "│ First␛ this,")
 
 
-async def test_a_cut_answer_says_so_after_a_restart(tmp_path: Path) -> None:
-    story = Story(answer="Half an", ended=FinishReason.LENGTH)
-    async with kept_app(tmp_path, engine := FakeEngine(story)) as (pilot, _):
-        await answered(pilot, engine, "One?")
-        await until_shown(pilot, "■ cut off at 2 tokens")
-    async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Half an", "■ cut off at 2 tokens")
-
-
 async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         id = store.create("Long").id
@@ -341,15 +327,6 @@ async def test_the_keys_of_a_message_are_in_the_help() -> None:
     async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
         await pilot.press("f1")
         await until_shown(pilot, "A selected message", "Copy it as Markdown", "^K")
+        await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
     keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
     assert len(keys) == len(set(keys))
-
-
-async def test_views_say_which_part_they_are() -> None:
-    app = app_with(engine := FakeEngine(Story(answer="Yes.")))
-    async with app.run_test(size=SMALL) as pilot:
-        await answered(pilot, engine, "One?")
-        question, answer = app.chat.transcript.messages
-        assert isinstance(question, QuestionView)
-        assert isinstance(answer, AnswerView)
-        assert (question.part, answer.part) == (TurnPart.QUESTION, TurnPart.ANSWER)

@@ -24,7 +24,6 @@ from tests.models.packages import packaged_model
 from tests.models.pulls import Puller
 from tests.ui.helpers import DOCUMENT, paste, screen_text, until, until_gone, until_shown
 
-pytestmark = pytest.mark.asyncio
 WIDE = (110, 40)
 CODE = "def open(key):\n    if key == 4711:\n        return *True*\n"
 
@@ -53,7 +52,8 @@ async def test_a_quotation_is_headed_so_keeps_its_lines_and_is_explained_once(
         await until(pilot, lambda: screen_text(pilot).count("◆ Quote") == 2)
         assert screen_text(pilot).count(ONLY_QUOTES[:40]) == 1
         (first, _) = app.chat.open_chats.shown.conversation.turns
-        app.chat.actions.run_action(app.chat.transcript.view(first.number).answer, "copy")  # type: ignore[union-attr]
+        app.chat.transcript.view(first.number).answer.action_run("copy")  # type: ignore[union-attr]
+        await pilot.pause()
         assert app.clipboard == CODE
 
 

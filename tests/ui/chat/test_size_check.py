@@ -14,13 +14,12 @@ from app.ui.chat.composer import Composer
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import (
     DOCUMENT,
-    SMALL,
-    app_with,
     ask,
     attach,
     kept_app,
     paste,
     repository,
+    started,
     type_in,
     until,
     until_gone,
@@ -41,8 +40,7 @@ def chips(pilot: Pilot[None]) -> list[str]:
 
 async def test_a_conversation_that_is_full_says_so() -> None:
     engine = FakeEngine(Story(prompt_tokens=41_000))
-    async with app_with(engine).run_test(size=(80, 30)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await type_in(pilot, "More?")
@@ -53,8 +51,7 @@ async def test_a_conversation_that_is_full_says_so() -> None:
 
 async def test_a_question_that_is_too_long_by_itself_says_so() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await type_in(pilot, "Why? " * 40_000)
         await pilot.press("enter")
         await until_shown(pilot, "The question is too long", "text as a file")
@@ -64,8 +61,7 @@ async def test_a_question_that_is_too_long_by_itself_says_so() -> None:
 async def test_documents_are_no_reason_to_refuse_a_question() -> None:
     """Of a conversation with documents, those that were read last may make room for others."""
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=40_900))
-    async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine) as pilot:
         await paste(pilot, DOCUMENT)
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
@@ -116,8 +112,7 @@ async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) 
 
 async def test_what_waited_behind_it_comes_back_behind_it() -> None:
     engine = FakeEngine(TOO_LONG, stepping=True)
-    async with app_with(engine).run_test(size=(80, 30)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await type_in(pilot, "Second?")
         await pilot.press("enter")
@@ -129,8 +124,7 @@ async def test_what_waited_behind_it_comes_back_behind_it() -> None:
 
 async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
     engine = FakeEngine()
-    async with app_with(engine).run_test(size=(80, 30)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
         engine.story = TOO_LONG
@@ -140,7 +134,7 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
         await pilot.press("enter")
         await until_shown(pilot, "at most 40,960")
         assert entry(pilot).box.text == "First? Really?"
-        assert pilot.app.chat.edit.active  # type: ignore[attr-defined]
+        assert pilot.app.chat.composer.edited  # type: ignore[attr-defined]
         engine.story = Story()
         await pilot.press("enter")
         await until_shown(pilot, "‹ 2/2 ›")
@@ -150,8 +144,7 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
 async def test_an_answer_that_fails_later_stays_where_it_is() -> None:
     """Only what was not begun comes back."""
     engine = FakeEngine(Story(fails_in=Phase.PREFILL, failure=Failure(FailureKind.NO_MODEL)))
-    async with app_with(engine).run_test(size=(80, 30)) as pilot:
-        await until_shown(pilot, "ready")
+    async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "✗ No model is loaded.")
         assert entry(pilot).box.text == ""

@@ -22,8 +22,6 @@ from app.ui.chat import welcome
 from tests.fakes import FakeEngine, Story
 from tests.ui.helpers import DOCUMENT, SMALL, paste, screen_text, until, until_gone, until_shown
 
-pytestmark = pytest.mark.asyncio
-
 FIRST = "specchat answers questions about long documents"
 READY = f"❯ {QUESTION}"
 

@@ -36,7 +36,7 @@ NARROW = (60, 20)
 
 
 async def open_models(pilot: Pilot[None], *shown: str) -> ModelsScreen:
-    await until(pilot, lambda: not pilot.app.chat.submission.busy, "the pair")  # type: ignore[attr-defined]
+    await until(pilot, lambda: not pilot.app.chat.busy, "the pair")  # type: ignore[attr-defined]
     await pilot.press("ctrl+l")
     await until_shown(pilot, *(shown or ("embedded",)))
     screen = pilot.app.screen

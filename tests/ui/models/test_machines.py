@@ -124,7 +124,7 @@ async def test_while_it_is_loaded_here_questions_wait(app: Make, here: Here) -> 
     async with app(engine, machines=FakeMachines()).run_test(size=LARGE) as pilot:
         loader = await spread(pilot)
         engine.say(LoadingAlone(MACHINE))
-        await until(pilot, lambda: pilot.app.chat.submission.busy)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.chat.busy)  # type: ignore[attr-defined]
         engine.say(HostsLost(None, MACHINE, "big-4bit"))
         await until_shown(pilot, "so big-4bit continues on this machine alone.")
         assert not loader.busy

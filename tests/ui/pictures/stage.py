@@ -172,7 +172,7 @@ class Stage:
 
     async def idle(self) -> None:
         """Nothing is answered any more."""
-        await self.until(lambda: not self.app.chat.submission.busy, "the end of the answer")
+        await self.until(lambda: not self.app.chat.busy, "the end of the answer")
 
     def play(self, until: Callable[[Event], bool], seconds: float) -> None:
         """The engine goes on, and so many seconds pass."""

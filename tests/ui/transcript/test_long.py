@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from app.protocol.events import Token
 from app.protocol.prompt import Role
 from app.store import records
 from app.store.store import Store
+from app.ui import terminal, transcript
 from app.ui.app import SpecchatApp
 from app.ui.transcript.transcript import Transcript
 from tests.fakes import FakeEngine, Story
@@ -27,8 +29,6 @@ from tests.ui.helpers import (
     until_gone,
     until_shown,
 )
-
-pytestmark = pytest.mark.asyncio
 
 LONG = "".join(f"Line number {number} of it.\n\n" for number in range(5_000))
 """10,000 lines."""
@@ -197,3 +197,9 @@ async def test_what_came_below_is_marked_until_it_is_seen() -> None:
         while transcript.scroll_y < transcript.max_scroll_y:
             await pilot.press("pagedown")
         await until_gone(pilot, "new text below")
+
+
+def test_the_installed_textual_is_the_one_that_was_checked() -> None:
+    for room in (transcript, terminal):
+        checked = re.findall(r"Textual (\d+\.\d+\.\d+)", room.__doc__ or "")
+        assert checked == [version("textual")], f"see the docstring of {room.__name__}"

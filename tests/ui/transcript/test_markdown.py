@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 import app.ui.app as ui
 from app.ui.theme import our_themes
-from app.ui.transcript.answer import Answer
+from app.ui.transcript.answer import AnswerText
 from app.ui.transcript.markdown import answer_parser
 from app.ui.transcript.table import Align, Table, table_lines
 from tests.ui.helpers import screen_text, until
@@ -28,7 +28,7 @@ class AnswerApp(App[None]):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.answer = Answer(text)
+        self.answer = AnswerText(text)
         dark, _ = our_themes()
         self.register_theme(dark)
         self.theme = dark.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.ui.transcript.sections import CODE_LINES, SECTION_LINES, Sections, split
+from app.ui.transcript.answer import CODE_LINES, SECTION_LINES, Sections
 
 LINE = st.sampled_from(
     [
@@ -23,6 +23,12 @@ LINE = st.sampled_from(
         "| a |",
     ]
 )
+
+
+def split(text: str) -> list[str]:
+    sections = Sections()
+    sections.feed(text)
+    return sections.texts
 
 
 def many(line: str, count: int) -> str:

@@ -56,7 +56,7 @@ async def first_start(stage: Stage) -> None:
 
 
 def welcoming(app: SpecchatApp) -> None:
-    app.chat.welcome.enabled = True
+    app.chat.shows_welcome = True
 
 
 async def trouble(stage: Stage) -> None:

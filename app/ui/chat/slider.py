@@ -17,6 +17,7 @@ from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
 MIN_PERCENT, MAX_PERCENT = 1, 100
+BY_ONE, BY_FIVE = "One percent less or more", "Five percent less or more"
 
 
 def keep_bar(keep: float, width: int) -> Content:
@@ -35,20 +36,10 @@ class KeepSlider(Widget, can_focus=True):
     """Hidden until `open`. `effect` says what the keep would mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "left,down", "move(-1)", "Less", id="keep.less", tooltip="One percent less or more"
-        ),
-        Binding("right,up", "move(1)", "More", id="keep.more", tooltip="One percent less or more"),
-        Binding(
-            "pagedown",
-            "move(-5)",
-            "Less by 5",
-            id="keep.less5",
-            tooltip="Five percent less or more",
-        ),
-        Binding(
-            "pageup", "move(5)", "More by 5", id="keep.more5", tooltip="Five percent less or more"
-        ),
+        Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip=BY_ONE),
+        Binding("right,up", "move(1)", "More", id="keep.more", tooltip=BY_ONE),
+        Binding("pagedown", "move(-5)", "Less by 5", id="keep.less5", tooltip=BY_FIVE),
+        Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip=BY_FIVE),
         Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
         Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
         Binding("escape", "cancel", "Cancel", id="keep.cancel"),
@@ -59,13 +50,13 @@ class KeepSlider(Widget, can_focus=True):
     effect: reactive[str] = reactive("")
 
     @dataclass
-    class Moved(Message):
+    class Tried(Message):
         """Another keep is being tried."""
 
         keep: float
 
     @dataclass
-    class Closed(Message):
+    class Decided(Message):
         """`keep` is the new one. Without it, `automatic` is auto mode, else nothing was changed."""
 
         keep: float | None = None
@@ -84,7 +75,7 @@ class KeepSlider(Widget, can_focus=True):
         return AUTO_KEEP if self._automatic else self.value / 100
 
     def open(self, keep: float) -> None:
-        """At this keep. AUTO_KEEP is the default one until `settle` says what it is."""
+        """Open at this keep. AUTO_KEEP is the default one until `settle` says what it is."""
         if self.display:
             return
         self._digits = ""
@@ -138,13 +129,13 @@ class KeepSlider(Widget, can_focus=True):
             self._try(int(self._digits))
 
     def action_set(self) -> None:
-        self._close(self.Closed(keep=self.value / 100))
+        self._close(self.Decided(keep=self.value / 100))
 
     def action_automatic(self) -> None:
-        self._close(self.Closed(automatic=True))
+        self._close(self.Decided(automatic=True))
 
     def action_cancel(self) -> None:
-        self._close(self.Closed())
+        self._close(self.Decided())
 
     def _type(self, digit: str) -> None:
         """Append a digit, or start a new number where the result would not be 1 to 100."""
@@ -158,9 +149,9 @@ class KeepSlider(Widget, can_focus=True):
     def _try(self, value: int) -> None:
         self._automatic = False
         self.value = _percent(value / 100)
-        self.post_message(self.Moved(self.value / 100))
+        self.post_message(self.Tried(self.value / 100))
 
-    def _close(self, message: Closed) -> None:
+    def _close(self, message: Decided) -> None:
         self.display = False
         if self.has_focus:
             self.screen.set_focus(self._opened_from)

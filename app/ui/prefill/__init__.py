@@ -1,1 +1,0 @@
-"""How a turn is read: phases, importance, selected spans, stats."""
