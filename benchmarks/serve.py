@@ -70,8 +70,8 @@ class _Both:
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
     from pathlib import Path
 
-    from app.serve.access import Access
     from app.serve.api import Server, make_app
+    from app.serve.http import Access
     from app.serve.requests import Defaults
 
     load = resolve_pair()

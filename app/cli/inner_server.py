@@ -22,7 +22,7 @@ from app.settings.definitions import Settings
 
 if TYPE_CHECKING:
     from app.serve.api import Server
-    from app.serve.connections import HttpServer
+    from app.serve.http import HttpServer
 
 HOST, PORT = "127.0.0.1", 8321
 STOP_SECONDS = 1.0
@@ -61,8 +61,8 @@ class InnerServer:
         if self._engine.pair is None:
             raise UserError("No models are loaded yet", "try again in a moment")
         from app.cli.serve import TOKEN_FILE, defaults_of, listening_socket, log_to, uvicorn_server
-        from app.serve.access import Access, read_token
         from app.serve.api import Server, make_app
+        from app.serve.http import Access, read_token
 
         defaults = defaults_of(self._settings())
         token, _ = read_token(config_path() / TOKEN_FILE)

@@ -30,9 +30,8 @@ from app.settings.definitions import Settings
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:
-    from app.serve.connections import HttpServer
-    from app.serve.limits import App
-    from app.serve.queue import RequestQueue
+    from app.serve.answers import RequestQueue
+    from app.serve.http import App, HttpServer
     from app.serve.requests import Defaults
 
 TOKEN_FILE = "serve-token"
@@ -64,8 +63,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Load the pair, and answer requests until interrupted."""
-    from app.serve.access import Access, is_local, read_token
     from app.serve.api import Server, make_app
+    from app.serve.http import Access, is_local, read_token
 
     settings = user_settings()
     if not is_local(options.host) and not options.allow_others:
@@ -136,7 +135,7 @@ def uvicorn_server(app: App, queue: RequestQueue) -> HttpServer:
     """Not started."""
     import uvicorn
 
-    from app.serve.connections import HEADER_SECONDS, HttpServer, TimedConnection
+    from app.serve.http import HEADER_SECONDS, HttpServer, TimedConnection
 
     config = uvicorn.Config(
         app,

@@ -1,36 +1,270 @@
-"""An answer while it is written: text up to a stop sequence, why it ended, and what it took."""
+"""Answers while they are written: the queue of requests, the conversations that they continue, and
+what clients get of each."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
+import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any
 
 from app.chat import wording
 from app.protocol.commands import Ask, DropConversation
-from app.protocol.engine import Engine
+from app.protocol.engine import AskedTurn, Engine, MakeAsk
 from app.protocol.events import (
     Event,
     Failed,
     Finished,
+    GpuLost,
+    HostsLost,
+    PairLost,
     PhaseProgress,
     Planned,
     Retrieved,
     Token,
 )
 from app.protocol.prompt import Message, Role
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.server import OnAnswered
 from app.protocol.stats import FinishReason, Statistics
-from app.serve.continuations import Continuations
-from app.serve.failures import AnswerFailed
-from app.serve.queue import Request, RequestQueue
+from app.util.sanitize import sanitize_line
+
+RETRY_SECONDS = 5
+TOO_LONG = "context_length_exceeded"
+"""As OpenAI's clients know a prompt that is too long."""
+TRY_LATER = frozenset(
+    {
+        FailureKind.OUT_OF_MEMORY,
+        FailureKind.NOT_ENOUGH_MEMORY,
+        FailureKind.MEMORY_EXHAUSTED,
+        FailureKind.NO_MODEL,
+        FailureKind.GPU_LOST,
+        FailureKind.SERVER_STOPPED,
+    }
+)
+"""The same request may succeed later."""
+OURS = frozenset({FailureKind.INTERNAL, FailureKind.MLX_MISSING})
+"""The request is not to blame."""
+
+
+class AnswerFailed(Exception):
+    """What is said about a turn that failed, the status of HTTP, and a code, if any. The text on a
+    prompt that is too long begins as clients know it, which then shorten their history."""
+
+    def __init__(self, failed: Failed) -> None:
+        self.code = TOO_LONG if failed.excess_tokens > 0 else None
+        beginning = "" if self.code is None else "The prompt is too long. "
+        super().__init__(beginning + wording.failure(failed.failure).sentence)
+        if self.code is not None:
+            self.status = 400
+        elif failed.failure.kind in TRY_LATER:
+            self.status = 503
+        else:
+            self.status = 500 if failed.failure.kind in OURS else 400
+
+
+STOPPED = Failure(FailureKind.SERVER_STOPPED)
+
+log = logging.getLogger("specchat.serve")
+
+
+class QueueFull(Exception):
+    """More requests wait than may."""
+
+
+class Request:
+    """A request from its place in the queue to the end of its answer. A context manager; leaving it
+    cancels the turn."""
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue = queue
+        self._loop = asyncio.get_running_loop()
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.turn: AskedTurn | None = None
+
+    def deliver(self, event: Event) -> None:
+        """On the engine's thread."""
+        with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: Event) -> None:
+        self.events.put_nowait(event)
+        if isinstance(event, Finished | Failed):
+            self._queue.leave(self)
+
+    def __enter__(self) -> Request:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._queue.leave(self)
+
+    async def next(self, patience: float) -> Event | None:
+        """The next event, the last of which is `Finished` or `Failed`; None if none comes for
+        `patience` seconds."""
+        try:
+            return self.events.get_nowait()
+        except asyncio.QueueEmpty:
+            pass
+        try:
+            return await asyncio.wait_for(self.events.get(), patience)
+        except TimeoutError:
+            return None
+
+    def cancel(self) -> None:
+        """End its turn at the next step."""
+        if self.turn is not None:
+            self.turn.cancel()
+
+
+class RequestQueue:
+    """All open requests: the engine answers them one after the other, and the app's own questions
+    first. At most `limit` wait. On the event loop only."""
+
+    def __init__(self, engine: Engine, limit: int) -> None:
+        self._engine, self._limit = engine, limit
+        self._open: set[Request] = set()
+        self._stopped = False
+        self._stop_listening: Callable[[], None] = lambda: None
+        self.gpu_lost: GpuLost | None = None
+        """Why only a new process can answer again, if it is so."""
+
+    def start(self, on_gpu_lost: Callable[[], None] = lambda: None) -> None:
+        """`on_gpu_lost` is called on the running event loop."""
+        loop = asyncio.get_running_loop()
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, HostsLost):
+                log.warning("%s", sanitize_line(wording.notice(event)))
+            elif isinstance(event, PairLost):
+                log.error("%s", sanitize_line(wording.failure(event.failure).sentence))
+            elif isinstance(event, GpuLost):
+                self.gpu_lost = event
+                loop.call_soon_threadsafe(on_gpu_lost)
+
+        self._stop_listening = self._engine.listen(on_event)
+
+    def stop(self) -> None:
+        """Fail and cancel all requests; nothing else is started."""
+        self._stopped = True
+        self._stop_listening()
+        for request in tuple(self._open):
+            request.events.put_nowait(Failed(None, STOPPED))
+            self.leave(request)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait or run."""
+        return len(self._open)
+
+    @property
+    def is_full(self) -> bool:
+        return self.waiting > self._limit
+
+    def enter(self, make_ask: MakeAsk) -> Request:
+        """A place at the end of the queue. `make_ask` is called on the engine's thread when the
+        turn starts. Raises QueueFull."""
+        if self.is_full:
+            raise QueueFull
+        request = Request(self)
+        if self._stopped:
+            request.events.put_nowait(Failed(None, STOPPED))
+        else:
+            self._open.add(request)
+            request.turn = self._engine.ask(make_ask, request.deliver, background=True)
+        return request
+
+    def leave(self, request: Request) -> None:
+        """Its client has gone, or has all of its answer."""
+        self._open.discard(request)
+        request.cancel()
+
+
+MOST = 16
+"""Conversations whose caches are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A conversation, as it was after its last answer."""
+
+    messages: tuple[Message, ...]
+    answer: Message
+
+
+class Continuations:
+    """The last conversations, by name. No name is used twice. Safe on several threads: another pair
+    is loaded on one of its own."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def clear(self) -> tuple[str, ...]:
+        """Forget all; returns their names."""
+        with self._lock:
+            known, self._known = self._known, OrderedDict()
+        return tuple(known)
+
+    def place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
+        """The name of the conversation that these messages continue, or a new one; the messages,
+        answers with the ids that were generated; and a conversation to drop, if any."""
+        with self._lock:
+            return self._place(messages)
+
+    def _place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
+        best, length = "", 0
+        for name, known in self._known.items():
+            answered = (*known.messages, known.answer)
+            if length < len(answered) <= len(messages) and _same(answered, messages):
+                best, length = name, len(answered)
+        if not best:
+            best = f"request {next(self._numbers)}"
+        else:
+            messages = (*self._known[best].messages, self._known[best].answer, *messages[length:])
+        dropped = None
+        if best not in self._known and len(self._known) >= MOST:
+            dropped, _ = self._known.popitem(last=False)
+        self._known[best] = self._known.get(best, Known(messages, Message(Role.ASSISTANT, "")))
+        self._known.move_to_end(best)
+        return best, messages, dropped
+
+    def answered(self, name: str, messages: tuple[Message, ...], answer: Message) -> None:
+        """`answer` is the whole one, also where the last message was its beginning."""
+        if messages[-1].role is Role.ASSISTANT:
+            messages = messages[:-1]
+        with self._lock:
+            if name in self._known and answer.text:
+                self._known[name] = Known(messages, answer)
+
+
+def _same(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
+    """Whether these begin with those, whatever the ids, what was retrieved, and what was thought,
+    which few clients send back."""
+    return all(
+        replace(one, token_ids=None, retrieved=None, thinking="")
+        == replace(other, token_ids=None, thinking="")
+        for one, other in zip(known, messages, strict=False)
+    )
+
 
 PATIENCE = 5.0
 """Seconds after which something is sent, so that connections stay open."""
-_log = logging.getLogger("specchat.serve")
 
 
 class StopFinder:
@@ -231,7 +465,7 @@ class Answer:
         try:
             on_answered(self.ask, [*self._events, written, end])
         except Exception as error:  # the client has its answer all the same
-            _log.warning("An answer could not be reported", exc_info=error)
+            log.warning("An answer could not be reported", exc_info=error)
 
     def _add(self, text: str, thinking: str) -> Piece | None:
         self.text += text

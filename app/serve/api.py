@@ -22,16 +22,26 @@ from app.protocol.events import Failed
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
 from app.protocol.server import OnAnswered
-from app.serve.access import Access
-from app.serve.answers import Answer, Piece, Waiting
-from app.serve.anthropic_format import AnthropicFormat
-from app.serve.bodies import openapi, reader, takes
-from app.serve.continuations import Continuations
+from app.serve.answers import (
+    RETRY_SECONDS,
+    Answer,
+    AnswerFailed,
+    Continuations,
+    Piece,
+    QueueFull,
+    RequestQueue,
+    Waiting,
+)
 from app.serve.cutting import LONG, TAIL
-from app.serve.failures import RETRY_SECONDS, AnswerFailed
-from app.serve.limits import FAULT, App, Limits, error_body
-from app.serve.openai_format import OpenAiFormat
-from app.serve.queue import QueueFull, RequestQueue
+from app.serve.formats import (
+    AnthropicFormat,
+    OpenAiFormat,
+    Remembered,
+    ResponsesFormat,
+    conversation,
+    error_body,
+)
+from app.serve.http import FAULT, Access, App, Limits
 from app.serve.requests import (
     BadRequest,
     ChatRequest,
@@ -41,10 +51,12 @@ from app.serve.requests import (
     MessagesRequest,
     ResponsesRequest,
     note,
+    openapi,
+    reader,
+    takes,
     to_ask,
     to_messages,
 )
-from app.serve.responses_format import Remembered, ResponsesFormat, conversation
 
 WAITING = 32
 """Requests that may wait for others."""

@@ -13,8 +13,8 @@ import httpx2 as httpx
 from app.cli.serve import listening_socket, uvicorn_server
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message
-from app.serve.access import Access
 from app.serve.api import Server, make_app
+from app.serve.http import Access
 from app.serve.requests import Defaults
 
 ANSWER = "The tenant pays the rent on the first."

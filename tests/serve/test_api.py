@@ -19,7 +19,7 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Role
 from app.protocol.reasons import too_long
 from app.protocol.stats import FinishReason
-from app.serve import connections, limits
+from app.serve import http as layer
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, chat, client, events, running, until
 
@@ -305,9 +305,9 @@ def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -
         path = "/v1/chat/completions"
         for damaged in (b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[]", b"null", b""):
             assert http.post(path, content=damaged, headers=headers).status_code == 400
-        huge = b'{"x": "' + b"a" * limits.MAX_BODY + b'"}'
+        huge = b'{"x": "' + b"a" * layer.MAX_BODY + b'"}'
         assert http.post(path, content=huge, headers=headers).status_code == 413
-        pieces = (b"a" * 100_000 for _ in range(limits.MAX_BODY // 100_000 + 1))
+        pieces = (b"a" * 100_000 for _ in range(layer.MAX_BODY // 100_000 + 1))
         assert http.post(path, content=pieces, headers=headers).status_code == 413
         assert http.post(path, json=chat()).status_code == 200
 
@@ -315,7 +315,7 @@ def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -
 def test_half_a_request_holds_nothing_up(
     address: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(layer, "BODY_SECONDS", 0.5)
     port = int(address.rpartition(":")[2])
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {TOKEN}\r\n"
     halves = [head.encode(), f"{head}Content-Length: 500\r\n\r\n{{".encode()]
@@ -333,7 +333,7 @@ def test_half_a_request_holds_nothing_up(
 def test_connections_without_a_whole_header_are_closed(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 1.0)
+    monkeypatch.setattr(layer, "HEADER_SECONDS", 1.0)
     half = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
     with running(engine) as address:
         at = ("127.0.0.1", int(address.rpartition(":")[2]))
@@ -347,7 +347,7 @@ def test_connections_without_a_whole_header_are_closed(
 
 
 def test_an_answer_may_take_longer_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(layer, "HEADER_SECONDS", 0.3)
     engine = FakeEngine(Story(answer="word " * 50))
     engine.start_thread(lambda event: 0.02)
     with running(engine) as address:

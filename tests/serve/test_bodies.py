@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from app.serve import api, bodies
-from app.serve.bodies import MAX_CONTAINERS, MAX_VALUES, read_body
-from app.serve.requests import BadRequest, ChatRequest
+from app.serve import api, requests
+from app.serve.requests import MAX_CONTAINERS, MAX_VALUES, BadRequest, ChatRequest, read_body
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import chat, client, running
 
 
-@pytest.mark.parametrize("function", [(bodies, "read_body"), (api, "to_ask")])
+@pytest.mark.parametrize("function", [(requests, "read_body"), (api, "to_ask")])
 def test_others_are_answered_while_a_request_is_read(
     function: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.protocol.prompt import Message, Role
-from app.serve.continuations import MOST, Continuations
+from app.serve.answers import MOST, Continuations
 
 
 def user(text: str) -> Message:

@@ -9,7 +9,7 @@ import pytest
 
 from app.protocol.events import HostsLost
 from app.protocol.reasons import Failure, FailureKind
-from app.serve.queue import RequestQueue, log
+from app.serve.answers import RequestQueue, log
 from tests.fakes import FakeEngine
 
 

@@ -15,11 +15,9 @@ from app.protocol.events import Failed, Finished, Token
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason
-from app.serve.access import Access
-from app.serve.answers import Answer
+from app.serve.answers import Answer, Continuations, QueueFull, Request, RequestQueue
 from app.serve.api import Server, make_app
-from app.serve.continuations import Continuations
-from app.serve.queue import QueueFull, Request, RequestQueue
+from app.serve.http import Access
 from app.serve.requests import Defaults
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import LIMIT, chat, client, count_words, until

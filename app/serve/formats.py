@@ -1,4 +1,5 @@
-"""OpenAI's Responses: the conversation that a request continues, and answers as it has them."""
+"""Answers in the forms of three APIs: OpenAI's chat completions and completions, Anthropic's
+messages, and OpenAI's responses."""
 
 from __future__ import annotations
 
@@ -12,6 +13,191 @@ from typing import Any
 
 from app.serve.answers import Answer, Piece
 from app.serve.requests import BadRequest, ChatMessage, Item, Part, ResponsesRequest
+
+DONE = "data: [DONE]\n\n"
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def _named_event(kind: str, **content: Any) -> str:
+    return f"event: {kind}\n{_event({'type': kind, **content})}"
+
+
+def error_body(path: str, message: str, status: int, code: str | None = None) -> dict[str, Any]:
+    """An error in the form that the clients of this path expect."""
+    if path.startswith("/v1/messages"):
+        return anthropic_error(message, status)
+    return openai_error(message, status, code)
+
+
+def openai_error(message: str, status: int, code: str | None = None) -> dict[str, Any]:
+    kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def _openai_usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.generated,
+        "total_tokens": answer.prompt_tokens + answer.generated,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "specchat": answer.report(),
+    }
+
+
+class OpenAiFormat:
+    """Of one answer; `chat` or a plain completion."""
+
+    def __init__(self, id: str, model: str, created: int, chat: bool, with_usage: bool) -> None:
+        self._chat, self._with_usage = chat, with_usage
+        self._head = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{id}", "created": created}
+        self._model = model
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        if self._chat:
+            message = {"role": "assistant", "content": answer.text}
+            if answer.thinking:
+                message["reasoning_content"] = answer.thinking
+            content: dict[str, Any] = {"message": message}
+        else:
+            content = {"text": answer.text}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": _reason(answer)}
+        return self._object("chat.completion", [choice]) | {"usage": _openai_usage(answer)}
+
+    def start(self, answer: Answer) -> str:
+        return self._chunk({"role": "assistant", "content": ""}) if self._chat else ""
+
+    def piece(self, piece: Piece) -> str:
+        if not self._chat:
+            return self._chunk(piece.text) if piece.text else ""
+        thought = {"reasoning_content": piece.thinking} if piece.thinking else {}
+        return self._chunk(({"content": piece.text} if piece.text else {}) | thought)
+
+    def end(self, answer: Answer) -> str:
+        last = self._chunk({} if self._chat else "", _reason(answer))
+        if self._with_usage:
+            last += _event(
+                self._object("chat.completion.chunk", []) | {"usage": _openai_usage(answer)}
+            )
+        return last + DONE
+
+    def failed(self, message: str, status: int, code: str | None = None) -> str:
+        return _event(openai_error(message, status, code)) + DONE
+
+    def _chunk(self, content: dict[str, Any] | str, reason: str | None = None) -> str:
+        what = {"delta": content} if self._chat else {"text": content}
+        choice = {"index": 0, **what, "logprobs": None, "finish_reason": reason}
+        more = {"usage": None} if self._with_usage else {}
+        return _event(self._object("chat.completion.chunk", [choice]) | more)
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        kind = kind if self._chat else "text_completion"
+        return {**self._head, "object": kind, "model": self._model, "choices": choices}
+
+
+def _reason(answer: Answer) -> str:
+    return "length" if answer.cut_off else "stop"
+
+
+def anthropic_error(message: str, status: int) -> dict[str, Any]:
+    kinds = {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        413: "request_too_large",
+        503: "overloaded_error",
+    }
+    kind = kinds.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _anthropic_usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "input_tokens": max(0, answer.prompt_tokens - answer.cached_tokens),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": answer.cached_tokens,
+        "output_tokens": answer.generated,
+        "specchat": answer.report(),
+    }
+
+
+class AnthropicFormat:
+    """Of one answer. Its blocks of content are what the model thought, if it did, and its text."""
+
+    def __init__(self, id: str, model: str) -> None:
+        self._message = {
+            "id": f"msg_{id}",
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "stop_reason": None,
+            "stop_sequence": None,
+        }
+        self._index, self._open = -1, ""
+        """Number and type of the block that is streamed."""
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        content = [{"type": "text", "text": answer.text}]
+        if answer.thinking:
+            content.insert(0, {"type": "thinking", "thinking": answer.thinking, "signature": ""})
+        return self._message | {
+            "content": content,
+            "usage": _anthropic_usage(answer),
+            **_stop_reason(answer),
+        }
+
+    def start(self, answer: Answer) -> str:
+        message = self._message | {"content": [], "usage": _anthropic_usage(answer)}
+        return _named_event("message_start", message=message)
+
+    def piece(self, piece: Piece) -> str:
+        found = ""
+        if piece.thinking:
+            found += self._delta("thinking", piece.thinking)
+        if piece.text:
+            found += self._delta("text", piece.text)
+        return found
+
+    def end(self, answer: Answer) -> str:
+        return (
+            ("" if self._open == "text" else self._start("text"))
+            + self._stop()
+            + _named_event(
+                "message_delta", delta=_stop_reason(answer), usage=_anthropic_usage(answer)
+            )
+            + _named_event("message_stop")
+        )
+
+    def _delta(self, kind: str, text: str) -> str:
+        opening = "" if self._open == kind else self._start(kind)
+        delta = {"type": f"{kind}_delta", kind: text}
+        return opening + _named_event("content_block_delta", index=self._index, delta=delta)
+
+    def _start(self, kind: str) -> str:
+        before = self._stop() if self._open else ""
+        self._index, self._open = self._index + 1, kind
+        block = {"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {})
+        return before + _named_event("content_block_start", index=self._index, content_block=block)
+
+    def _stop(self) -> str:
+        signed = {"type": "signature_delta", "signature": ""}
+        return (
+            _named_event("content_block_delta", index=self._index, delta=signed)
+            if self._open == "thinking"
+            else ""
+        ) + _named_event("content_block_stop", index=self._index)
+
+    def failed(self, message: str, status: int, code: str | None = None) -> str:
+        return _named_event("error", error=anthropic_error(message, status)["error"])
+
+
+def _stop_reason(answer: Answer) -> dict[str, Any]:
+    reason = "max_tokens" if answer.cut_off else "stop_sequence" if answer.stop else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": answer.stop}
+
 
 MAX_REMEMBERED, OVERHEAD = 20_000_000, 1_000
 """Characters of the requests and answers that later requests may name, and what is added for each
@@ -159,7 +345,7 @@ class ResponsesFormat:
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if answer.cut_off else None,
             "output": self._items,
-            "usage": usage(answer),
+            "usage": _responses_usage(answer),
         }
 
     def start(self, answer: Answer) -> str:
@@ -248,12 +434,11 @@ class ResponsesFormat:
         return item | {"role": "assistant", "content": [part]}
 
     def _event(self, kind: str, **content: Any) -> str:
-        data = {"type": kind, "sequence_number": self._events, **content}
         self._events += 1
-        return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+        return _named_event(kind, sequence_number=self._events - 1, **content)
 
 
-def usage(answer: Answer) -> dict[str, Any]:
+def _responses_usage(answer: Answer) -> dict[str, Any]:
     return {
         "input_tokens": answer.prompt_tokens,
         "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
