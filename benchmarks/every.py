@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.cli.exit_codes import INTERRUPTED
+from app.cli.main import INTERRUPTED
 from app.errors import UserError
 from app.util.sanitize import sanitize, sanitize_line
 from benchmarks.harness import Bench, Result

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import supervisor
-from app.cli.exit_codes import RESTART
-from app.crash import LOG, NOTE, Crash, last_stderr_line, pop
+from app.cli.logs import CRASH_LOG, CRASH_NOTE, Crash, last_stderr_line, pop_crash
+from app.cli.main import RESTART
 
 METAL = """\
 loading
@@ -27,35 +27,29 @@ Thread 0x1 (most recent call first):
 
 def test_a_crash_is_told_once(tmp_path: Path) -> None:
     crash = Crash("SIGABRT", "out of memory")
-    assert (
-        crash.record(tmp_path / "new" / "folder", "all of it") == tmp_path / "new" / "folder" / LOG
-    )
-    assert pop(tmp_path / "new" / "folder") == crash
-    assert pop(tmp_path / "new" / "folder") is None
-    assert (tmp_path / "new" / "folder" / LOG).read_text() == "all of it"
-
-
-def test_a_note_of_an_earlier_version(tmp_path: Path) -> None:
-    (tmp_path / NOTE).write_text('{"signal": "SIGABRT", "said": "out of memory"}')
-    assert pop(tmp_path) == Crash("SIGABRT", "out of memory")
+    folder = tmp_path / "new" / "folder"
+    assert crash.record(folder, "all of it") == folder / CRASH_LOG
+    assert pop_crash(folder) == crash
+    assert pop_crash(folder) is None
+    assert (folder / CRASH_LOG).read_text() == "all of it"
 
 
 def test_without_a_word_there_is_no_log(tmp_path: Path) -> None:
     assert Crash("SIGKILL").record(tmp_path, "") is None
-    assert pop(tmp_path) == Crash("SIGKILL")
+    assert pop_crash(tmp_path) == Crash("SIGKILL")
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"signal": "SIGABRT"}', "\ud800"])
 def test_a_note_that_makes_no_sense_is_dropped(tmp_path: Path, note: str) -> None:
-    (tmp_path / NOTE).write_bytes(note.encode(errors="surrogatepass"))
-    assert pop(tmp_path) is None
-    assert not (tmp_path / NOTE).exists()
+    (tmp_path / CRASH_NOTE).write_bytes(note.encode(errors="surrogatepass"))
+    assert pop_crash(tmp_path) is None
+    assert not (tmp_path / CRASH_NOTE).exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_second_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert Crash("SIGABRT").record(tmp_path / "file", "said") is None
-    assert pop(tmp_path / "file") is None
+    assert pop_crash(tmp_path / "file") is None
 
 
 def test_the_reason_is_what_the_library_said_last() -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Question, QuestionError
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.prompt import Message, Role

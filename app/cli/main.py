@@ -7,15 +7,28 @@ which returns the exit status. Only the module of the command that is named is i
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
 
 if TYPE_CHECKING:
     from app.cli.parser import TopParser
+
+
+FAILED = 1
+"""A check found a fault, or standard output could not be written."""
+BAD_INPUT = 2
+RESTART = 75
+"""Only a new process can use the GPU again. It is EX_TEMPFAIL of sysexits.h, after which service
+managers start a server again."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Stopped with Ctrl-C."""
+PIPE_CLOSED = 128 + signal.SIGPIPE
+"""The program that reads the output has gone."""
+
 
 HOSTS_VARIABLE = "SPECCHAT_HOSTS"
 

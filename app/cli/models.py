@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any
 
 from app.cli import model_fit
-from app.cli.exit_codes import INTERRUPTED
+from app.cli.main import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
 from app.cli.terminal import ProgressLine, cancel_on_sigint

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.cli.exit_codes import RESTART
+from app.cli.main import RESTART
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 
@@ -68,8 +68,7 @@ def run_app(chosen: Chosen) -> int:
 
 def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> int:
     gc.disable()  # imports create no garbage
-    from app import crash
-    from app.cli.log_file import log_to
+    from app.cli.logs import log_to, pop_crash
     from app.models.embedded import EMBEDDED
     from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
     from app.settings.file import SettingsFile
@@ -86,7 +85,7 @@ def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> in
     gc.freeze()
     gc.enable()
     log_to(logs_path())
-    last_time = crash.pop(logs_path())
+    last_time = pop_crash(logs_path())
     news = [] if last_time is None else [last_time.sentence]
     step = None
     if watched_by.restarted:  # in the conversation that was open

@@ -86,9 +86,7 @@ class Failure:
 def failure_from_plain(plain: Any) -> Failure:
     """What `to_plain` made. A kind that only a later version knows counts as INTERNAL. Raises
     TypeError or KeyError."""
-    kind, data = plain["kind"], plain["data"]
-    if not isinstance(kind, str) or not isinstance(data, dict):
-        raise TypeError("not a failure")
+    kind, data = _code_and_data(plain, "kind")
     if kind not in frozenset(FailureKind):
         return Failure(FailureKind.INTERNAL, {"error": kind})
     return Failure(FailureKind(kind), data)
@@ -187,7 +185,12 @@ class Reason:
 def reason_from_plain(plain: Any) -> Reason | None:
     """What `to_plain` made; None for a code that only a later version knows. Raises TypeError or
     KeyError."""
-    code, data = plain["code"], plain["data"]
-    if not isinstance(code, str) or not isinstance(data, dict):
-        raise TypeError("not a reason")
+    code, data = _code_and_data(plain, "code")
     return Reason(ReasonCode(code), data) if code in frozenset(ReasonCode) else None
+
+
+def _code_and_data(plain: Any, name: str) -> tuple[str, dict[str, Any]]:
+    code, data = plain[name], plain["data"]
+    if not isinstance(code, str) or not isinstance(data, dict):
+        raise TypeError("neither a failure nor a reason")
+    return code, data

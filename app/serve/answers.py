@@ -11,11 +11,12 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 from app.chat import wording
+from app.chat.conversation import Question, Turn
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.engine import AskedTurn, Engine, MakeAsk
 from app.protocol.events import (
@@ -26,14 +27,12 @@ from app.protocol.events import (
     HostsLost,
     PairLost,
     PhaseProgress,
-    Planned,
-    Retrieved,
     Token,
 )
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.server import OnAnswered
-from app.protocol.stats import FinishReason, Statistics
+from app.protocol.stats import FinishReason
 from app.util.sanitize import sanitize_line
 
 RETRY_SECONDS = 5
@@ -318,31 +317,26 @@ class Waiting:
     note: str
 
 
-@dataclass
 class Answer:
-    """Of one request. Once `pieces` ends, everything about it is known."""
+    """The answer to one request. `turn` is what its client gets: up to a stop sequence, and without
+    the beginning that the client sent. It is complete once `pieces` has ended."""
 
-    ask: Ask
-    stops: Sequence[str] = ()
-    note: str = ""
-    """What was ignored of the request, as one sentence."""
-    text: str = ""
-    thinking: str = ""
-    finish_reason: FinishReason = FinishReason.STOP
-    stop: str | None = None
-    """The stop sequence at which it ended."""
-    statistics: Statistics | None = None
-    planned: Planned | None = None
-    retrieved: Retrieved | None = None
-    """Of documents that do not all fit, what the model got."""
-    generated: int = 0
-    """Tokens."""
-    thought: int = 0
-    """Of these, tokens of `thinking`, but for the last few, which come with the first of `text`."""
-    sent_at: float = field(default_factory=time.monotonic)
-    """When the client was last sent something."""
-    _events: list[Event] = field(default_factory=list)
-    """Of its turn, without its text and its end."""
+    def __init__(self, ask: Ask, stops: Sequence[str] = (), note: str = "") -> None:
+        """`note` says what was ignored of the request, in one sentence."""
+        self.ask, self.note = ask, note
+        self.turn = Turn(0, Question(ask.question, (), ask.mode, ask.keep_ratio))
+        self.sent_at = time.monotonic()
+        """When the client was last sent something."""
+        self._finder = StopFinder(stops)
+        self._end: Finished | None = None
+        """How the turn ended, with all of its text."""
+        self._events: list[Event] = []
+        """Other events of the turn, for whom the answer is reported to."""
+
+    @property
+    def stop(self) -> str | None:
+        """The stop sequence at which it ended."""
+        return self._finder.found
 
     async def pieces(
         self,
@@ -360,64 +354,61 @@ class Answer:
             self.ask = replace(self.ask, messages=messages, conversation=name, on_disk=False)
             return self.ask
 
-        ended: Finished | None = None
         try:
             with queue.enter(place) as request:
-                async with aclosing(self._until_the_end(request)) as events:
-                    async for event in events:
-                        if isinstance(event, Finished):
-                            ended = event
-                        else:
-                            yield event
-            assert ended is not None
-            self.statistics = ended.statistics
-            if self.stop is None:
-                self.finish_reason = ended.finish_reason
-            text, ids = self._whole(ended)
-            whole = Message(Role.ASSISTANT, text, token_ids=ids, thinking=self.thinking)
+                async with aclosing(self._until_the_end(request)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            text, ids = self._whole
+            whole = Message(Role.ASSISTANT, text, token_ids=ids, thinking=self.turn.thinking)
             continuations.answered(self._name, self._messages, whole)
         finally:
-            if on_answered is not None and (ended is not None or self.text):
-                self._report(ended, on_answered)
+            if on_answered is not None and (self._end is not None or self.turn.text):
+                self._report(on_answered)
             if self._name and self._name not in continuations:
                 engine.send(DropConversation(self._name))  # it was forgotten meanwhile
 
-    async def _until_the_end(self, request: Request) -> AsyncGenerator[Piece | Waiting | Finished]:
-        """Pieces, and the turn's end. Raises AnswerFailed."""
-        finder, note = StopFinder(self.stops), "waiting for other requests"
-        while True:
+    async def _until_the_end(self, request: Request) -> AsyncGenerator[Piece | Waiting]:
+        """Raises AnswerFailed."""
+        turn, finder = self.turn, self._finder
+        while self._end is None:
             left = self.sent_at + PATIENCE - time.monotonic()
             event = await request.next(left) if left > 0 else None
             match event:
                 case None:
                     self.sent_at = time.monotonic()
-                    yield Waiting(note)
-                case PhaseProgress():
-                    note = f"{event.phase}: {event.done} of {event.total}"
-                case Token() if finder.found is not None:
-                    pass  # written before it was cancelled
-                case Token():
-                    if not self._is_beginning(event):
-                        self.generated += len(event.ids)
-                        self.thought += 0 if event.text else len(event.thinking and event.ids)
-                    if piece := self._add(finder.add(event.text), event.thinking):
-                        yield piece
-                    if finder.found is not None:
-                        self.stop = finder.found
-                        request.cancel()
-                case Finished():
-                    if piece := self._add(finder.rest(), ""):
-                        yield piece
-                    yield event
-                    return
+                    yield Waiting(self._activity)
                 case Failed():
                     raise AnswerFailed(event)
+                case Token() if self.stop is not None:
+                    pass  # written before it was cancelled
+                case Token():
+                    ids = () if self._is_beginning(event) else event.ids
+                    text = finder.add(event.text)
+                    turn.apply(replace(event, ids=ids, text=text))
+                    if text or event.thinking:
+                        yield Piece(text, event.thinking)
+                    if self.stop is not None:
+                        request.cancel()
+                case Finished():
+                    self._end = event
+                    if rest := finder.rest():
+                        turn.apply(Token(0, (), rest))
+                        yield Piece(rest)
+                    reason = event.finish_reason if self.stop is None else FinishReason.STOP
+                    turn.apply(replace(event, finish_reason=reason, text=turn.text))
                 case _:
-                    self._events.append(event)
-                    if isinstance(event, Planned):
-                        self.planned = event
-                    elif isinstance(event, Retrieved):
-                        self.retrieved = event
+                    turn.apply(event)
+                    if not isinstance(event, PhaseProgress):
+                        self._events.append(event)
+
+    @property
+    def _activity(self) -> str:
+        progress = self.turn.progress
+        if progress.latest_phase is None:
+            return "waiting for other requests"
+        phase = progress.phases[progress.latest_phase]
+        return f"{phase.phase}: {phase.done} of {phase.total}"
 
     @property
     def _name(self) -> str:
@@ -426,9 +417,9 @@ class Answer:
     @property
     def _messages(self) -> tuple[Message, ...]:
         """With what was retrieved for the question, so that the next one finds it cached."""
-        if self.retrieved is None:
+        if self.turn.retrieved is None:
             return self.ask.messages
-        parts = tuple(part.document for part in self.retrieved.parts)
+        parts = tuple(part.document for part in self.turn.retrieved)
         last = max(i for i, each in enumerate(self.ask.messages) if each.role is Role.USER)
         return tuple(
             replace(each, retrieved=parts) if i == last else each
@@ -443,84 +434,60 @@ class Answer:
 
     def _is_beginning(self, event: Token) -> bool:
         """Whether these tokens are of the answer's beginning, which the client sent."""
-        prefix = self._beginning
+        prefix, turn = self._beginning, self.turn
         unknown = prefix is not None and bool(prefix.text) and prefix.token_ids is None
-        is_first = not (self.generated or self.text or self.thinking)
+        is_first = not (turn.progress.generated_tokens or turn.text or turn.thinking)
         return unknown and is_first and not (event.text or event.thinking)
 
-    def _whole(self, ended: Finished | None) -> tuple[str, tuple[int, ...] | None]:
+    @property
+    def _whole(self) -> tuple[str, tuple[int, ...] | None]:
         """The text that the client has, with the answer's beginning; and its ids, if they are
         known of exactly this text."""
-        if ended is not None and self.stop is None and not self.ask.sampling.stop_ids:
-            return ended.text, ended.generated_ids
+        if self._end is not None and self.stop is None and not self.ask.sampling.stop_ids:
+            return self._end.text, self._end.generated_ids
         prefix = self._beginning
-        return (prefix.text if prefix else "") + self.text, None
+        return (prefix.text if prefix else "") + self.turn.text, None
 
-    def _report(self, ended: Finished | None, on_answered: OnAnswered) -> None:
-        text, ids = self._whole(ended)
-        reason = self.finish_reason if ended is not None else FinishReason.CANCELLED
-        known = ids or ()
-        written = Token(0, known, text, self.thinking)
-        end = Finished(0, reason, text, known, self.statistics)
+    def _report(self, on_answered: OnAnswered) -> None:
+        text, ids = self._whole
+        written = Token(0, ids or (), text, self.turn.thinking)
+        reason = self.turn.ended or FinishReason.CANCELLED
+        end = Finished(0, reason, text, ids or (), self.turn.statistics)
         try:
             on_answered(self.ask, [*self._events, written, end])
         except Exception as error:  # the client has its answer all the same
             log.warning("An answer could not be reported", exc_info=error)
 
-    def _add(self, text: str, thinking: str) -> Piece | None:
-        self.text += text
-        self.thinking += thinking
-        return Piece(text, thinking) if text or thinking else None
-
     @property
     def cut_off(self) -> bool:
         """Whether it would have gone on."""
-        return self.stop is None and self.finish_reason in (
-            FinishReason.LENGTH,
-            FinishReason.MEMORY,
-        )
+        return self.turn.ended in (FinishReason.LENGTH, FinishReason.MEMORY)
 
     @property
     def prompt_tokens(self) -> int:
-        return self.planned.prompt_tokens if self.planned is not None else 0
-
-    @property
-    def cached_tokens(self) -> int:
-        if self.statistics is not None:
-            return self.statistics.reused_tokens
-        return self.planned.reused_tokens if self.planned is not None else 0
+        planned = self.turn.progress.planned
+        return 0 if planned is None else planned.prompt_tokens
 
     def report(self) -> dict[str, Any]:
         """How the prompt was read, for programs that know specchat."""
-        note = {"note": self.note} if self.note else {}
-        return self._reading() | self._files() | note
-
-    def _files(self) -> dict[str, Any]:
-        if self.retrieved is None:
-            return {}
-        files = [
-            {"name": part.document.name, "line": part.document.line, "tokens": part.tokens}
-            for part in self.retrieved.parts
-        ]
-        return {"files": files, "total_files": self.retrieved.total_files}
-
-    def _reading(self) -> dict[str, Any]:
-        if self.statistics is not None:
-            stats = self.statistics
-            return {
-                "reading": str(stats.reading),
-                "mode": str(stats.mode),
-                "keep": stats.keep_ratio,
-                "reason": wording.reasons(stats.reasons),
+        progress, found = self.turn.progress, dict[str, Any]()
+        if (known := progress.statistics or progress.planned) is not None:
+            found = {
+                "reading": str(known.reading),
+                "mode": str(self.ask.mode),
+                "keep": known.keep_ratio,
+                "reason": wording.reasons(known.reasons),
+            }
+        if (stats := progress.statistics) is not None:
+            found |= {
                 "read_tokens": stats.read_tokens,
                 "recalled_tokens": stats.recalled_tokens,
                 "time_to_first_token": round(stats.ttft, 3),
             }
-        if self.planned is None:
-            return {}
-        return {
-            "reading": str(self.planned.reading),
-            "mode": str(self.ask.mode),
-            "keep": self.planned.keep_ratio,
-            "reason": wording.reasons(self.planned.reasons),
-        }
+        if (retrieved := progress.retrieved) is not None:
+            files = [
+                {"name": part.document.name, "line": part.document.line, "tokens": part.tokens}
+                for part in retrieved.parts
+            ]
+            found |= {"files": files, "total_files": retrieved.total_files}
+        return found | ({"note": self.note} if self.note else {})

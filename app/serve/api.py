@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from app.protocol.commands import Ask, DropConversation
+from app.chat import wording
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import PromptBuilder
+from app.protocol.commands import Ask, DropConversation, Load
 from app.protocol.engine import Engine
-from app.protocol.events import Failed
+from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
 from app.protocol.server import OnAnswered
@@ -67,40 +72,54 @@ BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, Coun
 T = TypeVar("T")
 
 
+class Tokens(Protocol):
+    """Texts and tokens of the loaded target."""
+
+    def count(self, messages: tuple[Message, ...]) -> int:
+        """The tokens of a prompt. Raises BadRequest."""
+        ...
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of these tokens. Raises BadRequest."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPair:
+    """The loaded pair. `model` is the target's name; `needs_document`: it answers questions about
+    documents only. A prompt may have `context` tokens, if that is not 0."""
+
+    model: str
+    tokens: Tokens
+    needs_document: bool = False
+    context: int = 0
+    loaded_at: int = field(default_factory=lambda: int(time.time()))
+
+
+def served_pair(load: Load, loaded: Loaded) -> ServedPair:
+    target, tokens = loaded.target, TargetTokens(Path(load.target))
+    return ServedPair(target.name, tokens, load.only_quotes, target.context_length)
+
+
 class Server:
-    """What routes need: the engine's queue, and how requests are understood. `model` is the name
-    of the loaded target, `count` counts the tokens of a prompt, and `to_text` decodes some;
-    `needs_document`: it answers questions about documents only. A prompt may have `context` tokens,
-    if that is not 0. `on_answered` gets what clients got."""
+    """What routes need: the engine's queue, and how requests are understood. `on_answered` gets
+    what clients got."""
 
     def __init__(
         self,
         engine: Engine,
-        model: str,
+        pair: ServedPair,
         defaults: Defaults,
-        count: Callable[[tuple[Message, ...]], int],
-        needs_document: bool = False,
         waiting: int = WAITING,
         on_answered: OnAnswered | None = None,
-        context: int = 0,
-        to_text: Callable[[Sequence[int]], str] = lambda ids: "",
     ) -> None:
-        self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
+        self.engine, self.pair, self.defaults = engine, pair, defaults
         self.queue, self._continuations = RequestQueue(engine, waiting), Continuations()
-        self.remembered = Remembered()
-        self.use_pair(model, count, needs_document, context, to_text)
+        self.remembered, self._on_answered = Remembered(), on_answered
 
-    def use_pair(
-        self,
-        model: str,
-        count: Callable[[tuple[Message, ...]], int],
-        needs_document: bool,
-        context: int = 0,
-        to_text: Callable[[Sequence[int]], str] = lambda ids: "",
-    ) -> None:
+    def use_pair(self, pair: ServedPair) -> None:
         """Another pair is loaded: answers of the one before are in other tokens."""
-        self.model, self.count, self._needs_document = model, count, needs_document
-        self.context, self.to_text, self.loaded_at = context, to_text, int(time.time())
+        self.pair = pair
         self.drop_conversations()
 
     def drop_conversations(self) -> None:
@@ -122,7 +141,7 @@ class Server:
         if self.queue.is_full:
             raise QueueFull
         ask = await asyncio.to_thread(make_ask)
-        if self._needs_document and not any(message.documents for message in ask.messages):
+        if self.pair.needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
                 "The embedded pair answers questions about documents: send a text of at least"
                 f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
@@ -150,15 +169,16 @@ class Server:
             for message in ask.messages  # of documents as much is read as fits
         )
         size = sum(_max_tokens(message) for message in needed)
-        if not self.context or size <= self.context // 2:  # even with what a template adds it fits
+        context = self.pair.context
+        if not context or size <= context // 2:  # even with what a template adds it fits
             return
-        context, estimated = self.context, size > LONGEST_TOKEN * self.context
+        estimated = size > LONGEST_TOKEN * context
         if estimated:  # counting them takes long, and much memory
             total = size // USUAL_TOKEN
         else:
-            total = await asyncio.to_thread(self.count, needed)
+            total = await asyncio.to_thread(self.pair.tokens.count, needed)
         if total >= context:
-            raise AnswerFailed(Failed(0, too_long(total, self.model, context, estimated)))
+            raise AnswerFailed(Failed(0, too_long(total, self.pair.model, context, estimated)))
 
     async def _stream(
         self,
@@ -280,17 +300,17 @@ def _add_errors(app: FastAPI) -> None:
 def _add_routes(app: FastAPI, server: Server) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "model": server.model, "waiting": server.queue.waiting}
+        return {"status": "ok", "model": server.pair.model, "waiting": server.queue.waiting}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        listed = {"has_more": False, "first_id": server.model, "last_id": server.model}
+        listed = {"has_more": False, "first_id": server.pair.model, "last_id": server.pair.model}
         return {"object": "list", "data": [_model(server)], **listed}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        if name.rpartition("/")[2].lower() != server.model.rpartition("/")[2].lower():
-            raise NoSuchModel(server.model)
+        if name.rpartition("/")[2].lower() != server.pair.model.rpartition("/")[2].lower():
+            raise NoSuchModel(server.pair.model)
         return _model(server)
 
     @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
@@ -317,7 +337,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             if isinstance(prompt, str):
                 message = plain_message(prompt)
             else:
-                text, ids = server.to_text(prompt), tuple(prompt)
+                text, ids = server.pair.tokens.text(prompt), tuple(prompt)
                 message = Message(Role.USER, text, token_ids=ids, plain=True)
             return to_ask((message,), body, request.headers, server.defaults, body.limit)
 
@@ -334,7 +354,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             messages = to_messages(conversation(body, server.remembered))
             return to_ask(messages, body, request.headers, server.defaults, body.max_output_tokens)
 
-        form = ResponsesFormat(uuid4().hex[:24], server.model, body, server.remembered)
+        form = ResponsesFormat(uuid4().hex[:24], server.pair.model, body, server.remembered)
         return await server.respond(request, ask, [], form, body.stream, note(body))
 
     @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
@@ -347,7 +367,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             messages = to_messages(body.all_messages)
             return to_ask(messages, body, request.headers, server.defaults, body.max_tokens)
 
-        form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
+        form = AnthropicFormat(uuid4().hex[:24], body.model or server.pair.model)
         return await server.respond(
             request, ask, body.stop_sequences or [], form, body.stream, note(body)
         )
@@ -359,7 +379,7 @@ def _add_routes(app: FastAPI, server: Server) -> None:
         body.check()
 
         def count() -> int:
-            return server.count(to_messages(body.all_messages))
+            return server.pair.tokens.count(to_messages(body.all_messages))
 
         return {"input_tokens": await asyncio.to_thread(count)}
 
@@ -378,18 +398,54 @@ def plain_message(text: str) -> Message:
 def _openai(server: Server, body: ChatRequest | CompletionRequest, chat: bool) -> OpenAiFormat:
     options = body.stream_options
     with_usage = options is not None and options.include_usage
-    return OpenAiFormat(uuid4().hex[:24], server.model, int(time.time()), chat, with_usage)
+    return OpenAiFormat(uuid4().hex[:24], server.pair.model, int(time.time()), chat, with_usage)
 
 
 def _model(server: Server) -> dict[str, Any]:
     """In the forms of both APIs at once."""
-    loaded = datetime.fromtimestamp(server.loaded_at, UTC)
+    loaded = datetime.fromtimestamp(server.pair.loaded_at, UTC)
     return {
-        "id": server.model,
+        "id": server.pair.model,
         "object": "model",
-        "created": server.loaded_at,
+        "created": server.pair.loaded_at,
         "owned_by": "specchat",
         "type": "model",
-        "display_name": server.model,
+        "display_name": server.pair.model,
         "created_at": loaded.isoformat().replace("+00:00", "Z"),
     }
+
+
+class TargetTokens:
+    """Texts and tokens of a target, by its own tokenizer, which is loaded when it is first needed.
+    One thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._loaded: tuple[PromptBuilder, Any] | None = None
+
+    def count(self, messages: tuple[Message, ...]) -> int:
+        """The tokens of a prompt. Raises BadRequest."""
+        asked = tuple(m if m.plain else replace(m, token_ids=None) for m in messages)
+        with self._lock:
+            try:
+                return len(self._load()[0].build(asked).ids)
+            except PromptError as error:
+                raise BadRequest(f"{wording.failure(error.failure).problem}.") from error
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of these tokens. Raises BadRequest."""
+        with self._lock:
+            tokenizer = self._load()[1]
+            size = 1 + max(tokenizer.get_vocab().values())
+            if any(not 0 <= token < size for token in ids):
+                raise BadRequest(f"The prompt's tokens must be numbers from 0 to {size - 1:,}.")
+            text: str = tokenizer.decode(list(ids))
+            return text
+
+    def _load(self) -> tuple[PromptBuilder, Any]:
+        if self._loaded is None:
+            from mlx_lm.utils import load_tokenizer
+
+            tokenizer = load_tokenizer(self._folder)
+            self._loaded = PromptBuilder(tokenizer), tokenizer
+        return self._loaded

@@ -39,11 +39,12 @@ def openai_error(message: str, status: int, code: str | None = None) -> dict[str
 
 
 def _openai_usage(answer: Answer) -> dict[str, Any]:
+    progress = answer.turn.progress
     return {
         "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.generated,
-        "total_tokens": answer.prompt_tokens + answer.generated,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "completion_tokens": progress.generated_tokens,
+        "total_tokens": answer.prompt_tokens + progress.generated_tokens,
+        "prompt_tokens_details": {"cached_tokens": progress.reused_tokens},
         "specchat": answer.report(),
     }
 
@@ -58,12 +59,12 @@ class OpenAiFormat:
 
     def whole(self, answer: Answer) -> dict[str, Any]:
         if self._chat:
-            message = {"role": "assistant", "content": answer.text}
-            if answer.thinking:
-                message["reasoning_content"] = answer.thinking
+            message = {"role": "assistant", "content": answer.turn.text}
+            if answer.turn.thinking:
+                message["reasoning_content"] = answer.turn.thinking
             content: dict[str, Any] = {"message": message}
         else:
-            content = {"text": answer.text}
+            content = {"text": answer.turn.text}
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": _reason(answer)}
         return self._object("chat.completion", [choice]) | {"usage": _openai_usage(answer)}
 
@@ -115,11 +116,12 @@ def anthropic_error(message: str, status: int) -> dict[str, Any]:
 
 
 def _anthropic_usage(answer: Answer) -> dict[str, Any]:
+    progress = answer.turn.progress
     return {
-        "input_tokens": max(0, answer.prompt_tokens - answer.cached_tokens),
+        "input_tokens": max(0, answer.prompt_tokens - progress.reused_tokens),
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": answer.cached_tokens,
-        "output_tokens": answer.generated,
+        "cache_read_input_tokens": progress.reused_tokens,
+        "output_tokens": progress.generated_tokens,
         "specchat": answer.report(),
     }
 
@@ -140,38 +142,30 @@ class AnthropicFormat:
         """Number and type of the block that is streamed."""
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        content = [{"type": "text", "text": answer.text}]
-        if answer.thinking:
-            content.insert(0, {"type": "thinking", "thinking": answer.thinking, "signature": ""})
-        return self._message | {
-            "content": content,
-            "usage": _anthropic_usage(answer),
-            **_stop_reason(answer),
-        }
+        text, thinking = answer.turn.text, answer.turn.thinking
+        content = [{"type": "text", "text": text}]
+        if thinking:
+            content.insert(0, {"type": "thinking", "thinking": thinking, "signature": ""})
+        found = {"content": content, "usage": _anthropic_usage(answer)}
+        return self._message | found | _stop_reason(answer)
 
     def start(self, answer: Answer) -> str:
         message = self._message | {"content": [], "usage": _anthropic_usage(answer)}
         return _named_event("message_start", message=message)
 
     def piece(self, piece: Piece) -> str:
-        found = ""
-        if piece.thinking:
-            found += self._delta("thinking", piece.thinking)
-        if piece.text:
-            found += self._delta("text", piece.text)
-        return found
+        return self._delta("thinking", piece.thinking) + self._delta("text", piece.text)
 
     def end(self, answer: Answer) -> str:
-        return (
-            ("" if self._open == "text" else self._start("text"))
-            + self._stop()
-            + _named_event(
-                "message_delta", delta=_stop_reason(answer), usage=_anthropic_usage(answer)
-            )
-            + _named_event("message_stop")
-        )
+        found = "" if self._open == "text" else self._start("text")
+        found += self._stop()
+        delta, usage = _stop_reason(answer), _anthropic_usage(answer)
+        found += _named_event("message_delta", delta=delta, usage=usage)
+        return found + _named_event("message_stop")
 
     def _delta(self, kind: str, text: str) -> str:
+        if not text:
+            return ""
         opening = "" if self._open == kind else self._start(kind)
         delta = {"type": f"{kind}_delta", kind: text}
         return opening + _named_event("content_block_delta", index=self._index, delta=delta)
@@ -183,12 +177,11 @@ class AnthropicFormat:
         return before + _named_event("content_block_start", index=self._index, content_block=block)
 
     def _stop(self) -> str:
-        signed = {"type": "signature_delta", "signature": ""}
-        return (
-            _named_event("content_block_delta", index=self._index, delta=signed)
-            if self._open == "thinking"
-            else ""
-        ) + _named_event("content_block_stop", index=self._index)
+        found = ""
+        if self._open == "thinking":
+            signed = {"type": "signature_delta", "signature": ""}
+            found = _named_event("content_block_delta", index=self._index, delta=signed)
+        return found + _named_event("content_block_stop", index=self._index)
 
     def failed(self, message: str, status: int, code: str | None = None) -> str:
         return _named_event("error", error=anthropic_error(message, status)["error"])
@@ -209,7 +202,7 @@ class UnknownResponse(BadRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Exchange:
     """What a request sent, and the answer; `previous` is the response that it continued."""
 
     previous: str | None
@@ -229,12 +222,12 @@ class Remembered:
     """The last responses, by id, in memory only. Safe on several threads."""
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[str, Turn] = OrderedDict()
+        self._turns: OrderedDict[str, Exchange] = OrderedDict()
         self._items: dict[str, Item] = {}
         self._size = 0
         self._lock = threading.Lock()
 
-    def add(self, id: str, turn: Turn) -> None:
+    def add(self, id: str, turn: Exchange) -> None:
         """The oldest are forgotten for it."""
         with self._lock:
             self._turns[id] = turn
@@ -334,13 +327,14 @@ class ResponsesFormat:
     def whole(self, answer: Answer) -> dict[str, Any]:
         status = "incomplete" if answer.cut_off else "completed"
         if not self._items:
-            thought = [self._item("reasoning", 0, answer.thinking)] if answer.thinking else []
-            self._items = [*thought, self._item("message", len(thought), answer.text)]
+            if answer.turn.thinking:
+                self._items.append(self._item("reasoning", answer.turn.thinking))
+            self._items.append(self._item("message", answer.turn.text))
         self._items[-1]["status"] = status
         if self._request.store:
             said = [Item.model_validate(item) for item in self._items]
             previous = self._request.previous_response_id
-            self._remembered.add(self._id, Turn(previous, self._request.items, said))
+            self._remembered.add(self._id, Exchange(previous, self._request.items, said))
         return self._response | {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if answer.cut_off else None,
@@ -349,17 +343,11 @@ class ResponsesFormat:
         }
 
     def start(self, answer: Answer) -> str:
-        return self._event("response.created", response=self._response) + self._event(
-            "response.in_progress", response=self._response
-        )
+        kinds = "response.created", "response.in_progress"
+        return "".join(self._event(kind, response=self._response) for kind in kinds)
 
     def piece(self, piece: Piece) -> str:
-        found = ""
-        if piece.thinking:
-            found += self._delta("reasoning", piece.thinking)
-        if piece.text:
-            found += self._delta("message", piece.text)
-        return found
+        return self._delta("reasoning", piece.thinking) + self._delta("message", piece.text)
 
     def end(self, answer: Answer) -> str:
         found = "" if self._is_open("message") else self._open("message")
@@ -373,6 +361,8 @@ class ResponsesFormat:
         return self._event("response.failed", response=response)
 
     def _delta(self, kind: str, text: str) -> str:
+        if not text:
+            return ""
         opening = "" if self._is_open(kind) else self._open(kind)
         self._part["text"] += text
         more: dict[str, Any] = {} if kind == "reasoning" else {"logprobs": []}
@@ -384,15 +374,11 @@ class ResponsesFormat:
         return bool(self._items) and self._items[-1]["type"] == kind
 
     def _open(self, kind: str) -> str:
-        before = self._close("completed") if self._items else ""
-        self._items.append(self._item(kind, len(self._items), ""))
+        found = self._close("completed") if self._items else ""
+        self._items.append(self._item(kind, ""))
         empty = {**self._items[-1], "content": []}
-        added = self._event("response.output_item.added", output_index=self._last, item=empty)
-        return (
-            before
-            + added
-            + self._event("response.content_part.added", **self._place, part=self._part)
-        )
+        found += self._event("response.output_item.added", output_index=self._last, item=empty)
+        return found + self._event("response.content_part.added", **self._place, part=self._part)
 
     def _close(self, status: str) -> str:
         """The ends of the text, its part and its item, in this order."""
@@ -418,20 +404,14 @@ class ResponsesFormat:
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._items[-1]["id"], "output_index": self._last, "content_index": 0}
 
-    def _item(self, kind: str, index: int, text: str) -> dict[str, Any]:
+    def _item(self, kind: str, text: str) -> dict[str, Any]:
+        id = f"{self._key}_{len(self._items)}"
+        item = {"type": kind, "status": "in_progress"}
         if kind == "reasoning":
-            content = [{"type": "reasoning_text", "text": text}]
-            id = f"rs_{self._key}_{index}"
-            return {
-                "id": id,
-                "type": kind,
-                "status": "in_progress",
-                "summary": [],
-                "content": content,
-            }
+            part: dict[str, Any] = {"type": "reasoning_text", "text": text}
+            return item | {"id": f"rs_{id}", "summary": [], "content": [part]}
         part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-        item = {"id": f"msg_{self._key}_{index}", "type": kind, "status": "in_progress"}
-        return item | {"role": "assistant", "content": [part]}
+        return item | {"id": f"msg_{id}", "role": "assistant", "content": [part]}
 
     def _event(self, kind: str, **content: Any) -> str:
         self._events += 1
@@ -439,11 +419,12 @@ class ResponsesFormat:
 
 
 def _responses_usage(answer: Answer) -> dict[str, Any]:
+    progress = answer.turn.progress
     return {
         "input_tokens": answer.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": answer.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": answer.generated,
-        "output_tokens_details": {"reasoning_tokens": answer.thought},
-        "total_tokens": answer.prompt_tokens + answer.generated,
+        "input_tokens_details": {"cached_tokens": progress.reused_tokens, "cache_write_tokens": 0},
+        "output_tokens": progress.generated_tokens,
+        "output_tokens_details": {"reasoning_tokens": progress.thinking_tokens},
+        "total_tokens": answer.prompt_tokens + progress.generated_tokens,
         "specchat": answer.report(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import ipaddress
 import json
@@ -290,6 +291,7 @@ async def _send(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]
     await send({"type": "http.response.body", "body": body})
 
 
+CONNECTIONS = BACKLOG = 256
 HEADER_SECONDS = 60.0
 """For which a connection may stay open without a whole header of the next request."""
 
@@ -334,7 +336,20 @@ class HttpServer(uvicorn.Server):
     """Starts and stops the queue itself: ASGI's own events for that come only once no request runs,
     or not at all. Ends when the engine has lost the GPU."""
 
-    def __init__(self, config: uvicorn.Config, queue: RequestQueue) -> None:
+    def __init__(self, app: App, queue: RequestQueue) -> None:
+        """Not started."""
+        config = uvicorn.Config(
+            app,
+            http=TimedConnection,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(HEADER_SECONDS),
+            timeout_graceful_shutdown=5,
+            limit_concurrency=CONNECTIONS,
+            lifespan="off",
+        )
         super().__init__(config)
         self._queue = queue
 
@@ -348,3 +363,37 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._queue.stop()
         await super().shutdown(sockets)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Raises UserError if the port is taken, or `host` is no address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)  # whoever reads that it answers may ask at once
+    except (OSError, UnicodeError, TypeError, ValueError) as error:  # it can be no name
+        listening.close()
+        reason = getattr(error, "strerror", None) or "no name of a machine"
+        raise UserError(
+            f"Port {port} of {host} cannot be used ({reason})", _port_advice(error)
+        ) from None
+    return listening
+
+
+def _port_advice(error: Exception) -> str:
+    match getattr(error, "errno", None):
+        case errno.EADDRINUSE:
+            return "end what uses it, or start `specchat serve` with another --port"
+        case errno.EACCES:
+            return "use a --port from 1,024 on"
+    return "give --host an address of this machine, or leave it out"
+
+
+def log_requests(handlers: list[logging.Handler]) -> None:
+    """Log a line for each request, without contents, to these handlers only."""
+    for name, level in (("specchat.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = handlers, False
+        logger.setLevel(level)

@@ -34,6 +34,7 @@ from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import LONG, cut
 from app.serve.fields import NO_LIMIT, Thoughts, ignored, refuse_unsupported
 from app.serve.fields import BadRequest as BadRequest
+from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
 """Values in a request, and lists and objects among them: JSON is parsed in one go, during which no
@@ -381,6 +382,12 @@ class Defaults:
     keep: float = AUTO_KEEP
     sampling: Sampling = DEFAULT_SAMPLING
     within_seconds: float = 0.0
+
+
+def defaults_of(settings: Settings) -> Defaults:
+    """What a request gets that does not say how to read and sample."""
+    reading = settings.reading
+    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
 
 
 class Item(_Fields):

@@ -31,8 +31,8 @@ from app.protocol.engine import Engine
 from app.protocol.events import Event
 from app.protocol.hosts import Machines
 from app.protocol.server import LocalServer
+from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
-from app.settings.introspection import Setting
 from app.store.records import Conversation
 from app.ui.background import TaskFailed, start_task
 from app.ui.chat.engine_events import CostsMeasured, EngineLost

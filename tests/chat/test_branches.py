@@ -9,8 +9,7 @@ import pytest
 
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document

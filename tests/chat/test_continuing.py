@@ -11,8 +11,7 @@ import pytest
 from app.chat.conversation import Question, QuestionError, Turn, TurnPart, TurnState
 from app.chat.export import remarks
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role

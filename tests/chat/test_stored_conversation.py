@@ -13,8 +13,7 @@ import pytest
 
 from app.chat.conversation import Question, QuestionError, TurnState
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.commands import Ask
 from app.protocol.events import Failed, Finished, ImportanceMap, Selected, Token
 from app.protocol.options import Mode, Sampling

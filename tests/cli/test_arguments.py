@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.exit_codes import BAD_INPUT
-from app.cli.main import COMMANDS, parser, run
+from app.cli.main import BAD_INPUT, COMMANDS, parser, run
 
 
 def test_the_version_is_an_answer_and_goes_to_standard_output(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.log_file import LOG, log_to
+from app.cli.logs import LOG, log_to
 
 
 @pytest.fixture(autouse=True)

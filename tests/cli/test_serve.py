@@ -17,6 +17,7 @@ from app.cli import serve
 from app.cli.main import run
 from app.hosts.shard import free_port
 from app.protocol.prompt import Message, Role
+from app.serve.api import TargetTokens
 from app.serve.requests import BadRequest
 from tests import tiny
 
@@ -174,7 +175,7 @@ def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) ->
 
 
 def test_a_prompt_that_comes_as_tokens_is_shown_as_their_text(tmp_path: Path) -> None:
-    tokens = serve.TargetTokens(tiny.save(tmp_path))
+    tokens = TargetTokens(tiny.save(tmp_path))
     ids = tiny.byte_tokenizer().encode("<|im_start|>Hi").ids
     assert tokens.text(ids) == "<|im_start|>Hi"
     assert tokens.count((Message(Role.USER, "?", token_ids=tuple(ids), plain=True),)) == 3

@@ -12,7 +12,10 @@ from app.cli.main import run
 LATER = {
     "the parent": (
         "import app.__main__, app.cli.main, app.cli.terminal, app.cli.run_app",
-        ["app.settings", "app.crash", "app.paths", "dataclasses", "logging", "tempfile", "textual"],
+        [
+            *("app.settings", "app.cli.logs", "app.paths"),
+            *("dataclasses", "logging", "tempfile", "textual"),
+        ],
     ),
     "the help": (
         "from app.cli.main import parser; parser().format_help()",

@@ -21,7 +21,17 @@ from app.protocol.reasons import too_long
 from app.protocol.stats import FinishReason
 from app.serve import http as layer
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, chat, client, events, running, until
+from tests.serve.running import (
+    ANSWER,
+    LONG_TEXT,
+    TOKEN,
+    Words,
+    chat,
+    client,
+    events,
+    running,
+    until,
+)
 
 
 def post(address: str, path: str, body: Any, **headers: str) -> Any:
@@ -400,7 +410,7 @@ def test_what_is_far_too_long_is_not_counted_to_its_end(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[object] = []
-    monkeypatch.setattr("tests.serve.running.count_words", counted.append)
+    monkeypatch.setattr(Words, "count", counted.append)
     with running(engine, context=50) as address:
         body = {"prompt": "word " * 4_000, "stream": True, "max_tokens": 5}
         reply = post(address, "/v1/completions", body)

@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 
-from app.cli.serve import listening_socket, uvicorn_server
 from app.protocol.commands import Ask, DropConversation
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason
 from app.serve.answers import Answer, Continuations, QueueFull, Request, RequestQueue
-from app.serve.api import Server, make_app
-from app.serve.http import Access
-from app.serve.requests import Defaults
+from app.serve.api import ServedPair, Server
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import LIMIT, chat, client, count_words, until
+from tests.serve.running import LIMIT, Words, chat, client, served, until
 
 ANSWER = "The tenant pays the rent."
 
@@ -96,7 +93,7 @@ async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> N
     turn.listener(Token(1, (3,), " is 7."))
     turn.listener(Finished(1, FinishReason.STOP, "The code is 7.", (1, 2, 3), None))
     await running
-    assert (answer.text, answer.generated) == (" is 7.", 1)
+    assert (answer.turn.text, answer.turn.progress.generated_tokens) == (" is 7.", 1)
     again = (user("Which?"), Message(Role.ASSISTANT, "The code is 7."), user("Sure?"))
     name, messages, _ = known.place(again)
     assert (name, messages[1].token_ids) == (asked_for.conversation, (1, 2, 3))
@@ -114,7 +111,7 @@ async def test_what_clients_got_is_reported_up_to_the_stop_sequence() -> None:
     assert request.conversation == "request 1"
     assert (token.text, finished.text) == ("The tenant ", "The tenant ")
     assert (token.ids, finished.finish_reason) == ((), FinishReason.STOP)
-    assert answer.statistics is not None
+    assert answer.turn.statistics is not None
 
 
 @pytest.fixture
@@ -123,16 +120,9 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def served(engine: FakeEngine) -> Iterator[tuple[Server, str]]:
-    server = Server(engine, "one", Defaults(), count_words)
-    http = uvicorn_server(make_app(server, Access("127.0.0.1", None)), server.queue)
-    listening = listening_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=http.run, args=([listening],), daemon=True)
-    thread.start()
-    until(lambda: http.started)
-    yield server, f"http://127.0.0.1:{listening.getsockname()[1]}"
-    http.should_exit = http.force_exit = True
-    thread.join(LIMIT)
+def server(engine: FakeEngine) -> Iterator[tuple[Server, str]]:
+    with served(engine) as found:
+        yield found
 
 
 def post(address: str, *texts: str) -> Any:
@@ -143,9 +133,9 @@ def post(address: str, *texts: str) -> Any:
 
 
 def test_a_request_that_waited_does_not_use_ids_of_another_pair(
-    engine: FakeEngine, served: tuple[Server, str]
+    engine: FakeEngine, server: tuple[Server, str]
 ) -> None:
-    server, address = served
+    serving, address = server
     threads = [threading.Thread(target=post, args=(address, "one"))]
     threads[0].start()
     until(lambda: engine.turns)
@@ -154,9 +144,9 @@ def test_a_request_that_waited_does_not_use_ids_of_another_pair(
     for number, texts in enumerate((("slow",), ("one", ANSWER, "more")), 1):
         threads.append(threading.Thread(target=post, args=(address, *texts)))
         threads[-1].start()
-        until(lambda number=number: server.queue.waiting == number)
+        until(lambda number=number: serving.queue.waiting == number)
     engine.advance()  # the slow one runs
-    server.use_pair("two", count_words, False)
+    serving.use_pair(ServedPair("two", Words()))
     engine.finish()
     for thread in threads:
         thread.join(LIMIT)
@@ -170,9 +160,9 @@ def test_a_request_that_waited_does_not_use_ids_of_another_pair(
 
 
 def test_thirty_that_wait_at_once_leave_no_cache_that_nobody_knows(
-    engine: FakeEngine, served: tuple[Server, str]
+    engine: FakeEngine, server: tuple[Server, str]
 ) -> None:
-    _, address = served
+    _, address = server
     engine.start_thread(lambda event: 0.0)
     threads = [threading.Thread(target=post, args=(address, f"new {n}")) for n in range(30)]
     for thread in threads:
@@ -189,9 +179,9 @@ def test_thirty_that_wait_at_once_leave_no_cache_that_nobody_knows(
 
 
 def test_clients_that_have_gone_do_not_count(
-    engine: FakeEngine, served: tuple[Server, str]
+    engine: FakeEngine, server: tuple[Server, str]
 ) -> None:
-    _, address = served
+    _, address = server
     running = threading.Thread(target=post, args=(address, "one"))
     running.start()
     until(lambda: engine.turns)

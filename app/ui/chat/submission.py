@@ -10,7 +10,7 @@ from textual.message import Message
 
 from app.chat.conversation import Pins, Question, Turn, TurnState
 from app.chat.model_pairs import lacks_document
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredTurn
 from app.errors import UserError
 from app.protocol.options import Mode
 from app.ui.attach.attachment import documents_of

@@ -18,7 +18,7 @@ from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import UNKNOWN_COSTS, Costs
 from app.protocol.hosts import Hosts, Machines
 from app.protocol.memory import MemoryStats
-from app.settings.introspection import find
+from app.settings.definitions import find
 from app.store.records import AnswerStats
 from app.ui.background import start_task
 from app.ui.models.choice import PairChoice, PairStatus

@@ -13,8 +13,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from app.chat.conversation import Conversation
-from app.settings.definitions import Range, Settings
-from app.settings.introspection import Setting, Value, find
+from app.settings.definitions import Range, Setting, Settings, Value, find
 from app.store.records import Overrides
 from app.ui.click_line import ClickLine, Piece
 from app.ui.files.overview import choice_text

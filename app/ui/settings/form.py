@@ -10,7 +10,7 @@ from textual.events import DescendantFocus
 from textual.widget import Widget
 from textual.widgets import Static
 
-from app.settings.introspection import Setting
+from app.settings.definitions import Setting
 from app.ui.framed_screen import FramedScreen, Result
 from app.ui.settings.row import SettingRow
 

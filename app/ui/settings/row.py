@@ -18,7 +18,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.protocol.options import MODELS_OWN
-from app.settings.introspection import Setting, Value
+from app.settings.definitions import Setting, Value
 from app.ui.click_line import ClickLine, Piece
 from app.ui.keys import run_own_binding
 
