@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.cli.main import run
-from app.cli.options import ANSWER, RUNS, add_kv_bits, add_models, number, whole
-from app.cli.parser import Parser
+from app.cli.options import ANSWER, RUNS, Parser, add_kv_bits, add_models, number, whole
 from benchmarks.quality.settings import Scoring
 
 _REAL = "real models instead of a shape: a folder or repository"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from string import Formatter
 from typing import Any, NamedTuple
 
-from app.protocol.cost_model import format_seconds
 from app.protocol.events import (
     EngineWarning,
     Event,
@@ -226,7 +225,7 @@ class _Formatter(Formatter):
             case "bytes":
                 return format_bytes(value)
             case "seconds":
-                return format_seconds(value)
+                return formatting.seconds(value)
             case "percent":
                 return f"{value:.0%}"
             case _:

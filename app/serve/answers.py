@@ -18,7 +18,7 @@ from typing import Any
 from app.chat import wording
 from app.chat.conversation import Question, Turn
 from app.protocol.commands import Ask, DropConversation
-from app.protocol.engine import AskedTurn, Engine, MakeAsk
+from app.protocol.engine import AskedTurn, Engine, MakeAsk, OnAnswered
 from app.protocol.events import (
     Event,
     Failed,
@@ -31,8 +31,8 @@ from app.protocol.events import (
 )
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Failure, FailureKind
-from app.protocol.server import OnAnswered
 from app.protocol.stats import FinishReason
+from app.serve.fields import RequestError
 from app.util.sanitize import sanitize_line
 
 RETRY_SECONDS = 5
@@ -53,9 +53,9 @@ OURS = frozenset({FailureKind.INTERNAL, FailureKind.MLX_MISSING})
 """The request is not to blame."""
 
 
-class AnswerFailed(Exception):
-    """What is said about a turn that failed, the status of HTTP, and a code, if any. The text on a
-    prompt that is too long begins as clients know it, which then shorten their history."""
+class AnswerFailed(RequestError):
+    """A turn failed. The text on a prompt that is too long begins as clients know it, which then
+    shorten their history."""
 
     def __init__(self, failed: Failed) -> None:
         self.code = TOO_LONG if failed.excess_tokens > 0 else None
@@ -74,8 +74,13 @@ STOPPED = Failure(FailureKind.SERVER_STOPPED)
 log = logging.getLogger("specchat.serve")
 
 
-class QueueFull(Exception):
+class QueueFull(RequestError):
     """More requests wait than may."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__("Too many requests are waiting: try again in a few seconds.")
 
 
 class Request:

@@ -17,16 +17,16 @@ from uuid import uuid4
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from app.chat import wording
 from app.engine.model.chat_template import PromptError
 from app.engine.model.prompt import PromptBuilder
 from app.protocol.commands import Ask, DropConversation, Load
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
-from app.protocol.server import OnAnswered
 from app.serve.answers import (
     RETRY_SECONDS,
     Answer,
@@ -38,6 +38,7 @@ from app.serve.answers import (
     Waiting,
 )
 from app.serve.cutting import LONG, TAIL
+from app.serve.fields import BadRequest, RequestError
 from app.serve.formats import (
     AnthropicFormat,
     OpenAiFormat,
@@ -48,7 +49,6 @@ from app.serve.formats import (
 )
 from app.serve.http import FAULT, Access, App, Limits
 from app.serve.requests import (
-    BadRequest,
     ChatRequest,
     CompletionRequest,
     CountRequest,
@@ -202,11 +202,8 @@ class Server:
                             yield text
                             answer.sent_at = time.monotonic()
                     piece = await anext(pieces, None)
-        except AnswerFailed as error:
+        except RequestError as error:
             yield form.failed(str(error), error.status, error.code)
-            return
-        except QueueFull:
-            yield form.failed(FULL, 503)
             return
         yield ("" if started else form.start(answer)) + form.end(answer)
 
@@ -242,11 +239,11 @@ def _max_tokens(message: Message) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-FULL = "Too many requests are waiting: try again in a few seconds."
+class NoSuchModel(RequestError):
+    status = 404
 
-
-class NoSuchModel(Exception):
-    """With the name of the one that is loaded."""
+    def __init__(self, loaded: str) -> None:
+        super().__init__(f"There is no such model here: the loaded one is {loaded}.")
 
 
 async def _gone(request: Request) -> None:
@@ -261,7 +258,13 @@ def make_app(server: Server, access: Access) -> App:
     _add_errors(app)
     _add_routes(app, server)
     app.openapi = lambda: openapi(app, BODIES)  # type: ignore[method-assign]
-    return Limits(app, access)
+    limited = Limits(app, access)
+    if access.token is None:
+        return limited
+    # The token decides, so pages of any origin may read the answers: a browser sends no token that
+    # the page does not know.
+    allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_private_network": True}
+    return CORSMiddleware(limited, allow_origins=["*"], allow_headers=["*"], **allowed)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -275,22 +278,9 @@ def _add_errors(app: FastAPI) -> None:
         known = {404: "There is no such route.", 405: "This route has another method."}
         return reply(request, error.status_code, known.get(error.status_code, str(error.detail)))
 
-    @app.exception_handler(BadRequest)
-    async def bad(request: Request, error: BadRequest) -> JSONResponse:
-        return reply(request, 400, str(error), error.code)
-
-    @app.exception_handler(AnswerFailed)
-    async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> JSONResponse:
         return reply(request, error.status, str(error), error.code)
-
-    @app.exception_handler(NoSuchModel)
-    async def unknown(request: Request, error: NoSuchModel) -> JSONResponse:
-        message = f"There is no such model here: the loaded one is {error}."
-        return reply(request, 404, message)
-
-    @app.exception_handler(QueueFull)
-    async def full(request: Request, error: QueueFull) -> JSONResponse:
-        return reply(request, 503, FULL)
 
     @app.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> JSONResponse:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.serve.answers import Answer, Piece
-from app.serve.requests import BadRequest, ChatMessage, Item, Part, ResponsesRequest
+from app.serve.fields import BadRequest
+from app.serve.requests import ChatMessage, Item, Part, ResponsesRequest
 
 DONE = "data: [DONE]\n\n"
 

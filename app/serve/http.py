@@ -8,7 +8,6 @@ import contextlib
 import errno
 import hmac
 import ipaddress
-import json
 import logging
 import socket
 import time
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from fastapi.responses import JSONResponse
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from app.errors import UserError
@@ -29,8 +29,6 @@ from app.util.sanitize import sanitize_line
 
 NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 """What this machine is called by itself."""
-ASKS_FIRST = "access-control-request-method"
-"""A header of the request by which a browser asks whether a page may send another."""
 
 
 def read_token(path: Path) -> tuple[str, bool]:
@@ -67,31 +65,16 @@ class Access:
     there both are checked."""
 
     def __init__(self, host: str, token: str | None) -> None:
-        self._token, self._is_local = token, is_local(host)
+        self.token, self._is_local = token, is_local(host)
         own = socket.gethostname().lower()
         more = frozenset() if self._is_local else {own, f"{own}.local"}
         self._names = NAMES | {host.lower()} | more
 
-    def for_pages(self, headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-        """Headers that let a page of another origin read the answer, where the token decides; its
-        browser sends no token that the page does not know (CORS)."""
-        if self._token is None or "origin" not in headers:
-            return []
-        found = [(b"access-control-allow-origin", b"*")]
-        if ASKS_FIRST in headers:
-            wanted = headers.get("access-control-request-headers", "").encode("latin-1")
-            found += [
-                (b"access-control-allow-methods", b"GET, POST"),
-                (b"access-control-allow-headers", wanted),
-                (b"access-control-allow-private-network", b"true"),
-            ]
-        return found
-
     def refusal(self, headers: dict[str, str], needs_token: bool = True) -> tuple[int, str] | None:
         """The status and the sentence with which a request is refused; None if it is not. The names
         of `headers` are in lower case."""
-        if self._token is not None:
-            if any(_equal(given, self._token) for given in _tokens(headers)):
+        if self.token is not None:
+            if any(_equal(given, self.token) for given in _tokens(headers)):
                 return None
             if needs_token:
                 return (
@@ -110,7 +93,7 @@ class Access:
     def _may_be_called(self, host: str) -> bool:
         if host in self._names:
             return True
-        return not self._is_local and (self._token is not None or _is_address(host))
+        return not self._is_local and (self.token is not None or _is_address(host))
 
 
 def _tokens(headers: dict[str, str]) -> list[str]:
@@ -181,19 +164,15 @@ class Limits:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                more = self._access.for_pages(headers)
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
         try:
-            if scope["method"] == "OPTIONS" and self._access.for_pages(headers):
-                return await _send(noted, 204, b"")
             refusal = self._access.refusal(headers, path not in OPEN)
             if refusal is not None:
-                return await _refuse(noted, path, *refusal)
+                return await _refused(path, *refusal)(scope, receive, noted)
             body = await self._body(headers, receive)
             if isinstance(body, tuple):
-                return await _refuse(noted, path, *body)
+                return await _refused(path, *body)(scope, receive, noted)
             await self._app(_as_json(scope, path), _replay(body, receive), noted)
         except asyncio.CancelledError:
             pass  # the program ends, and with it whoever is still connected
@@ -278,17 +257,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def _refuse(send: Send, path: str, status: int, message: str) -> None:
-    body = json.dumps(error_body(path, message, status)).encode()
-    await _send(
-        send, status, body, (b"content-type", b"application/json"), (b"connection", b"close")
-    )
-
-
-async def _send(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
-    headers = [(b"content-length", str(len(body)).encode()), *more] if body else [*more]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _refused(path: str, status: int, message: str) -> JSONResponse:
+    return JSONResponse(error_body(path, message, status), status, {"Connection": "close"})
 
 
 CONNECTIONS = BACKLOG = 256

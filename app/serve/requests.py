@@ -32,8 +32,7 @@ from app.protocol.options import (
 )
 from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import LONG, cut
-from app.serve.fields import NO_LIMIT, Thoughts, ignored, refuse_unsupported
-from app.serve.fields import BadRequest as BadRequest
+from app.serve.fields import NO_LIMIT, BadRequest, Thoughts, ignored, refuse_unsupported
 from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000

@@ -27,10 +27,9 @@ from textual.widgets import TextArea
 
 from app.errors import UserError
 from app.protocol.commands import Ask, Close, Load
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, LocalServer
 from app.protocol.events import Event
 from app.protocol.hosts import Machines
-from app.protocol.server import LocalServer
 from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
 from app.store.records import Conversation

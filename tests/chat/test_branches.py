@@ -139,6 +139,14 @@ def test_editing_what_was_asked_again_in_vain_forks_at_the_same_place(
     assert shown(chat) == ["One? a", "Second? d"]
 
 
+def test_a_third_answer_still_takes_the_place_of_the_first(chat: StoredConversation) -> None:
+    _, second, _ = three(chat)
+    stopped = play(chat.ask_again(Mode.FULL, 0.5, second), "", FinishReason.CANCELLED)
+    play(chat.ask_again(Mode.FULL, 0.5, stopped), "best")
+    assert shown(chat) == ["One? a", "Two? best"]
+    assert seen(chat.ask(Question("Three?"))) == ["One?", "a", "Two?", "best", "Three?"]
+
+
 def test_a_failed_question_is_no_version_of_the_next_one(chat: StoredConversation) -> None:
     asked = chat.ask(Question("Too long?"))
     asked.apply(Failed(asked.turn.number, MEMORY_EXHAUSTED))

@@ -173,7 +173,7 @@ def test_other_conversations_are_not_touched(ask: Ask) -> None:
     assert len(branch(1)) == 6
 
 
-def test_ctrl_c_keeps_what_was_written(ask: Ask) -> None:
+def test_ctrl_c_stops_within_a_step_and_keeps_what_was_written(ask: Ask) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "app"),
@@ -191,11 +191,13 @@ def test_ctrl_c_keeps_what_was_written(ask: Ask) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
+    assert "Traceback" not in err
     finished = json.loads(out.splitlines()[-1])
+    assert (finished["event"], finished["finish_reason"]) == ("Finished", "cancelled")
     answer = branch()[1]
     assert answer.state is State.STOPPED
     assert answer.text == finished["text"]
-    assert answer.token_ids == tuple(finished["generated_ids"])
+    assert answer.token_ids == tuple(finished["generated_ids"]) != ()
     assert answer.stats is not None
 
 

@@ -108,7 +108,7 @@ def test_progress_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "40")
     display = Display("org/" + "x" * 50)
-    display.show(Progress(1, 2, 3.0, 4.0, "note\nnote"))
+    display.report(Progress(1, 2, 3.0, 4.0, "note\nnote"))
     assert len(screen.getvalue()) == len("\r\x1b[K") + 39
     display.clear()
     assert screen.getvalue().endswith("\r\x1b[K")

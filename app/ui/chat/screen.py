@@ -15,9 +15,8 @@ from textual.events import Paste
 from textual.screen import Screen
 
 from app.protocol.commands import Load
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, LocalServer
 from app.protocol.options import Mode
-from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.ui.attach.chips import Chip, Chips

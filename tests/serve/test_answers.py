@@ -1,29 +1,111 @@
-"""Requests wait their turn, keep no place that they do not need, and run as things are then."""
+"""Requests wait their turn, keep no place that they do not need, and run as things are then; some
+continue earlier ones."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.protocol.commands import Ask, DropConversation
-from app.protocol.events import Failed, Finished, Token
+from app.protocol.events import Failed, Finished, HostsLost, Token
 from app.protocol.prompt import Message, Role
-from app.protocol.reasons import FailureKind
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
-from app.serve.answers import Answer, Continuations, QueueFull, Request, RequestQueue
+from app.serve.answers import (
+    MOST,
+    Answer,
+    Continuations,
+    QueueFull,
+    Request,
+    RequestQueue,
+    StopFinder,
+    log,
+)
 from app.serve.api import ServedPair, Server
 from tests.fakes import FakeEngine, Story
 from tests.serve.running import LIMIT, Words, chat, client, served, until
 
-ANSWER = "The tenant pays the rent."
+
+@pytest.mark.parametrize("pieces", [["one END two"], ["one E", "N", "D two"], list("one END two")])
+def test_the_text_ends_before_it(pieces: list[str]) -> None:
+    finder = StopFinder(["END", "never"])
+    assert "".join(map(finder.add, pieces)) + finder.rest() == "one "
+    assert finder.found == "END"
+
+
+def test_what_only_begins_like_one_comes_out() -> None:
+    finder = StopFinder(["END"])
+    assert finder.add("one E") == "one "
+    assert finder.add("Nd") == "ENd"
+    assert finder.add("E") == ""
+    assert finder.rest() == "E"
+
+
+def test_the_first_of_several_counts() -> None:
+    finder = StopFinder(["two", "one"])
+    assert finder.add("zero one two") == "zero "
+    assert finder.found == "one"
+
+
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_in_single_letters_as_in_one_piece(text: str, stops: list[str]) -> None:
+    finder = StopFinder(stops)
+    shown = "".join(map(finder.add, text)) + finder.rest()
+    places = [text.find(stop) for stop in stops if stop in text]
+    assert text.startswith(shown)
+    if not places:
+        assert shown == text
+    else:
+        assert finder.found is not None
+        assert len(shown) >= min(places)
+        assert text[len(shown) :].startswith(finder.found)
 
 
 def user(text: str) -> Message:
     return Message(Role.USER, text)
+
+
+def said(text: str, ids: tuple[int, ...] | None = None) -> Message:
+    return Message(Role.ASSISTANT, text, token_ids=ids)
+
+
+def test_the_next_turn_continues_with_the_ids_of_the_answer() -> None:
+    known = Continuations()
+    name, messages, _ = known.place((user("one"),))
+    known.answered(name, messages, said("two", (1, 2)))
+    again, messages, dropped = known.place((user("one"), said("two"), user("three")))
+    assert (again, dropped) == (name, None)
+    assert messages == (user("one"), said("two", (1, 2)), user("three"))
+
+
+def test_another_answer_or_another_question_is_another_conversation() -> None:
+    known = Continuations()
+    name, messages, _ = known.place((user("one"),))
+    known.answered(name, messages, said("two", (1, 2)))
+    assert known.place((user("one"), said("other"), user("three")))[0] != name
+    assert known.place((user("else"),))[0] != name
+
+
+def test_the_least_recently_used_is_dropped() -> None:
+    known = Continuations()
+    names = []
+    for number in range(MOST):
+        name, messages, dropped = known.place((user(f"question {number}"),))
+        known.answered(name, messages, said("answer", ()))
+        names.append(name)
+        assert dropped is None
+    assert known.place((user("question 0"), said("answer"), user("more")))[0] == names[0]
+    assert known.place((user("one more"),))[2] == names[1]
+
+
+ANSWER = "The tenant pays the rent."
 
 
 def ask(text: str = "Who?") -> Ask:
@@ -194,3 +276,22 @@ def test_clients_that_have_gone_do_not_count(
     engine.finish()
     running.join(LIMIT)
     assert len(engine.asks) == 1
+
+
+def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine()
+    lost = Failure(FailureKind.MACHINE_LOST, {"machine": "10.0.0.2\n", "error": "gone"})
+
+    async def lose() -> None:
+        queue = RequestQueue(engine, 1)
+        queue.start()
+        engine.say(HostsLost(None, lost, "big"))
+        queue.stop()
+
+    log.addHandler(caplog.handler)
+    try:
+        asyncio.run(lose())
+    finally:
+        log.removeHandler(caplog.handler)
+    assert caplog.messages[0].startswith("10.0.0.2␊ no longer responds (gone), so big continues")
+    assert caplog.records[0].levelno == logging.WARNING
