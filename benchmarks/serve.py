@@ -129,7 +129,7 @@ def _in_the_app(both: _Both, body: Any) -> list[float]:
     from app.serve.requests import ChatRequest, Defaults, to_ask, to_messages
 
     request = ChatRequest.model_validate(body([_first_message()]))
-    ask = to_ask(to_messages(request.messages), request, {}, Defaults(), ANSWER_TOKENS)
+    ask = to_ask(to_messages(request.messages), request, {}, Defaults())
     first, finished = both.ask(ask)
     answer = Message(Role.ASSISTANT, finished.text, token_ids=finished.generated_ids)
     later = replace(ask, messages=(*ask.messages, answer, Message(Role.USER, QUESTIONS[1])))

@@ -125,9 +125,9 @@ def _check_environment() -> None:
 def _dispatch(arguments: Sequence[str]) -> int:
     _check_environment()
     if not arguments and HOSTS_VARIABLE not in os.environ:  # it starts without even the parser
-        from app.cli.run_app import Chosen, run_app
+        from app.cli.run_app import StartOptions, run_app
 
-        return run_app(Chosen())
+        return run_app(StartOptions())
     args = parser().parse_args(arguments)
     if args.hosts is not None and args.command and not COMMANDS[args.command].hosts:
         raise UserError(f"`specchat {args.command}` uses this machine only", "remove --hosts")

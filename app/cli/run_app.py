@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
     from app.cli.hosts import chosen_hosts
 
     hosts = chosen_hosts(args.hosts, args.split)
-    return run_app(Chosen(args.target, args.draft, args.kv_bits, hosts, args.paths))
+    return run_app(StartOptions(args.target, args.draft, args.kv_bits, hosts, args.paths))
 
 
-class Chosen(NamedTuple):
+class StartOptions(NamedTuple):
     """What the command line says: models, bits of the KV cache, machines, and paths to attach."""
 
     target: str | None = None
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
     paths: Sequence[str] = ()
 
 
-def run_app(chosen: Chosen) -> int:
+def run_app(chosen: StartOptions) -> int:
     """Open the app in a child process; returns the exit status."""
     attached = [existing_path(path) for path in chosen.paths]
     # Textual reads standard input and draws on standard error.
@@ -66,7 +66,7 @@ def run_app(chosen: Chosen) -> int:
     return _open(chosen, attached, watched_by)
 
 
-def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> int:
+def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor) -> int:
     gc.disable()  # imports create no garbage
     from app.cli.logs import log_to, pop_crash
     from app.models.embedded import EMBEDDED
@@ -129,7 +129,7 @@ def _library() -> Library:
     return default_library(default_places)
 
 
-def _pair(chosen: Chosen, settings: Settings) -> tuple[Load, list[str]]:
+def _pair(chosen: StartOptions, settings: Settings) -> tuple[Load, list[str]]:
     """The pair to load, not yet checked, and messages. Models from the command line must exist; if
     those of the settings do not, the app opens with the embedded pair and a message."""
     from app.chat.model_pairs import find_pair

@@ -308,7 +308,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class AnswerPiece:
     """What was written since the last piece."""
 
     text: str = ""
@@ -322,7 +322,7 @@ class Waiting:
     note: str
 
 
-class Answer:
+class ServedAnswer:
     """The answer to one request. `turn` is what its client gets: up to a stop sequence, and without
     the beginning that the client sent. It is complete once `pieces` has ended."""
 
@@ -349,7 +349,7 @@ class Answer:
         continuations: Continuations,
         engine: Engine,
         on_answered: OnAnswered | None = None,
-    ) -> AsyncGenerator[Piece | Waiting]:
+    ) -> AsyncGenerator[AnswerPiece | Waiting]:
         """Raises QueueFull and AnswerFailed. `on_answered` gets what the client got."""
 
         def place() -> Ask:
@@ -373,7 +373,7 @@ class Answer:
             if self._name and self._name not in continuations:
                 engine.send(DropConversation(self._name))  # it was forgotten meanwhile
 
-    async def _until_the_end(self, request: Request) -> AsyncGenerator[Piece | Waiting]:
+    async def _until_the_end(self, request: Request) -> AsyncGenerator[AnswerPiece | Waiting]:
         """Raises AnswerFailed."""
         turn, finder = self.turn, self._finder
         while self._end is None:
@@ -392,14 +392,14 @@ class Answer:
                     text = finder.add(event.text)
                     turn.apply(replace(event, ids=ids, text=text))
                     if text or event.thinking:
-                        yield Piece(text, event.thinking)
+                        yield AnswerPiece(text, event.thinking)
                     if self.stop is not None:
                         request.cancel()
                 case Finished():
                     self._end = event
                     if rest := finder.rest():
                         turn.apply(Token(0, (), rest))
-                        yield Piece(rest)
+                        yield AnswerPiece(rest)
                     reason = event.finish_reason if self.stop is None else FinishReason.STOP
                     turn.apply(replace(event, finish_reason=reason, text=turn.text))
                 case _:

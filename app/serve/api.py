@@ -9,12 +9,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -29,12 +30,12 @@ from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
 from app.serve.answers import (
     RETRY_SECONDS,
-    Answer,
     AnswerFailed,
+    AnswerPiece,
     Continuations,
-    Piece,
     QueueFull,
     RequestQueue,
+    ServedAnswer,
     Waiting,
 )
 from app.serve.cutting import LONG, TAIL
@@ -47,8 +48,9 @@ from app.serve.formats import (
     conversation,
     error_body,
 )
-from app.serve.http import FAULT, Access, App, Limits
+from app.serve.http import FAULT, Access, App, RequestLimits
 from app.serve.requests import (
+    AnsweredRequest,
     ChatRequest,
     CompletionRequest,
     CountRequest,
@@ -57,7 +59,7 @@ from app.serve.requests import (
     ResponsesRequest,
     note,
     openapi,
-    reader,
+    read,
     takes,
     to_ask,
     to_messages,
@@ -70,6 +72,7 @@ LONGEST_TOKEN, USUAL_TOKEN = 256, 4
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
+Answered = TypeVar("Answered", bound=AnsweredRequest)
 
 
 class Tokens(Protocol):
@@ -146,7 +149,7 @@ class Server:
                 "The embedded pair answers questions about documents: send a text of at least"
                 f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
             )
-        answer = Answer(ask, stops, note)
+        answer = ServedAnswer(ask, stops, note)
         pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
         if not stream:
             await _unless_gone(request, _read(pieces))
@@ -182,10 +185,10 @@ class Server:
 
     async def _stream(
         self,
-        answer: Answer,
+        answer: ServedAnswer,
         form: Format,
-        first: Piece | Waiting | None,
-        pieces: AsyncGenerator[Piece | Waiting],
+        first: AnswerPiece | Waiting | None,
+        pieces: AsyncGenerator[AnswerPiece | Waiting],
     ) -> AsyncIterator[str]:
         """The `first` of its pieces was taken before."""
         started = False
@@ -208,7 +211,7 @@ class Server:
         yield ("" if started else form.start(answer)) + form.end(answer)
 
 
-async def _read(pieces: AsyncGenerator[Piece | Waiting]) -> None:
+async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:
     async with aclosing(pieces):
         async for _ in pieces:
             pass
@@ -258,7 +261,7 @@ def make_app(server: Server, access: Access) -> App:
     _add_errors(app)
     _add_routes(app, server)
     app.openapi = lambda: openapi(app, BODIES)  # type: ignore[method-assign]
-    limited = Limits(app, access)
+    limited = RequestLimits(app, access)
     if access.token is None:
         return limited
     # The token decides, so pages of any origin may read the answers: a browser sends no token that
@@ -303,75 +306,77 @@ def _add_routes(app: FastAPI, server: Server) -> None:
             raise NoSuchModel(server.pair.model)
         return _model(server)
 
-    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
-    async def chat(
-        body: Annotated[ChatRequest, Depends(reader(ChatRequest))], request: Request
-    ) -> Any:
-        body.check()
-
-        def ask() -> Ask:
-            messages = to_messages(body.messages)
-            return to_ask(messages, body, request.headers, server.defaults, body.limit)
-
-        form = _openai(server, body, chat=True)
-        return await server.respond(request, ask, body.stops, form, body.stream, note(body))
-
-    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
-    async def completions(
-        body: Annotated[CompletionRequest, Depends(reader(CompletionRequest))], request: Request
-    ) -> Any:
-        body.check()
-        prompt = body.only_prompt
-
-        def ask() -> Ask:
-            if isinstance(prompt, str):
-                message = plain_message(prompt)
-            else:
-                text, ids = server.pair.tokens.text(prompt), tuple(prompt)
-                message = Message(Role.USER, text, token_ids=ids, plain=True)
-            return to_ask((message,), body, request.headers, server.defaults, body.limit)
-
-        form = _openai(server, body, chat=False)
-        return await server.respond(request, ask, body.stops, form, body.stream, note(body))
-
-    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
-    async def responses(
-        body: Annotated[ResponsesRequest, Depends(reader(ResponsesRequest))], request: Request
-    ) -> Any:
-        body.check()
-
-        def ask() -> Ask:
-            messages = to_messages(conversation(body, server.remembered))
-            return to_ask(messages, body, request.headers, server.defaults, body.max_output_tokens)
-
-        form = ResponsesFormat(uuid4().hex[:24], server.pair.model, body, server.remembered)
-        return await server.respond(request, ask, [], form, body.stream, note(body))
-
-    @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
-    async def messages(
-        body: Annotated[MessagesRequest, Depends(reader(MessagesRequest))], request: Request
-    ) -> Any:
-        body.check()
-
-        def ask() -> Ask:
-            messages = to_messages(body.all_messages)
-            return to_ask(messages, body, request.headers, server.defaults, body.max_tokens)
-
-        form = AnthropicFormat(uuid4().hex[:24], body.model or server.pair.model)
-        return await server.respond(
-            request, ask, body.stop_sequences or [], form, body.stream, note(body)
-        )
-
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
-    async def count_tokens(
-        body: Annotated[CountRequest, Depends(reader(CountRequest))],
-    ) -> dict[str, int]:
+    async def count_tokens(request: Request) -> dict[str, int]:
+        body = await read(CountRequest, request)
         body.check()
 
         def count() -> int:
             return server.pair.tokens.count(to_messages(body.all_messages))
 
         return {"input_tokens": await asyncio.to_thread(count)}
+
+    _add_answers(
+        app,
+        server,
+        "/v1/chat/completions",
+        ChatRequest,
+        lambda body: to_messages(body.messages),
+        partial(_openai, server),
+    )
+    _add_answers(
+        app,
+        server,
+        "/v1/completions",
+        CompletionRequest,
+        lambda body: (_text_to_continue(body.only_prompt, server),),
+        partial(_openai, server),
+    )
+    _add_answers(
+        app,
+        server,
+        "/v1/responses",
+        ResponsesRequest,
+        lambda body: to_messages(conversation(body, server.remembered)),
+        lambda body, id: ResponsesFormat(id, server.pair.model, body, server.remembered),
+    )
+    _add_answers(
+        app,
+        server,
+        "/v1/messages",
+        MessagesRequest,
+        lambda body: to_messages(body.all_messages),
+        lambda body, id: AnthropicFormat(id, body.model or server.pair.model),
+    )
+
+
+def _add_answers(
+    app: FastAPI,
+    server: Server,
+    path: str,
+    model: type[Answered],
+    messages: Callable[[Answered], tuple[Message, ...]],
+    form: Callable[[Answered, str], Format],
+) -> None:
+    """A route that answers `messages` of a body in a `form`, which gets the answer's id."""
+
+    @app.post(path, openapi_extra=takes(model))
+    async def answer(request: Request) -> Any:
+        body = await read(model, request)
+        body.check()
+
+        def ask() -> Ask:
+            return to_ask(messages(body), body, request.headers, server.defaults)
+
+        found = form(body, uuid4().hex[:24])
+        return await server.respond(request, ask, body.stops, found, body.stream, note(body))
+
+
+def _text_to_continue(prompt: str | list[int], server: Server) -> Message:
+    if isinstance(prompt, str):
+        return plain_message(prompt)
+    text = server.pair.tokens.text(prompt)
+    return Message(Role.USER, text, token_ids=tuple(prompt), plain=True)
 
 
 def plain_message(text: str) -> Message:
@@ -385,10 +390,10 @@ def plain_message(text: str) -> Message:
     return Message(Role.USER, text[cut:], (Document("text", text[:cut]),), plain=True)
 
 
-def _openai(server: Server, body: ChatRequest | CompletionRequest, chat: bool) -> OpenAiFormat:
-    options = body.stream_options
+def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> OpenAiFormat:
+    options, chat = body.stream_options, isinstance(body, ChatRequest)
     with_usage = options is not None and options.include_usage
-    return OpenAiFormat(uuid4().hex[:24], server.pair.model, int(time.time()), chat, with_usage)
+    return OpenAiFormat(id, server.pair.model, int(time.time()), chat, with_usage)
 
 
 def _model(server: Server) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.serve.answers import Answer, Piece
+from app.serve.answers import AnswerPiece, ServedAnswer
 from app.serve.fields import BadRequest
-from app.serve.requests import ChatMessage, Item, Part, ResponsesRequest
+from app.serve.requests import ChatMessage, ContentPart, Item, ResponsesRequest
 
 DONE = "data: [DONE]\n\n"
 
@@ -39,7 +39,7 @@ def openai_error(message: str, status: int, code: str | None = None) -> dict[str
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def _openai_usage(answer: Answer) -> dict[str, Any]:
+def _openai_usage(answer: ServedAnswer) -> dict[str, Any]:
     progress = answer.turn.progress
     return {
         "prompt_tokens": answer.prompt_tokens,
@@ -58,7 +58,7 @@ class OpenAiFormat:
         self._head = {"id": f"{'chatcmpl' if chat else 'cmpl'}-{id}", "created": created}
         self._model = model
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         if self._chat:
             message = {"role": "assistant", "content": answer.turn.text}
             if answer.turn.thinking:
@@ -69,16 +69,16 @@ class OpenAiFormat:
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": _reason(answer)}
         return self._object("chat.completion", [choice]) | {"usage": _openai_usage(answer)}
 
-    def start(self, answer: Answer) -> str:
+    def start(self, answer: ServedAnswer) -> str:
         return self._chunk({"role": "assistant", "content": ""}) if self._chat else ""
 
-    def piece(self, piece: Piece) -> str:
+    def piece(self, piece: AnswerPiece) -> str:
         if not self._chat:
             return self._chunk(piece.text) if piece.text else ""
         thought = {"reasoning_content": piece.thinking} if piece.thinking else {}
         return self._chunk(({"content": piece.text} if piece.text else {}) | thought)
 
-    def end(self, answer: Answer) -> str:
+    def end(self, answer: ServedAnswer) -> str:
         last = self._chunk({} if self._chat else "", _reason(answer))
         if self._with_usage:
             last += _event(
@@ -100,7 +100,7 @@ class OpenAiFormat:
         return {**self._head, "object": kind, "model": self._model, "choices": choices}
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: ServedAnswer) -> str:
     return "length" if answer.cut_off else "stop"
 
 
@@ -116,7 +116,7 @@ def anthropic_error(message: str, status: int) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def _anthropic_usage(answer: Answer) -> dict[str, Any]:
+def _anthropic_usage(answer: ServedAnswer) -> dict[str, Any]:
     progress = answer.turn.progress
     return {
         "input_tokens": max(0, answer.prompt_tokens - progress.reused_tokens),
@@ -142,7 +142,7 @@ class AnthropicFormat:
         self._index, self._open = -1, ""
         """Number and type of the block that is streamed."""
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         text, thinking = answer.turn.text, answer.turn.thinking
         content = [{"type": "text", "text": text}]
         if thinking:
@@ -150,14 +150,14 @@ class AnthropicFormat:
         found = {"content": content, "usage": _anthropic_usage(answer)}
         return self._message | found | _stop_reason(answer)
 
-    def start(self, answer: Answer) -> str:
+    def start(self, answer: ServedAnswer) -> str:
         message = self._message | {"content": [], "usage": _anthropic_usage(answer)}
         return _named_event("message_start", message=message)
 
-    def piece(self, piece: Piece) -> str:
+    def piece(self, piece: AnswerPiece) -> str:
         return self._delta("thinking", piece.thinking) + self._delta("text", piece.text)
 
-    def end(self, answer: Answer) -> str:
+    def end(self, answer: ServedAnswer) -> str:
         found = "" if self._open == "text" else self._start("text")
         found += self._stop()
         delta, usage = _stop_reason(answer), _anthropic_usage(answer)
@@ -188,7 +188,7 @@ class AnthropicFormat:
         return _named_event("error", error=anthropic_error(message, status)["error"])
 
 
-def _stop_reason(answer: Answer) -> dict[str, Any]:
+def _stop_reason(answer: ServedAnswer) -> dict[str, Any]:
     reason = "max_tokens" if answer.cut_off else "stop_sequence" if answer.stop else "end_turn"
     return {"stop_reason": reason, "stop_sequence": answer.stop}
 
@@ -287,7 +287,7 @@ def _texts(item: Item) -> list[str]:
     content = item.content or item.summary or []
     if isinstance(content, str):
         return [content]
-    return [part.text if isinstance(part, Part) else part for part in content]
+    return [part.text if isinstance(part, ContentPart) else part for part in content]
 
 
 class ResponsesFormat:
@@ -325,7 +325,7 @@ class ResponsesFormat:
         self._items: list[dict[str, Any]] = []
         """Those that were streamed; all but the last one are complete."""
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         status = "incomplete" if answer.cut_off else "completed"
         if not self._items:
             if answer.turn.thinking:
@@ -343,14 +343,14 @@ class ResponsesFormat:
             "usage": _responses_usage(answer),
         }
 
-    def start(self, answer: Answer) -> str:
+    def start(self, answer: ServedAnswer) -> str:
         kinds = "response.created", "response.in_progress"
         return "".join(self._event(kind, response=self._response) for kind in kinds)
 
-    def piece(self, piece: Piece) -> str:
+    def piece(self, piece: AnswerPiece) -> str:
         return self._delta("reasoning", piece.thinking) + self._delta("message", piece.text)
 
-    def end(self, answer: Answer) -> str:
+    def end(self, answer: ServedAnswer) -> str:
         found = "" if self._is_open("message") else self._open("message")
         found += self._close("incomplete" if answer.cut_off else "completed")
         response = self.whole(answer)
@@ -419,7 +419,7 @@ class ResponsesFormat:
         return _named_event(kind, sequence_number=self._events - 1, **content)
 
 
-def _responses_usage(answer: Answer) -> dict[str, Any]:
+def _responses_usage(answer: ServedAnswer) -> dict[str, Any]:
     progress = answer.turn.progress
     return {
         "input_tokens": answer.prompt_tokens,

@@ -146,7 +146,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _log = logging.getLogger("specchat.serve")
 
 
-class Limits:
+class RequestLimits:
     """ASGI middleware. The body is read before the application starts: it is small, and a slow
     client then holds nothing else up."""
 

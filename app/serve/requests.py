@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -45,13 +45,9 @@ _SCHEMAS = "#/components/schemas/{model}"
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def reader(model: type[Body]) -> Callable[[Request], Awaitable[Body]]:
-    """A dependency of a route that takes `model`."""
-
-    async def read(request: Request) -> Body:
-        return await asyncio.to_thread(read_body, model, await request.body())
-
-    return read
+async def read(model: type[Body], request: Request) -> Body:
+    """The body of a request. Raises BadRequest."""
+    return await asyncio.to_thread(read_body, model, await request.body())
 
 
 def read_body(model: type[Body], body: bytes) -> Body:
@@ -100,7 +96,7 @@ def _is_too_much(text: str) -> bool:
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """What a route's `openapi_extra` says of the body that `reader` reads."""
+    """What a route's `openapi_extra` says of the body that `read` reads."""
     schema = {"$ref": _SCHEMAS.format(model=model.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -168,6 +164,9 @@ class _Fields(BaseModel):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
+    def check(self) -> None:
+        """Raise BadRequest for what is not supported."""
+
 
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
@@ -178,7 +177,7 @@ Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
-class _Common(_Fields):
+class AnsweredRequest(_Fields):
     """Fields of every route that answers. Others go through the table of `fields.py`."""
 
     model_config = ConfigDict(extra="allow")
@@ -207,6 +206,20 @@ class _Common(_Fields):
     specprefill_keep_pct: float | None = Field(None, gt=0, le=1)
     """The fraction of documents and earlier messages that is read; without it the scores choose."""
 
+    def check(self) -> None:
+        super().check()
+        refuse_unsupported(self)
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum tokens of the answer; None where only the context limits it."""
+        return None
+
+    @property
+    def stops(self) -> list[str]:
+        """Stop sequences."""
+        return []
+
 
 class _Tools(_Fields):
     """Editors send tools with every question, and most leave the choice to the model: it answers
@@ -217,8 +230,8 @@ class _Tools(_Fields):
     tool_choice: Any = None
     function_call: Any = None
 
-    def check_tools(self) -> None:
-        """Raises BadRequest where the answer must be a call."""
+    def check(self) -> None:
+        super().check()
         if self._has_tools and self._choice not in (None, "auto", "none"):
             raise BadRequest(
                 "Tools are not supported: set `tool_choice` to auto or none, or leave `tools` out."
@@ -241,7 +254,7 @@ class _Tools(_Fields):
         return choice.get("mode", kind) if kind == "allowed_tools" else kind
 
 
-class Part(_Fields):
+class ContentPart(_Fields):
     """A part of a message: text, what the model thought before it, or what is refused."""
 
     type: str
@@ -254,7 +267,7 @@ class Part(_Fields):
 
 class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Items[str | Part] | None = None
+    content: str | Items[str | ContentPart] | None = None
     reasoning_content: str | None = None
     """What the model thought before this answer, as we send it."""
 
@@ -263,7 +276,7 @@ class StreamOptions(_Fields):
     include_usage: bool = False
 
 
-class _OpenAi(_Common):
+class _OpenAi(AnsweredRequest):
     max_tokens: Limit | None = None
     n_predict: Limit | None = None
     stop: str | Stops | None = None
@@ -271,9 +284,8 @@ class _OpenAi(_Common):
     stream_options: StreamOptions | None = None
     response_format: dict[str, Any] | None = None
 
-    def check_common(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        refuse_unsupported(self)
+    def check(self) -> None:
+        super().check()
         if self.n != 1:
             raise BadRequest("n must be 1: ask again for another answer.")
         if ((self.response_format or {}).get("type") or "text") != "text":
@@ -281,7 +293,6 @@ class _OpenAi(_Common):
 
     @property
     def limit(self) -> int | None:
-        """Maximum tokens of the answer; None where only the context limits it."""
         return getattr(self, "max_completion_tokens", None) or self.max_tokens or self.n_predict
 
     @property
@@ -298,9 +309,7 @@ class ChatRequest(Thoughts, _Tools, _OpenAi):
     top_logprobs: int | None = None
 
     def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        self.check_common()
-        self.check_tools()
+        super().check()
         if self.logprobs or self.top_logprobs:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
 
@@ -315,8 +324,7 @@ class CompletionRequest(_OpenAi):
     suffix: str | None = None
 
     def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        self.check_common()
+        super().check()
         prompt = self.only_prompt
         if not prompt:
             raise BadRequest("The prompt is empty: send a text to continue.")
@@ -343,11 +351,7 @@ class CountRequest(_Tools):
 
     model: str = ""
     messages: Items[ChatMessage] = Field(min_length=1)
-    system: str | Items[str | Part] | None = None
-
-    def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        self.check_tools()
+    system: str | Items[str | ContentPart] | None = None
 
     @property
     def all_messages(self) -> list[ChatMessage]:
@@ -355,19 +359,22 @@ class CountRequest(_Tools):
         return system + self.messages
 
 
-class MessagesRequest(Thoughts, CountRequest, _Common):
+class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
     """`/v1/messages`."""
 
     max_tokens: Limit
     stop_sequences: Stops | None = None
 
-    def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        refuse_unsupported(self)
-        super().check()
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        return self.stop_sequences or []
 
 
-def note(request: _Common) -> str:
+def note(request: AnsweredRequest) -> str:
     """Sentences about what is ignored of a request, if anything."""
     has_tools = isinstance(request, _Tools) and request.are_tools_ignored
     return " ".join(filter(None, (TOOLS_IGNORED if has_tools else "", ignored(request))))
@@ -396,11 +403,11 @@ class Item(_Fields):
     type: str = "message"
     id: str = ""
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Items[str | Part] | None = None
-    summary: Items[Part] | None = None
+    content: str | Items[str | ContentPart] | None = None
+    summary: Items[ContentPart] | None = None
 
 
-class ResponsesRequest(Thoughts, _Tools, _Common):
+class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
     """`/v1/responses`."""
 
     input: str | Items[Item]
@@ -418,10 +425,12 @@ class ResponsesRequest(Thoughts, _Tools, _Common):
     conversation: Any = None
     prompt: Any = None
 
+    @property
+    def limit(self) -> int | None:
+        return self.max_output_tokens
+
     def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        refuse_unsupported(self)
-        self.check_tools()
+        super().check()
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
             raise BadRequest("Only text is written: leave `text.format` out.")
@@ -482,7 +491,7 @@ def _without_names(text: str, documents: Sequence[Document]) -> str:
 
 
 def _parts(
-    content: str | list[str | Part] | None,
+    content: str | list[str | ContentPart] | None,
 ) -> tuple[list[str], list[str], tuple[Document, ...]]:
     """A message's texts, what was thought before them, and the documents that came as such."""
     if isinstance(content, str):
@@ -513,17 +522,15 @@ def _parts(
 
 def to_ask(
     messages: tuple[Message, ...],
-    request: _Common,
+    request: AnsweredRequest,
     headers: Mapping[str, str],
     defaults: Defaults,
-    max_tokens: int | None,
 ) -> Ask:
-    """Without a conversation. `max_tokens` None: only the context limits the answer. Raises
-    BadRequest."""
+    """Without a conversation. Raises BadRequest."""
     thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
     values = {name: value for name, value in _sampling(request).items() if value is not None}
     sampling = defaults.sampling.with_values(
-        max_tokens=max_tokens or NO_ANSWER_LIMIT,
+        max_tokens=request.limit or NO_ANSWER_LIMIT,
         stop_repeats=False,
         **values,
         **thoughts,
@@ -532,7 +539,7 @@ def to_ask(
     return Ask(messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
 
 
-def _sampling(request: _Common) -> dict[str, Any]:
+def _sampling(request: AnsweredRequest) -> dict[str, Any]:
     """Fields of `Sampling`; None where the request says nothing."""
     seed, last = request.seed, request.repetition_context_size
     last = request.repeat_last_n if last is None else last
@@ -557,7 +564,7 @@ def _sampling(request: _Common) -> dict[str, Any]:
 
 
 def _reading(
-    request: _Common, headers: Mapping[str, str], defaults: Defaults
+    request: AnsweredRequest, headers: Mapping[str, str], defaults: Defaults
 ) -> tuple[Mode, float]:
     """Mode and keep: the body's, else the headers', else the defaults."""
     asked: bool | str | None = request.specprefill

@@ -27,19 +27,7 @@ from app.protocol.events import Event, Token
 from app.settings.definitions import KvBits, ReadingSettings, Settings
 from app.store.store import Store
 from tests import tiny
-
-TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
-
-
-@pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("ask")
-    tiny.save(root / "target", "qwen3", 0)
-    tiny.save(root / "draft", "qwen3", 1)
-    (root / "text.txt").write_text(TEXT)
-    (root / "binary").write_bytes(b"\x00\x01\x02")
-    (root / "empty").mkdir()
-    return root
+from tests.cli.conftest import TEXT
 
 
 def _ask(room: Path, *arguments: str) -> list[str]:
@@ -161,14 +149,12 @@ REFUSALS = {
 
 
 @pytest.fixture(scope="module")
-def broken(room: Path) -> dict[str, Path]:
-    folders = {name: tiny.save(room / name) for name in ("truncated", "unknown")}
-    folders["short"] = tiny.save(room / "short", max_position_embeddings=300)
-    weights = folders["truncated"] / "model.safetensors"
+def broken(room: Path, unknown: Path) -> dict[str, Path]:
+    truncated = tiny.save(room / "truncated")
+    short = tiny.save(room / "short", max_position_embeddings=300)
+    weights = truncated / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1000)
-    config = json.loads((folders["unknown"] / "config.json").read_text())
-    (folders["unknown"] / "config.json").write_text(json.dumps(config | {"model_type": "nope"}))
-    return folders
+    return {"truncated": truncated, "short": short, "unknown": unknown}
 
 
 @pytest.mark.parametrize("case", REFUSALS)
@@ -231,10 +217,11 @@ def test_a_narrow_terminal_still_gets_a_map(
     assert " selected\n" in capsys.readouterr().out
 
 
-def test_a_failure_is_in_the_json_too(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    short = tiny.save(room / "short2", max_position_embeddings=300)
+def test_a_failure_is_in_the_json_too(
+    room: Path, broken: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = _ask(room, "-f", str(room / "text.txt"), "--json", "How? " * 70)
-    assert run([*arguments, "--target", str(short)]) == 2
+    assert run([*arguments, "--target", str(broken["short"])]) == 2
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["event"] == "Failed"
 
 

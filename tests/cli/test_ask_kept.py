@@ -19,23 +19,9 @@ from app.protocol.commands import Load
 from app.protocol.reasons import FailureKind
 from app.store.records import Message, Overrides, State
 from app.store.store import Store
-from tests import tiny
-
-TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
+from tests.cli.conftest import TEXT
 
 Ask = Callable[..., list[str]]
-
-
-@pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("kept")
-    tiny.save(root / "target", "qwen3", 0)
-    tiny.save(root / "draft", "qwen3", 1)
-    (root / "text.txt").write_text(TEXT)
-    (root / "\x1b[31mred.txt").write_text("Red.")
-    unknown = tiny.save(root / "unknown") / "config.json"
-    unknown.write_text(json.dumps(json.loads(unknown.read_text()) | {"model_type": "nope"}))
-    return root
 
 
 @pytest.fixture
@@ -201,8 +187,8 @@ def test_ctrl_c_stops_within_a_step_and_keeps_what_was_written(ask: Ask) -> None
     assert answer.stats is not None
 
 
-def test_a_pair_that_does_not_load_is_on_the_record(room: Path, ask: Ask) -> None:
-    assert run(ask("--conversation", "new", "--target", str(room / "unknown"), "What?")) == 2
+def test_a_pair_that_does_not_load_is_on_the_record(unknown: Path, ask: Ask) -> None:
+    assert run(ask("--conversation", "new", "--target", str(unknown), "What?")) == 2
     question, answer = branch()
     assert question.text == "What?"
     assert answer.state is State.FAILED

@@ -20,11 +20,11 @@ from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
 from app.serve.answers import (
     MOST,
-    Answer,
     Continuations,
     QueueFull,
     Request,
     RequestQueue,
+    ServedAnswer,
     StopFinder,
     log,
 )
@@ -154,10 +154,11 @@ async def test_stopping_fails_all_requests_and_cancels_what_runs() -> None:
     assert len(engine.turns) == 2
 
 
-async def asked(answer: Answer, queue: RequestQueue, known: Continuations, engine: Any) -> Answer:
+async def write(
+    answer: ServedAnswer, queue: RequestQueue, known: Continuations, engine: FakeEngine
+) -> None:
     async for _ in answer.pieces(queue, known, engine):
         pass
-    return answer
 
 
 async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> None:
@@ -165,8 +166,8 @@ async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> N
     queue = RequestQueue(engine, 1)
     queue.start()
     begun = Message(Role.ASSISTANT, "The code")
-    answer = Answer(Ask((user("Which?"), begun)))
-    running = asyncio.create_task(asked(answer, queue, known, engine))
+    answer = ServedAnswer(Ask((user("Which?"), begun)))
+    running = asyncio.create_task(write(answer, queue, known, engine))
     while not engine.turns:
         await asyncio.sleep(0)
     (turn,) = engine.turns
@@ -185,7 +186,7 @@ async def test_what_clients_got_is_reported_up_to_the_stop_sequence() -> None:
     engine, known = FakeEngine(Story(answer=ANSWER)), Continuations()
     queue, reported = RequestQueue(engine, 1), list[Any]()
     queue.start()
-    answer = Answer(ask(), ["pays"])
+    answer = ServedAnswer(ask(), ["pays"])
     async for _ in answer.pieces(queue, known, engine, lambda *found: reported.append(found)):
         pass
     ((request, events),) = reported

@@ -124,7 +124,7 @@ MESSAGES = [{"role": "user", "content": "Who?"}]
 def sampling(**fields: Any) -> Sampling:
     body = ChatRequest.model_validate({"messages": MESSAGES, **fields})
     body.check()
-    return to_ask((), body, {}, DEFAULTS, body.limit).sampling
+    return to_ask((), body, {}, DEFAULTS).sampling
 
 
 @pytest.mark.parametrize("name", sorted(set(ChatRequest.model_fields) - {"messages"}))
@@ -213,7 +213,7 @@ def test_a_field_that_changes_the_answer_is_honoured(
 ) -> None:
     body = kind.model_validate({"messages": MESSAGES, "max_tokens": 8, **given})
     body.check()
-    found = to_ask((), body, {}, DEFAULTS, 8).sampling
+    found = to_ask((), body, {}, DEFAULTS).sampling
     assert {name: getattr(found, name) for name in expected} == expected
     assert not ignored(body)
 
@@ -316,7 +316,7 @@ def test_values_that_mean_nothing_are_refused(fields: dict[str, Any]) -> None:
 def test_fields_of_a_request_win_over_the_model_s_own_sampling() -> None:
     defaults = Defaults(sampling=Sampling(from_model=FROM_MODEL))
     body = ChatRequest.model_validate({"messages": MESSAGES, "temperature": 0, "top_k": 5})
-    found = to_ask((), body, {}, defaults, body.limit).sampling
+    found = to_ask((), body, {}, defaults).sampling
     own = found.resolved(ModelSampling(0.6, 0.95, 20, 0.1))
     assert (own.temperature, own.top_p, own.top_k, own.min_p) == (0, 0.95, 5, 0.1)
 
@@ -324,7 +324,7 @@ def test_fields_of_a_request_win_over_the_model_s_own_sampling() -> None:
 def test_an_answer_that_repeats_itself_is_not_ended() -> None:
     repeating = Defaults(sampling=Sampling(stop_repeats=True))
     body = ChatRequest.model_validate({"messages": MESSAGES})
-    assert not to_ask((), body, {}, repeating, None).sampling.stop_repeats
+    assert not to_ask((), body, {}, repeating).sampling.stop_repeats
 
 
 @pytest.mark.parametrize(
