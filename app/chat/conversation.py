@@ -140,7 +140,7 @@ class Turn:
     system: str = ""
     """The system prompt it was asked with."""
     statistics: Statistics | None = None
-    """Of the whole answer, including parts from before it was continued."""
+    """Statistics of the whole answer, including parts from before it was continued."""
     guard: Reason | None = None
     quotes: bool = False
     """Whether the answer is a quotation: the embedded target writes nothing else."""
@@ -299,13 +299,13 @@ class Conversation:
         return [each for each in earlier if each.in_context]
 
     def question_turns(self, turn: Turn) -> list[Turn | None]:
-        """For each message of the prompt of `turn`, the turn whose question it is, or None."""
+        """The turn whose question is a message, or None, for each message of a turn's prompt."""
         system = [None] if turn.system else []
         earlier = [part for before in self.earlier_turns(turn) for part in (before, None)]
         return [*system, *earlier, turn]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
-        """For each message of the prompt of `turn`, as the model gets them."""
+        """The documents of each message of a turn's prompt, as the model gets them."""
         return [holder.asked.in_prompt if holder else () for holder in self.question_turns(turn)]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:

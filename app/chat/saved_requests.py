@@ -126,7 +126,7 @@ def _in_turns(messages: Iterable[Message]) -> list[Message]:
 
 
 def _as_events(answer: Message) -> Iterator[Event]:
-    """Of an earlier answer, which nothing else is known of."""
+    """The events of an earlier answer, of which only the text is known."""
     ids = answer.token_ids or ()
     yield Token(0, ids, answer.text)
     yield Finished(0, FinishReason.STOP, answer.text, ids, None)

@@ -291,7 +291,7 @@ class StoredConversation:
         return self._stored_turn(turn, command, None, reply)
 
     def _message_ids(self, turn: Turn) -> list[int]:
-        """Of the messages of the prompt of `turn`; 0 for the system prompt, which may have none."""
+        """The ids of the messages of a turn's prompt; 0 for the system prompt."""
         ids = [0] if self.conversation.system_prompt else []
         for before in self.conversation.earlier_turns(turn):
             ids += [self._question_ids[before.number], before.number]

@@ -614,9 +614,10 @@ what is scarce is a clause."""
 # ---------------------------------------------------------------------------- events
 
 
-def notice(
-    event: EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | LoadingAlone,
-) -> str:
+Notice = EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | LoadingAlone
+
+
+def notice(event: Notice) -> str:
     """What an event says to the user, in one or two sentences."""
     match event:
         case EngineWarning():
@@ -672,14 +673,7 @@ def in_words(event: Event) -> dict[str, Any]:
             return {"reason": reasons(statistics.reasons)}
         case FellBackToDense() | SnapshotFailed() | SnapshotRestored(reason=Reason()):
             return {"message": reason(event.reason)} if event.reason is not None else {}
-        case (
-            EngineWarning()
-            | MemoryFreed()
-            | Unloaded()
-            | PressureChanged()
-            | HostsLost()
-            | LoadingAlone()
-        ):
+        case _ if isinstance(event, Notice):
             return {"message": notice(event)}
         case _:
             return {}

@@ -271,7 +271,7 @@ def _machine(memory: int | None) -> Machine:
 
 
 def _bytes(model: ModelDetails) -> int:
-    """In memory, or, before that, to download."""
+    """Bytes in memory of an installed model, or else to download."""
     return model.size.weight_bytes if model.installed else model.download
 
 

@@ -122,7 +122,7 @@ def existing_path(path: str) -> str:
 
 
 def _library() -> Library:
-    """With what other programs keep on this machine."""
+    """The installed models, and those of other programs."""
     from app.models.found import default_places
     from app.models.library import default_library
 

@@ -57,7 +57,7 @@ class Hosts:
     own_ips: tuple[str, ...] = ()
     link: Link = Link.RING
     rdma: str = ""
-    """For RDMA the devices that lead from each machine to each, as JSON for MLX."""
+    """RDMA devices that lead from each machine to each, as JSON for MLX."""
     variables: tuple[tuple[str, str], ...] = ()
     model: str = ""
     split: tuple[int, ...] = ()

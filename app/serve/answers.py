@@ -37,7 +37,7 @@ from app.util.sanitize import sanitize_line
 
 RETRY_SECONDS = 5
 TOO_LONG = "context_length_exceeded"
-"""As OpenAI's clients know a prompt that is too long."""
+"""OpenAI's code for a prompt that is too long."""
 TRY_LATER = frozenset(
     {
         FailureKind.OUT_OF_MEMORY,

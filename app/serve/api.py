@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from fastapi import FastAPI, Request
@@ -75,25 +75,13 @@ T = TypeVar("T")
 Answered = TypeVar("Answered", bound=AnsweredRequest)
 
 
-class Tokens(Protocol):
-    """Texts and tokens of the loaded target."""
-
-    def count(self, messages: tuple[Message, ...]) -> int:
-        """The tokens of a prompt. Raises BadRequest."""
-        ...
-
-    def text(self, ids: Sequence[int]) -> str:
-        """The text of these tokens. Raises BadRequest."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ServedPair:
     """The loaded pair. `model` is the target's name; `needs_document`: it answers questions about
     documents only. A prompt may have `context` tokens, if that is not 0."""
 
     model: str
-    tokens: Tokens
+    tokens: TargetTokens
     needs_document: bool = False
     context: int = 0
     loaded_at: int = field(default_factory=lambda: int(time.time()))
@@ -234,7 +222,7 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
 
 
 def _max_tokens(message: Message) -> int:
-    """At least as many as a message has: a token is a byte or more."""
+    """An upper bound for the tokens of a message: a token is a byte or more."""
     if message.plain and message.token_ids is not None:
         return len(message.token_ids)
     documents = (document.text for document in message.documents)
@@ -397,7 +385,7 @@ def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> O
 
 
 def _model(server: Server) -> dict[str, Any]:
-    """In the forms of both APIs at once."""
+    """The model in the forms of both APIs at once."""
     loaded = datetime.fromtimestamp(server.pair.loaded_at, UTC)
     return {
         "id": server.pair.model,

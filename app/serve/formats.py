@@ -51,7 +51,7 @@ def _openai_usage(answer: ServedAnswer) -> dict[str, Any]:
 
 
 class OpenAiFormat:
-    """Of one answer; `chat` or a plain completion."""
+    """Formats one answer, to a `chat` or to a plain completion."""
 
     def __init__(self, id: str, model: str, created: int, chat: bool, with_usage: bool) -> None:
         self._chat, self._with_usage = chat, with_usage
@@ -128,7 +128,7 @@ def _anthropic_usage(answer: ServedAnswer) -> dict[str, Any]:
 
 
 class AnthropicFormat:
-    """Of one answer. Its blocks of content are what the model thought, if it did, and its text."""
+    """Formats one answer: a block of what the model thought, if it did, and one of its text."""
 
     def __init__(self, id: str, model: str) -> None:
         self._message = {
@@ -291,7 +291,7 @@ def _texts(item: Item) -> list[str]:
 
 
 class ResponsesFormat:
-    """Of one answer: an item of what the model thought, if it did, and one of its text."""
+    """Formats one answer: an item of what the model thought, if it did, and one of its text."""
 
     def __init__(
         self, id: str, model: str, request: ResponsesRequest, remembered: Remembered

@@ -47,18 +47,22 @@ def read_token(path: Path) -> tuple[str, bool]:
         ) from error
 
 
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
 def is_local(host: str) -> bool:
     """Whether an address can only be reached from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 class Access:
-    """Checks requests. `host` is the address that the server listens on, `token` None without one.
+    """Checks the token, host and origin of requests. `host` is the address that the server listens
+    on, `token` None without one.
 
     The token decides: with it, a request may have any Host and Origin. What needs none is also
     within reach of web pages that the user visits, under names that lead here (DNS rebinding), so
@@ -93,7 +97,7 @@ class Access:
     def _may_be_called(self, host: str) -> bool:
         if host in self._names:
             return True
-        return not self._is_local and (self.token is not None or _is_address(host))
+        return not self._is_local and (self.token is not None or _address(host) is not None)
 
 
 def _tokens(headers: dict[str, str]) -> list[str]:
@@ -111,14 +115,6 @@ def _equal(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _name(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
@@ -129,7 +125,7 @@ def _name(url: str) -> str:
 MAX_BODY = 10_000_000
 """Bytes of a request."""
 BODY_SECONDS = 30.0
-"""In which all of it must have come."""
+"""Time limit for receiving a body."""
 MAX_DRAINED, DRAIN_SECONDS = 100_000_000, 2.0
 """Bytes and seconds for which the rest of a body that is too long is received."""
 OPEN = frozenset({"/health"})
@@ -263,7 +259,7 @@ def _refused(path: str, status: int, message: str) -> JSONResponse:
 
 CONNECTIONS = BACKLOG = 256
 HEADER_SECONDS = 60.0
-"""For which a connection may stay open without a whole header of the next request."""
+"""How long a connection may stay open without a whole header of the next request."""
 
 Protocol: Any = AutoHTTPProtocol  # its two implementations have no common type
 

@@ -173,7 +173,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
-"""By token. Their number is known before each is looked at."""
+"""Bias of each token. Their number is checked before each is looked at."""
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
@@ -397,8 +397,8 @@ def defaults_of(settings: Settings) -> Defaults:
 
 
 class Item(_Fields):
-    """Of the input of `/v1/responses`: a message, what a model thought before one, or the name of
-    an item that the server knows."""
+    """An item of the input of `/v1/responses`: a message, what a model thought before one, or the
+    name of an item that the server knows."""
 
     type: str = "message"
     id: str = ""

@@ -254,25 +254,6 @@ def test_what_cannot_be_asked_is_not_kept(store: Store, question: Question) -> N
     assert store.conversations() == ()
 
 
-def test_beside_another_specchat_it_says_so(store: Store, tmp_path: Path) -> None:
-    answered(store, "One?")
-    with Store(tmp_path) as beside, pytest.raises(StoreError, match="Another specchat"):
-        ask(beside, "Two?", LETTER)
-    assert len(store.branch(1)) == 2
-
-
-def test_a_lost_document_stops_the_next_question_until_it_is_attached_again(
-    store: Store, tmp_path: Path
-) -> None:
-    answered(store, "Who pays?", CONTRACT)
-    for file in (tmp_path / "attachments").rglob("*.gz"):
-        file.unlink()
-    with pytest.raises(StoreError, match="cannot be read"):
-        ask(store, "When?")
-    assert len(store.branch(1)) == 2
-    assert seen(ask(store, "When?", CONTRACT)) == ["Who pays?", "Yes."]
-
-
 def test_a_conversation_is_opened_as_turns_and_gone_on_with(store: Store) -> None:
     answered(store, "One?", CONTRACT)
     play(ask(store, "Bad?"), Story(fails_in=Phase.PREFILL, failure=GONE))
@@ -308,6 +289,9 @@ def test_it_can_be_shown_without_a_lost_document_but_not_gone_on_with(
     assert [turn.text for turn in chat.conversation.turns] == ["Yes."]
     with pytest.raises(StoreError, match="attach it again"):
         chat.ask_again(Mode.FULL, 0.5)
+    with pytest.raises(StoreError, match="cannot be read"):
+        chat.ask(Question("When?"))
+    assert len(store.branch(1)) == 2
     turn = chat.ask(Question("When?", (CONTRACT,)))
     assert turn.command.messages[0].documents == (CONTRACT,)
 

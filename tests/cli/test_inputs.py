@@ -12,7 +12,6 @@ import pytest
 
 from app.cli import ask
 from app.cli.ask import read_inputs
-from app.cli.main import parser
 from app.ingest.limits import Limits
 from app.ingest.records import IngestError, Progress, ReadResults
 
@@ -101,11 +100,6 @@ def test_progress_is_shown_on_a_terminal_only(
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         read_inputs(["x"])
         assert capsys.readouterr().err == expected
-
-
-def test_the_options() -> None:
-    options = parser().parse_args(["ask", "--private", "--ignored", "x"])
-    assert (options.private, options.ignored) == (True, True)
 
 
 @contextmanager

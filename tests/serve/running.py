@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message
-from app.serve.api import ServedPair, Server, make_app
+from app.serve.api import ServedPair, Server, TargetTokens, make_app
 from app.serve.http import Access, HttpServer, listening_socket
 from app.serve.requests import Defaults
 
@@ -22,8 +23,11 @@ LONG_TEXT = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in ran
 LIMIT = 30.0
 
 
-class Words:
+class Words(TargetTokens):
     """Counts words as tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(Path())
 
     def count(self, messages: tuple[Message, ...]) -> int:
         return sum(len(message.text.split()) for message in messages)
