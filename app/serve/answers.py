@@ -10,9 +10,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from app.chat import wording
@@ -84,8 +83,7 @@ class QueueFull(RequestError):
 
 
 class Request:
-    """A request from its place in the queue to the end of its answer. A context manager; leaving it
-    cancels the turn."""
+    """A request from its place in the queue to the end of its answer."""
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
@@ -103,24 +101,13 @@ class Request:
         if isinstance(event, Finished | Failed):
             self._queue.leave(self)
 
-    def __enter__(self) -> Request:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Give its place back, and cancel its turn."""
         self._queue.leave(self)
 
     async def next(self, patience: float) -> Event | None:
         """The next event, the last of which is `Finished` or `Failed`; None if none comes for
         `patience` seconds."""
-        try:
-            return self.events.get_nowait()
-        except asyncio.QueueEmpty:
-            pass
         try:
             return await asyncio.wait_for(self.events.get(), patience)
         except TimeoutError:
@@ -199,20 +186,13 @@ MOST = 16
 """Conversations whose caches are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A conversation, as it was after its last answer."""
-
-    messages: tuple[Message, ...]
-    answer: Message
-
-
 class Continuations:
     """The last conversations, by name. No name is used twice. Safe on several threads: another pair
     is loaded on one of its own."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
+        """The messages of each, up to the last answer."""
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -229,24 +209,18 @@ class Continuations:
         """The name of the conversation that these messages continue, or a new one; the messages,
         answers with the ids that were generated; and a conversation to drop, if any."""
         with self._lock:
-            return self._place(messages)
-
-    def _place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
-        best, length = "", 0
-        for name, known in self._known.items():
-            answered = (*known.messages, known.answer)
-            if length < len(answered) <= len(messages) and _same(answered, messages):
-                best, length = name, len(answered)
-        if not best:
-            best = f"request {next(self._numbers)}"
-        else:
-            messages = (*self._known[best].messages, self._known[best].answer, *messages[length:])
-        dropped = None
-        if best not in self._known and len(self._known) >= MOST:
-            dropped, _ = self._known.popitem(last=False)
-        self._known[best] = self._known.get(best, Known(messages, Message(Role.ASSISTANT, "")))
-        self._known.move_to_end(best)
-        return best, messages, dropped
+            matching = (name for name, known in self._known.items() if _begin(known, messages))
+            name = max(matching, key=lambda each: len(self._known[each]), default=None)
+            if name is not None:
+                self._known.move_to_end(name)
+                known = self._known[name]
+                return name, (*known, *messages[len(known) :]), None
+            dropped = None
+            if len(self._known) >= MOST:
+                dropped, _ = self._known.popitem(last=False)
+            name = f"request {next(self._numbers)}"
+            self._known[name] = (*messages, Message(Role.ASSISTANT, ""))
+            return name, messages, dropped
 
     def answered(self, name: str, messages: tuple[Message, ...], answer: Message) -> None:
         """`answer` is the whole one, also where the last message was its beginning."""
@@ -254,13 +228,13 @@ class Continuations:
             messages = messages[:-1]
         with self._lock:
             if name in self._known and answer.text:
-                self._known[name] = Known(messages, answer)
+                self._known[name] = (*messages, answer)
 
 
-def _same(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
-    """Whether these begin with those, whatever the ids, what was retrieved, and what was thought,
-    which few clients send back."""
-    return all(
+def _begin(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
+    """Whether `messages` begin with the known ones, whatever the ids, what was retrieved, and what
+    was thought, which few clients send back."""
+    return len(known) <= len(messages) and all(
         replace(one, token_ids=None, retrieved=None, thinking="")
         == replace(other, token_ids=None, thinking="")
         for one, other in zip(known, messages, strict=False)
@@ -360,7 +334,7 @@ class ServedAnswer:
             return self.ask
 
         try:
-            with queue.enter(place) as request:
+            with closing(queue.enter(place)) as request:
                 async with aclosing(self._until_the_end(request)) as pieces:
                     async for piece in pieces:
                         yield piece
