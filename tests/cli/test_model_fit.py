@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import model_fit
+from app.cli import models
 from app.models.cache import ModelCache
 from app.protocol.prompt import Role
 from app.protocol.stats import Phase, PhaseTime
@@ -286,7 +286,7 @@ def test_show_still_lists_files_when_memory_cannot_be_told(shell: Shell) -> None
 def test_a_damaged_store_does_not_matter(home: Path) -> None:
     (home / "data" / "specchat").mkdir(parents=True)
     (home / "data" / "specchat" / "conversations.db").write_bytes(b"no database")
-    assert model_fit._answer_stats() == ()
+    assert models._answer_stats() == ()
 
 
 def test_an_incomplete_model_is_left_out(shell: Shell, tmp_path: Path, remote: str) -> None:
