@@ -92,7 +92,7 @@ class Request:
         self.turn: AskedTurn | None = None
 
     def deliver(self, event: Event) -> None:
-        """On the engine's thread."""
+        """Pass on an event. Called on the engine's thread."""
         with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
             self._loop.call_soon_threadsafe(self._take, event)
 
@@ -182,7 +182,7 @@ class RequestQueue:
         request.cancel()
 
 
-MOST = 16
+MAX_CONVERSATIONS = 16
 """Conversations whose caches are kept."""
 
 
@@ -216,7 +216,7 @@ class Continuations:
                 known = self._known[name]
                 return name, (*known, *messages[len(known) :]), None
             dropped = None
-            if len(self._known) >= MOST:
+            if len(self._known) >= MAX_CONVERSATIONS:
                 dropped, _ = self._known.popitem(last=False)
             name = f"request {next(self._numbers)}"
             self._known[name] = (*messages, Message(Role.ASSISTANT, ""))

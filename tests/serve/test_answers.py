@@ -19,7 +19,7 @@ from app.protocol.prompt import Message, Role
 from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
 from app.serve.answers import (
-    MOST,
+    MAX_CONVERSATIONS,
     Continuations,
     QueueFull,
     Request,
@@ -96,7 +96,7 @@ def test_another_answer_or_another_question_is_another_conversation() -> None:
 def test_the_least_recently_used_is_dropped() -> None:
     known = Continuations()
     names = []
-    for number in range(MOST):
+    for number in range(MAX_CONVERSATIONS):
         name, messages, dropped = known.place((user(f"question {number}"),))
         known.answered(name, messages, said("answer", ()))
         names.append(name)
