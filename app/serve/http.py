@@ -303,7 +303,6 @@ class HttpServer(uvicorn.Server):
     or not at all. Ends when the engine has lost the GPU."""
 
     def __init__(self, app: App, queue: RequestQueue) -> None:
-        """Not started."""
         config = uvicorn.Config(
             app,
             http=TimedConnection,
