@@ -23,7 +23,7 @@ def main() -> int:
         guard_streams()
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
-        status = 130  # INTERRUPTED in app/cli/exit_codes.py
+        status = 130  # INTERRUPTED in app/cli/main.py
     _exit_at_once_if_busy(status)
     return status
 

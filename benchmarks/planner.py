@@ -25,7 +25,6 @@ from app.protocol.cost_model import (
     AttentionWork,
     Costs,
     ReadPlan,
-    format_seconds,
     scoring_work,
     sparse_pays,
 )
@@ -33,6 +32,7 @@ from app.protocol.events import Event, Finished, ModelInfo, Planned
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.stats import Reading, Statistics
+from app.util import formatting
 from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, Row, Run, columns
 from benchmarks.shapes import random_pair, shapes, weights
 from benchmarks.token_turn import finished, model_pair, run_turn, tokenizer
@@ -269,8 +269,8 @@ def about(result: Result) -> str:
         f" predicted time to the first token, after {JUDGED_AFTER} turns, for the mode that auto"
         " chose and for the *other*; *p90* is exceeded by a tenth of them. *Sparse*: turns that"
         f" auto ran sparse. *Within*: turns in which auto took at most {MAX_REGRET:g} times the"
-        f" faster mode, or at most {format_seconds(DENSE_WITHIN_SECONDS)}. Sparse *pays from* this"
-        " many new tokens on at keep 0.2."
+        f" faster mode, or at most {formatting.seconds(DENSE_WITHIN_SECONDS)}. Sparse *pays from*"
+        " this many new tokens on at keep 0.2."
     )
 
 

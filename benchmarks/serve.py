@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat.model_pairs import resolve_pair
 from app.chat.sample import sample
-from app.cli.serve import TargetTokens, listening_socket, uvicorn_server
 from app.engine.engine import MlxEngine
 from app.protocol.commands import CachePolicy, Close
 from app.protocol.events import Event, Finished, Loaded, Token
@@ -68,16 +67,15 @@ class _Both:
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    from pathlib import Path
-
-    from app.serve.access import Access
-    from app.serve.api import Server, make_app
+    from app.serve.api import Server, make_app, served_pair
+    from app.serve.http import Access, HttpServer, listening_socket
     from app.serve.requests import Defaults
 
     load = resolve_pair()
     both = _Both(load)
-    server = Server(both.engine, "embedded", Defaults(), TargetTokens(Path(load.target)).count)
-    running = uvicorn_server(make_app(server, Access(HOST, None)), server.queue)
+    assert both.engine.pair is not None
+    server = Server(both.engine, served_pair(*both.engine.pair), Defaults())
+    running = HttpServer(make_app(server, Access(HOST, None)), server.queue)
     with listening_socket(HOST, 0) as listening:
         port = int(listening.getsockname()[1])
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -131,7 +129,7 @@ def _in_the_app(both: _Both, body: Any) -> list[float]:
     from app.serve.requests import ChatRequest, Defaults, to_ask, to_messages
 
     request = ChatRequest.model_validate(body([_first_message()]))
-    ask = to_ask(to_messages(request.messages), request, {}, Defaults(), ANSWER_TOKENS)
+    ask = to_ask(to_messages(request.messages), request, {}, Defaults())
     first, finished = both.ask(ask)
     answer = Message(Role.ASSISTANT, finished.text, token_ids=finished.generated_ids)
     later = replace(ask, messages=(*ask.messages, answer, Message(Role.USER, QUESTIONS[1])))

@@ -69,32 +69,18 @@ class Question:
             )
 
 
-def check_sampling(sampling: Sampling) -> None:
-    """Raise QuestionError for options that no answer can be sampled with."""
-    if sampling.max_tokens < 1:
-        raise QuestionError("An answer needs at least one token", "allow 1 token or more")
-    if not sampling.temperature >= 0:
-        raise QuestionError(
-            f"Temperature {sampling.temperature:g} is out of range", "use 0 or more"
-        )
-    if not 0 < sampling.top_p <= 1:
-        raise QuestionError(
-            f"top-p {sampling.top_p:g} is out of range", "use more than 0, at most 1"
-        )
-    if sampling.top_k < 0:
-        raise QuestionError(f"top-k {sampling.top_k} is out of range", "use 0 or more")
-    if not 0 <= sampling.min_p <= 1:
-        raise QuestionError(f"min-p {sampling.min_p:g} is out of range", "use 0 to 1")
-    if not 0.5 <= sampling.repetition_penalty <= 2:
-        raise QuestionError(
-            f"Repetition penalty {sampling.repetition_penalty:g} is out of range", "use 0.5 to 2"
-        )
-    if sampling.thinking_budget < 0:
-        raise QuestionError(
-            f"A thinking budget of {sampling.thinking_budget} is out of range", "use 0 or more"
-        )
-    if sampling.seed is not None and not 0 <= sampling.seed < 2**64:
-        raise QuestionError(f"Seed {sampling.seed} is out of range", "use 0 to 2^64 - 1")
+def _is_possible(sampling: Sampling) -> bool:
+    """Whether an answer can be sampled in this way."""
+    return (
+        sampling.max_tokens >= 1
+        and sampling.temperature >= 0
+        and 0 < sampling.top_p <= 1
+        and sampling.top_k >= 0
+        and 0 <= sampling.min_p <= 1
+        and 0.5 <= sampling.repetition_penalty <= 2
+        and sampling.thinking_budget >= 0
+        and (sampling.seed is None or 0 <= sampling.seed < 2**64)
+    )
 
 
 def effective_sampling(overrides: Overrides, default: Sampling) -> Sampling:
@@ -107,11 +93,7 @@ def effective_sampling(overrides: Overrides, default: Sampling) -> Sampling:
     sampling = default.with_values(**chosen)
     left = tuple(name for name in FROM_MODEL if name in (*sampling.from_model, *own))
     sampling = replace(sampling, from_model=left)
-    try:
-        check_sampling(sampling)
-    except QuestionError:
-        return default
-    return sampling
+    return sampling if _is_possible(sampling) else default
 
 
 def effective_mode(overrides: Overrides, mode: Mode, keep: float) -> tuple[Mode, float]:
@@ -158,7 +140,7 @@ class Turn:
     system: str = ""
     """The system prompt it was asked with."""
     statistics: Statistics | None = None
-    """Of the whole answer, including parts from before it was continued."""
+    """Statistics of the whole answer, including parts from before it was continued."""
     guard: Reason | None = None
     quotes: bool = False
     """Whether the answer is a quotation: the embedded target writes nothing else."""
@@ -317,13 +299,13 @@ class Conversation:
         return [each for each in earlier if each.in_context]
 
     def question_turns(self, turn: Turn) -> list[Turn | None]:
-        """For each message of the prompt of `turn`, the turn whose question it is, or None."""
+        """The turn whose question is a message, or None, for each message of a turn's prompt."""
         system = [None] if turn.system else []
         earlier = [part for before in self.earlier_turns(turn) for part in (before, None)]
         return [*system, *earlier, turn]
 
     def documents_by_message(self, turn: Turn) -> list[tuple[Document, ...]]:
-        """For each message of the prompt of `turn`, as the model gets them."""
+        """The documents of each message of a turn's prompt, as the model gets them."""
         return [holder.asked.in_prompt if holder else () for holder in self.question_turns(turn)]
 
     def pin(self, turn: Turn, pins: Pins) -> Question:
@@ -367,15 +349,8 @@ class Conversation:
             if retry_of is None or not retry_of.in_context:
                 for each in turn.superseded:
                     each.replaced = True
-        earlier = [message for before in self.earlier_turns(turn) for message in before.messages]
         self.turns.append(turn)
-        turn.system = self.system_prompt
-        system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
-        messages = (*system, *earlier, turn.asked)
-        sampling = effective_sampling(self.overrides, self.sampling)
-        ask = Ask(messages, question.mode, question.keep, sampling)
-        ask = replace(ask, files=file_choice(self.overrides))
-        return turn, replace(ask, skip_memory_check=question.despite_memory)
+        return turn, self._command(turn)
 
     def resume(self, turn: Turn) -> Ask:
         """The command to continue the last answer, if it was cut off or stopped. Raises
@@ -385,22 +360,32 @@ class Conversation:
                 "Only the last answer can be continued, when it was cut off or stopped",
                 "ask for more, or answer again with ^A",
             )
-        answer, question = turn.messages[1], turn.question
-        earlier = [message for before in self.earlier_turns(turn) for message in before.messages]
-        turn.system = self.system_prompt
-        system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
-        sampling = effective_sampling(self.overrides, self.sampling)
+        ask = self._command(turn)
+        ask = replace(ask, messages=(*ask.messages, turn.messages[1]))
         if turn.ended is FinishReason.REPEATED:
-            sampling = replace(sampling, stop_repeats=False)
-        mode, keep = question.mode, question.keep
-        if turn.statistics is not None:  # if it is not cached, read it as before
-            sparse = turn.statistics.reading is Reading.SPARSE
-            mode, keep = (Mode.SPARSE, turn.statistics.keep_ratio) if sparse else (Mode.FULL, keep)
-        turn.previous_end = PreviousEnd(turn.state, turn.ended, turn.statistics)
+            ask = replace(ask, sampling=replace(ask.sampling, stop_repeats=False))
+        if (statistics := turn.statistics) is not None:  # if it is not cached, read it as before
+            if statistics.reading is Reading.SPARSE:
+                ask = replace(ask, mode=Mode.SPARSE, keep_ratio=statistics.keep_ratio)
+            else:
+                ask = replace(ask, mode=Mode.FULL)
+        turn.previous_end = PreviousEnd(turn.state, turn.ended, statistics)
         turn.state, turn.ended, turn.failure = TurnState.RUNNING, None, None
-        messages = (*system, *earlier, turn.asked, answer)
-        ask = Ask(messages, mode, keep, sampling)
-        return replace(ask, skip_memory_check=question.despite_memory)
+        return ask
+
+    def _command(self, turn: Turn) -> Ask:
+        """The command that asks the question of `turn`, with the current system prompt."""
+        turn.system, question = self.system_prompt, turn.question
+        system = [Message(Role.SYSTEM, turn.system)] if turn.system else []
+        earlier = [message for before in self.earlier_turns(turn) for message in before.messages]
+        return Ask(
+            (*system, *earlier, turn.asked),
+            question.mode,
+            question.keep,
+            effective_sampling(self.overrides, self.sampling),
+            skip_memory_check=question.despite_memory,
+            files=file_choice(self.overrides),
+        )
 
     def find(self, number: int) -> Turn | None:
         return next((turn for turn in reversed(self.turns) if turn.number == number), None)

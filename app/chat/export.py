@@ -103,7 +103,7 @@ def _documents_read(
 
 
 def _html_head(title: str, overrides: Overrides) -> str:
-    """With the conversation's own settings and system prompt, if it has any."""
+    """The beginning of the page, with the conversation's own settings and system prompt."""
     described = describe_overrides(overrides)
     chosen = f"<p><small>{_safe(described)}</small></p>\n" if described else ""
     if overrides.system:

@@ -1,4 +1,4 @@
-"""From the names of a target and a draft to a `Load` command, everything checked first."""
+"""Resolves the names of a target and a draft to a `Load` command, and checks their files."""
 
 from __future__ import annotations
 

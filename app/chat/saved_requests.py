@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Question, QuestionError
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Finished, Selected, Token
 from app.protocol.prompt import Message, Role
@@ -127,7 +126,7 @@ def _in_turns(messages: Iterable[Message]) -> list[Message]:
 
 
 def _as_events(answer: Message) -> Iterator[Event]:
-    """Of an earlier answer, which nothing else is known of."""
+    """The events of an earlier answer, of which only the text is known."""
     ids = answer.token_ids or ()
     yield Token(0, ids, answer.text)
     yield Finished(0, FinishReason.STOP, answer.text, ids, None)

@@ -76,7 +76,7 @@ class TurnProgress:
     restored: bool = False
     """It is of an earlier run of the program: the engine no longer has its scores."""
     before_resume: TurnProgress | None = None
-    """Of a continued answer: its progress before it was continued."""
+    """The progress before the answer was continued, if it was."""
 
     @classmethod
     def stored(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from string import Formatter
 from typing import Any, NamedTuple
 
-from app.protocol.cost_model import format_seconds
 from app.protocol.events import (
     EngineWarning,
     Event,
@@ -226,7 +225,7 @@ class _Formatter(Formatter):
             case "bytes":
                 return format_bytes(value)
             case "seconds":
-                return format_seconds(value)
+                return formatting.seconds(value)
             case "percent":
                 return f"{value:.0%}"
             case _:
@@ -605,9 +604,10 @@ what is scarce is a clause."""
 # ---------------------------------------------------------------------------- events
 
 
-def notice(
-    event: EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | LoadingAlone,
-) -> str:
+Notice = EngineWarning | MemoryFreed | Unloaded | PressureChanged | HostsLost | LoadingAlone
+
+
+def notice(event: Notice) -> str:
     """What an event says to the user, in one or two sentences."""
     match event:
         case EngineWarning():
@@ -663,14 +663,7 @@ def in_words(event: Event) -> dict[str, Any]:
             return {"reason": reasons(statistics.reasons)}
         case FellBackToDense() | SnapshotFailed() | SnapshotRestored(reason=Reason()):
             return {"message": reason(event.reason)} if event.reason is not None else {}
-        case (
-            EngineWarning()
-            | MemoryFreed()
-            | Unloaded()
-            | PressureChanged()
-            | HostsLost()
-            | LoadingAlone()
-        ):
+        case _ if isinstance(event, Notice):
             return {"message": notice(event)}
         case _:
             return {}

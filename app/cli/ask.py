@@ -1,23 +1,27 @@
-"""`specchat ask`: answers one question on the command line."""
+"""`specchat ask`: reads files and folders, and answers one question about them."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import json
+import os
+import select
+import stat
 import sys
-from collections.abc import Callable, Iterable
+import termios
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from app.chat import wording
-from app.chat.conversation import Conversation, Question, Turn, check_sampling, effective_mode
+from app.chat.conversation import Conversation, Question, Turn, effective_mode
 from app.chat.engine_session import EngineError, EngineSession
 from app.chat.model_pairs import lacks_document, model_pair
 from app.chat.stored_conversation import StoredConversation
 from app.cli.conversations import LOCK_SECONDS, find_conversation, open_store
-from app.cli.exit_codes import INTERRUPTED
 from app.cli.hosts import chosen_hosts, connect
-from app.cli.inputs import read_inputs
+from app.cli.main import INTERRUPTED
 from app.cli.options import (
     ANSWER,
     MAX_ANSWER,
@@ -30,10 +34,13 @@ from app.cli.options import (
 )
 from app.cli.report import Report
 from app.cli.settings import requested_load, user_settings
-from app.cli.terminal import cancel_on_sigint
+from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.cache.snapshot_folder import remove_other_snapshots
 from app.engine.engine import MlxEngine
 from app.errors import UserError
+from app.ingest.limits import ReadLimits
+from app.ingest.reader import STDIN, read
+from app.ingest.records import ReadProgress, ReadResult, ReadResults, SkipReason
 from app.models.packaged import SMOLLM2
 from app.paths import costs_path, snapshots_path
 from app.protocol.commands import Ask, Load
@@ -44,6 +51,80 @@ from app.settings.definitions import Settings
 from app.store.store import Store, TemporaryStore
 from app.util.formatting import size
 from app.util.sanitize import sanitize_line
+
+MAX_LISTED = 10
+"""Skipped files that are listed one by one."""
+SILENCE_SECONDS = 1.0
+"""Seconds of silence on standard input before a message says that it is waited for."""
+_EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
+
+
+def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadResults:
+    """The documents in `paths`, where `-` is standard input. Without paths, standard input is read
+    if something is piped in. What was read of folders, and what was skipped and why, goes to
+    standard error. Raises IngestError."""
+    if not paths and _is_piped() and _has_input():
+        paths = (STDIN,)
+    elif STDIN not in paths and _is_waiting():
+        sys.stderr.write("Standard input is not read with -f: add `-f -` to read it too.\n")
+    with ProgressLine() as line:
+        inputs = read(
+            paths,
+            sys.stdin.buffer if sys.stdin else None,
+            limits,
+            lambda progress: line.show(_progress_text(progress)),
+        )
+    for result in inputs.results:
+        for text in _report_lines(result):
+            sys.stderr.write(sanitize_line(text) + "\n")
+    return inputs
+
+
+def _is_piped() -> bool:
+    """Whether standard input may be a document: not a terminal, and not /dev/null."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # there is none, or a test replaced it
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def _has_input() -> bool:
+    """Whether standard input has a byte before its end. Waits for either, and says so: this program
+    may have inherited a pipe into which nothing is ever written."""
+    if not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]:
+        sys.stderr.write("Waiting for standard input; add `</dev/null` if there is none.\n")
+    return bool(sys.stdin.buffer.peek(1))  # type: ignore[union-attr]
+
+
+def _is_waiting() -> bool:
+    """Whether a pipe on standard input has data."""
+    if not _is_piped() or not stat.S_ISFIFO(os.fstat(sys.stdin.fileno()).st_mode):
+        return False
+    count = fcntl.ioctl(sys.stdin.fileno(), termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder) > 0
+
+
+def _report_lines(result: ReadResult) -> list[str]:
+    lines = [f"Read {result.summary}."] if result.tree is not None else []
+    # Files that one expects to be skipped come last.
+    skipped = sorted(result.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
+    lines += [f"Skipped: {each.sentence}" for each in skipped[:MAX_LISTED]]
+    if len(skipped) > MAX_LISTED:
+        lines.append(f"Skipped: {len(skipped) - MAX_LISTED:,} more.")
+    doubtful = [each.sentence for each in result.files if each.doubtful]
+    lines += doubtful[:MAX_LISTED]
+    if len(doubtful) > MAX_LISTED:
+        lines.append(
+            f"{len(doubtful) - MAX_LISTED:,} more files have guessed encodings or bad bytes."
+        )
+    return lines
+
+
+def _progress_text(progress: ReadProgress) -> str:
+    counts = f"{progress.files:,} files of {progress.entries:,} visited"
+    return "Reading: " + ", ".join(filter(None, (counts, progress.page_text)))
+
 
 NEW = "new"
 SAMPLING_OPTIONS = (
@@ -239,7 +320,6 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     elif options.keep is not None:
         mode, keep = Mode.SPARSE, options.keep
     sampling = settings.sampling().with_values(**_sampling_options(options))
-    check_sampling(sampling)
     question = Question(options.question, (), mode, keep, options.skip_memory_check)
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)

@@ -7,10 +7,8 @@ import json
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from importlib.metadata import version
 from statistics import median
-from typing import TextIO
 
 import psutil
 
@@ -33,15 +31,8 @@ ANSWER_TOKENS = 32
 MODES = (Mode.SPARSE, Mode.FULL)
 ALONE = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
 """No turn starts from what another one has read."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """`runs` has a pair of statistics a run: of the sparse turn, and of the full one."""
-
-    loaded: Loaded
-    keep: float
-    runs: list[tuple[Statistics, Statistics]]
+Runs = list[tuple[Statistics, Statistics]]
+"""Statistics of the sparse turn and of the full one of each run."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -60,20 +51,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, and print; returns the exit status. Raises UserError."""
-    text, line = text_of(options.length), ProgressLine()
-    with EngineSession(upkeep=ALONE) as session:
-        load = requested_load(options, user_settings())
-        measured = _Runs(session.load(load), options.keep, [])
+    text = text_of(options.length)
+    with EngineSession(upkeep=ALONE) as session, ProgressLine() as line:
+        loaded, runs = session.load(requested_load(options, user_settings())), Runs()
         for number in range(options.runs + 1):  # the first one warms up
             line.show(f"run {number} of {options.runs}" if number else "warming up")
             sparse, full = (_turn(session, text, options.keep, each) for each in MODES)
             if number:
-                measured.runs.append((sparse, full))
-        line.clear()
+                runs.append((sparse, full))
     if options.json:
-        sys.stdout.write(json.dumps(_plain(measured)) + "\n")
+        sys.stdout.write(json.dumps(_plain(loaded, runs)) + "\n")
     else:
-        _print(measured, sys.stdout)
+        _print(loaded, runs, options.keep)
     return 0
 
 
@@ -114,9 +103,8 @@ def machine() -> str:
     return "; ".join(parts)
 
 
-def _plain(measured: _Runs) -> dict[str, object]:
-    loaded = measured.loaded
-    runs = [
+def _plain(loaded: Loaded, runs: Runs) -> dict[str, object]:
+    plain = [
         {
             str(mode): {
                 "ttft": each.ttft,
@@ -127,33 +115,30 @@ def _plain(measured: _Runs) -> dict[str, object]:
             }
             for mode, each in zip(MODES, pair, strict=True)
         }
-        for pair in measured.runs
+        for pair in runs
     ]
     return {
         "specchat": version("specchat"),
         "machine": machine(),
         "target": loaded.target.name,
         "draft": loaded.draft.name if loaded.draft else None,
-        "runs": runs,
+        "runs": plain,
     }
 
 
-def _print(measured: _Runs, out: TextIO) -> None:
-    loaded, runs = measured.loaded, measured.runs
+def _print(loaded: Loaded, runs: Runs, keep: float) -> None:
     draft = loaded.draft.name if loaded.draft else "the built-in draft"
-    out.write(f"specchat {version('specchat')}; {machine()}\n")
-    out.write(f"{loaded.target.name} with {draft}, medians of {len(runs)}\n\n")
-    out.write(f"{_table(measured).plain()}\n")
-    ratio = median(full.ttft / sparse.ttft for sparse, full in runs)
-    out.write(f"\nSparse, the first word came {ratio:.2f} times as soon as in full.\n")
-
-
-def _table(measured: _Runs) -> TextTable:
-    both = list(zip(*measured.runs, strict=True))  # of all sparse turns, and of all full ones
+    both = list(zip(*runs, strict=True))  # of all sparse turns, and of all full ones
     rows = [
         ["first word", *(f"{median(s.ttft for s in each):.2f} s" for each in both)],
         ["tokens read", *(f"{each[0].read_tokens:,}" for each in both)],
         ["tokens a second", *(f"{median(s.decode_rate for s in each):.1f}" for each in both)],
         ["peak memory", *(size(max(s.peak_bytes for s in each)) for each in both)],
     ]
-    return TextTable(["", f"keep {measured.keep:.0%}", "in full"], rows)
+    ratio = median(full.ttft / sparse.ttft for sparse, full in runs)
+    sys.stdout.write(
+        f"specchat {version('specchat')}; {machine()}\n"
+        f"{loaded.target.name} with {draft}, medians of {len(runs)}\n\n"
+        f"{TextTable(['', f'keep {keep:.0%}', 'in full'], rows).plain()}\n"
+        f"\nSparse, the first word came {ratio:.2f} times as soon as in full.\n"
+    )

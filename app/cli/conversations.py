@@ -162,10 +162,9 @@ def _search(store: Store, options: argparse.Namespace) -> None:
 
 
 def _finish_index(store: Store) -> None:
-    line = ProgressLine()
-    while not store.wait_for_index(0.2):
-        line.show(f"Indexing {formatting.plural(store.unindexed_documents(), 'document')}…")
-    line.clear()
+    with ProgressLine() as line:
+        while not store.wait_for_index(0.2):
+            line.show(f"Indexing {formatting.plural(store.unindexed_documents(), 'document')}…")
 
 
 def _hit_line(hit: SearchHit) -> str:

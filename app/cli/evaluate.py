@@ -11,14 +11,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import TextIO
 
 from app.chat.engine_session import EngineSession
 from app.chat.sample import text_of
 from app.cli.bench import ALONE, ask
-from app.cli.exit_codes import INTERRUPTED
+from app.cli.main import INTERRUPTED
 from app.cli.options import add_kv_bits, add_length, add_models, parse_keep, whole
 from app.cli.settings import requested_load, user_settings
 from app.cli.terminal import ProgressLine, cancel_on_sigint
@@ -129,7 +129,6 @@ def run(options: argparse.Namespace) -> int:
     """Ask, and print a table of what was answered so far when it is interrupted; returns the exit
     status. Raises UserError."""
     results: list[Comparison] = []
-    line = ProgressLine()
     total = options.n * len(KINDS)
     stopped = False
 
@@ -138,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
         stopped = True
         session.cancel()
 
-    with EngineSession(upkeep=ALONE) as session:
+    with EngineSession(upkeep=ALONE) as session, ProgressLine() as line:
         # What the model itself writes is measured, also of one that only quotes.
         load = requested_load(options, user_settings())
         session.load(replace(load, only_quotes=False))
@@ -148,9 +147,8 @@ def run(options: argparse.Namespace) -> int:
                     break
                 results.append(result)
                 line.show(f"{len(results)} of {total} questions")
-        line.clear()
     if options.json:
-        sys.stdout.write(json.dumps([_plain(each) for each in results]) + "\n")
+        sys.stdout.write(json.dumps([asdict(each) for each in results]) + "\n")
     elif results:
         _print(results, options.keep, sys.stdout)
     if len(results) < total:
@@ -185,16 +183,6 @@ def _answer(
     if ended.finish_reason is FinishReason.CANCELLED or stats is None:
         return None
     return Attempt(is_right(ended.text, task.expected), stats.read_fraction, stats.ttft)
-
-
-def _plain(result: Comparison) -> dict[str, object]:
-    return {
-        "kind": result.kind,
-        **{
-            name: {"right": each.right, "read_fraction": each.read_fraction, "ttft": each.ttft}
-            for name, each in (("full", result.full), ("sparse", result.sparse))
-        },
-    }
 
 
 def _print(results: Sequence[Comparison], keep: float, out: TextIO) -> None:

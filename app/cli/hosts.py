@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from app.cli.exit_codes import FAILED
-from app.cli.main import HOSTS_VARIABLE
+from app.cli.main import FAILED, HOSTS_VARIABLE
 from app.errors import UserError
 from app.util import formatting
 from app.util.sanitize import sanitize_line

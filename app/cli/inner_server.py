@@ -9,20 +9,18 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.errors import UserError
 from app.paths import config_path, display_path
 from app.protocol.commands import Ask
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, OnAnswered
 from app.protocol.events import Event, Loaded
-from app.protocol.server import OnAnswered
 from app.settings.definitions import Settings
 
 if TYPE_CHECKING:
     from app.serve.api import Server
-    from app.serve.connections import HttpServer
+    from app.serve.http import HttpServer
 
 HOST, PORT = "127.0.0.1", 8321
 STOP_SECONDS = 1.0
@@ -58,21 +56,22 @@ class InnerServer:
         return self._start()
 
     def _start(self) -> str:
-        if self._engine.pair is None:
+        if (pair := self._engine.pair) is None:
             raise UserError("No models are loaded yet", "try again in a moment")
-        from app.cli.serve import TOKEN_FILE, defaults_of, listening_socket, log_to, uvicorn_server
-        from app.serve.access import Access, read_token
-        from app.serve.api import Server, make_app
+        from app.cli.serve import TOKEN_FILE
+        from app.serve.api import Server, make_app, served_pair
+        from app.serve.http import Access, HttpServer, listening_socket, log_requests, read_token
+        from app.serve.requests import defaults_of
 
         defaults = defaults_of(self._settings())
         token, _ = read_token(config_path() / TOKEN_FILE)
         listening = listening_socket(HOST, PORT)
-        server = Server(self._engine, "", defaults, lambda messages: 0, on_answered=self._report)
-        http = uvicorn_server(make_app(server, Access(HOST, token)), server.queue)
-        log_to(logging.getLogger("app").handlers)  # the file: standard error is the screen
+        server = Server(self._engine, served_pair(*pair), defaults, on_answered=self._report)
+        http = HttpServer(make_app(server, Access(HOST, token)), server.queue)
+        log_requests(logging.getLogger("app").handlers)  # the file: standard error is the screen
         thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
         self._running = http, server, thread
-        self._use_pair()
+        self._use_pair()  # another one may have been loaded meanwhile
         thread.start()
         where = display_path(config_path() / TOKEN_FILE)
         return (
@@ -95,16 +94,11 @@ class InnerServer:
             self._use_pair()
 
     def _use_pair(self) -> None:
-        """Another pair answers from now on."""
         running, pair = self._running, self._engine.pair
         if running is not None and pair is not None:
-            from app.cli.serve import TargetTokens
+            from app.serve.api import served_pair
 
-            (_, server, _), (load, loaded) = running, pair
-            target, tokens = loaded.target, TargetTokens(Path(load.target))
-            server.use_pair(
-                target.name, tokens.count, load.only_quotes, target.context_length, tokens.text
-            )
+            running[1].use_pair(served_pair(*pair))
 
     def _report(self, ask: Ask, events: Sequence[Event]) -> None:
         self._on_answered(ask, events)

@@ -7,15 +7,28 @@ which returns the exit status. Only the module of the command that is named is i
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.cli.exit_codes import BAD_INPUT, FAILED, PIPE_CLOSED
 from app.errors import UserError
 
 if TYPE_CHECKING:
-    from app.cli.parser import TopParser
+    from app.cli.options import TopParser
+
+
+FAILED = 1
+"""A check found a fault, or standard output could not be written."""
+BAD_INPUT = 2
+RESTART = 75
+"""Only a new process can use the GPU again. It is EX_TEMPFAIL of sysexits.h, after which service
+managers start a server again."""
+INTERRUPTED = 128 + signal.SIGINT
+"""Stopped with Ctrl-C."""
+PIPE_CLOSED = 128 + signal.SIGPIPE
+"""The program that reads the output has gone."""
+
 
 HOSTS_VARIABLE = "SPECCHAT_HOSTS"
 
@@ -61,7 +74,7 @@ COMMANDS = {
 
 
 def parser() -> TopParser:
-    from app.cli.parser import TopParser
+    from app.cli.options import TopParser
 
     return TopParser(COMMANDS)
 
@@ -112,9 +125,9 @@ def _check_environment() -> None:
 def _dispatch(arguments: Sequence[str]) -> int:
     _check_environment()
     if not arguments and HOSTS_VARIABLE not in os.environ:  # it starts without even the parser
-        from app.cli.run_app import Chosen, run_app
+        from app.cli.run_app import StartOptions, run_app
 
-        return run_app(Chosen())
+        return run_app(StartOptions())
     args = parser().parse_args(arguments)
     if args.hosts is not None and args.command and not COMMANDS[args.command].hosts:
         raise UserError(f"`specchat {args.command}` uses this machine only", "remove --hosts")

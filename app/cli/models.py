@@ -1,4 +1,4 @@
-"""`specchat models`: lists, downloads and removes models."""
+"""`specchat models`: lists, downloads and removes models, and estimates what they need."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from app.cli import model_fit
-from app.cli.exit_codes import INTERRUPTED
+from app.cli.conversations import open_store
+from app.cli.main import INTERRUPTED
 from app.cli.options import add_action, add_kv_bits, number, parse_prompt_length
 from app.cli.settings import user_settings
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.errors import UserError
-from app.models import catalogue, trash
+from app.models import catalogue, pairs, speedup, trash
 from app.models.cache import (
     Installed,
     ModelCache,
@@ -29,7 +31,10 @@ from app.models.cache import (
     not_installed,
     verify,
 )
-from app.models.fit import parse_memory
+from app.models.embedded import BUILT_IN, EMBEDDED
+from app.models.errors import ModelError
+from app.models.fit import Fit, Machine, mac_with, parse_memory, with_kv_bits
+from app.models.fit import fit as estimate
 from app.models.found import (
     FoundModel,
     Kind,
@@ -39,13 +44,27 @@ from app.models.found import (
     user_places,
 )
 from app.models.gguf.file import parts_of, summarise
-from app.models.hub import default_hub_settings
+from app.models.hub import HubModel, default_hub_settings
+from app.models.library import ModelDetails, find_model, known_models
 from app.models.packaged import PackagedModel, fetch_packaged, find_packaged
+from app.models.pairs import DraftCandidate, MeasuredRatio, embedded_pair
 from app.models.progress import ByteProgress
 from app.models.pull import Outcome, Pull
+from app.models.text import (
+    breakdown_rows,
+    facts,
+    memory_heading,
+    sampling_lines,
+    verdict_sentences,
+)
 from app.models.unfinished import UnfinishedDownload, discard, pause, unfinished
-from app.paths import config_path, display_path, shell_path
-from app.protocol.options import DEFAULT_KEEP_RATIO
+from app.paths import config_path, costs_path, data_path, display_path, shell_path
+from app.protocol.commands import CachePolicy
+from app.protocol.cost_model import AttentionWork, scoring_work
+from app.protocol.options import DEFAULT_KEEP_RATIO, BackgroundPolicy
+from app.settings.definitions import KvBits
+from app.store.records import AnswerStats, StoreError
+from app.store.recovery import Paths
 from app.util.formatting import clock, plural, size
 from app.util.sanitize import sanitize, sanitize_line
 
@@ -143,7 +162,7 @@ def _list(cache: ModelCache, options: argparse.Namespace) -> int:
     if options.trash:
         return _list_trash(cache, options)
     if options.memory is not None:
-        return _say(*model_fit.listing(cache, options))
+        return _say(*_fitting_lines(cache, options))
     installed, downloads, found = cache.installed(), unfinished(cache), _found()
     if options.json:
         content = {
@@ -217,7 +236,7 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
         if looks_like_gguf(name):
             return _show_file(Path(os.path.expanduser(name)).absolute())
         if os.path.isdir(os.path.expanduser(name)):
-            return _say(name, *model_fit.in_short(cache, name))
+            return _say(name, *_in_short(cache, name))
         raise not_installed(check_repository(name))
     if found is not None:
         verified = cache.verified(name, found.commit) is not None
@@ -231,7 +250,7 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
             else f"Downloaded by another program: `specchat models verify {name}` checks it.",
         )
         if found.fault is None:
-            _say(*model_fit.in_short(cache, name))
+            _say(*_in_short(cache, name))
         for path in links(found.folder):
             length = path.stat().st_size if path.exists() else 0
             _say(_line(size(length), str(path.relative_to(found.folder))))
@@ -274,12 +293,9 @@ def _pull(cache: ModelCache, options: argparse.Namespace) -> int:
     display = Display(options.name)
     if (packaged := find_packaged(options.name)) is not None:
         return pull_packaged(cache, packaged, display)
-    pull = Pull(cache, options.name, default_hub_settings(), display.show)
-    try:
-        with cancel_on_sigint(pull.stop):
-            outcome = pull.run()
-    finally:
-        display.clear()
+    pull = Pull(cache, options.name, default_hub_settings(), display.report)
+    with display, cancel_on_sigint(pull.stop):
+        outcome = pull.run()
     name, progress = pull.repository, pull.progress
     if outcome is Outcome.DOWNLOADED:
         _tell(f"{name} is installed ({size(progress.total)}), and every file is verified.")
@@ -325,7 +341,7 @@ def _add(cache: ModelCache, options: argparse.Namespace) -> int:
 
 def _search(cache: ModelCache, options: argparse.Namespace) -> int:
     if not options.hub:
-        return _say(*model_fit.search(cache, options))
+        return _say(*_catalogue_lines(cache, options))
     from app.models.hub import search_hub
 
     words = " ".join(options.words)
@@ -337,11 +353,11 @@ def _search(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _pair(cache: ModelCache, options: argparse.Namespace) -> int:
-    return _say(*model_fit.pair(cache, options))
+    return _say(*_pair_lines(cache, options))
 
 
 def _fit(cache: ModelCache, options: argparse.Namespace) -> int:
-    return _say(*model_fit.fit(cache, options))
+    return _say(*_fit_lines(cache, options))
 
 
 def _rm(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -362,12 +378,9 @@ def _empty(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
-    display, stop = Display(options.name), Event()
-    try:
-        with cancel_on_sigint(stop.set):
-            verdict = verify(cache, options.name, display.show, stop.is_set)
-    finally:
-        display.clear()
+    stop = Event()
+    with Display(options.name) as display, cancel_on_sigint(stop.set):
+        verdict = verify(cache, options.name, display.report, stop.is_set)
     _say(*verdict.faults)
     if not verdict.completed:
         _tell("Stopped.")
@@ -393,19 +406,16 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
     paths = [Path(os.path.expanduser(name)).absolute() for name in options.name]
     stop = Event()
     try:
-        with cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
+        with display, cancel_on_sigint(stop.set), convert.joined(paths, cache) as whole:
             name = options.as_name or convert.repository_of(paths[0], _title(paths[0]))
             planned = convert.plan_conversion(whole, options.bits, name.rpartition("/")[2])
             for line in planned.lines():
                 _say(line)
             _say(f"It needs {size(planned.size)} in {display_path(cache.folder)}.")
-            done = convert.install(planned, cache, display.show, stop.is_set)
+            done = convert.install(planned, cache, display.report, stop.is_set)
     except convert.ConversionStopped:
-        display.clear()
         _say("Stopped: nothing was installed.")
         return INTERRUPTED
-    finally:
-        display.clear()
     _say(done.loss)
     _say(f"{done.repository} is installed ({size(done.size)}).")
     return 0
@@ -420,14 +430,11 @@ def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> 
         return 0
     stop = Event()
     try:
-        with cancel_on_sigint(stop.set):
-            done = fetch_packaged(model, cache, display.show, stop.is_set)
+        with display, cancel_on_sigint(stop.set):
+            done = fetch_packaged(model, cache, display.report, stop.is_set)
     except ConversionStopped:
-        display.clear()
         _tell("Stopped: nothing was installed.")
         return INTERRUPTED
-    finally:
-        display.clear()
     _tell(f"{done.repository} is installed ({size(done.size)}, {model.licence} licence).")
     return 0
 
@@ -441,19 +448,17 @@ def _title(path: Path) -> str:
 # --------------------------------------------------------------------------- output
 
 
-class Display:
+class Display(ProgressLine):
     """Progress on standard error: one changing line, or a line every 10 % without a terminal."""
 
     def __init__(self, name: str) -> None:
-        self._label = f"{sanitize_line(name)}  "
-        self._line = ProgressLine(self._label)
+        super().__init__(f"{sanitize_line(name)}  ")
         self._tenth = 0
-        self.clear = self._line.clear
 
-    def show(self, progress: ByteProgress) -> None:
-        self._line.show(progress_line(progress))
+    def report(self, progress: ByteProgress) -> None:
+        self.show(progress_line(progress))
         tenth = progress.done * 10 // progress.total if progress.total else 0
-        if not self._line.live and self._tenth < tenth < 10:
+        if not self.live and self._tenth < tenth < 10:
             self._tenth = tenth
             _tell(self._label + progress_line(progress))
 
@@ -485,3 +490,233 @@ def _say(*lines: str) -> int:
 
 def _tell(sentence: str) -> None:
     sys.stderr.write(f"{sanitize(sentence)}\n")
+
+
+# --------------------------------------------------------------------------- memory and drafts
+
+
+def _catalogue_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
+    """The models in the catalogue with all these words."""
+    entries, machine = _entries(), _machine(options.memory)
+    words = " ".join(options.words)
+    found = catalogue.search(entries, words)
+    if not found:
+        raise UserError(
+            f"No model in the catalogue matches {words!r}",
+            "`specchat models search` lists all, and `--hub` searches the hub",
+        )
+    for entry in found:
+        try:
+            model = find_model(entry.name, cache, entries)
+        except ModelError as error:
+            yield _line("", entry.name, str(error))
+            continue
+        yield _line(
+            size(_bytes(model)),
+            model.name,
+            *facts(model),
+            estimate(model.size, None, machine).verdict,
+        )
+        if entry.measured:
+            yield _line("", f"measured speedup {entry.measured}")
+
+
+def _pair_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
+    """The drafts for a target: the built-in one, and draft models, the best one first."""
+    keep, machine, entries = options.keep, _machine(options.memory), _entries()
+    target = find_model(options.name, cache, entries, _look)
+    own = embedded_pair(cache, machine).default_draft if target.name == EMBEDDED else None
+    found = [own] if own is not None else _candidates(target, cache, entries, machine)
+    alone = estimate(target.size, None, machine)
+    if options.measure:
+        clock = _measure_pairs(target, found, cache)
+        found = _candidates(target, cache, entries, machine, clock)
+    yield f"{target.name} · {', '.join(facts(target))}"
+    yield _line(
+        f"{speedup.speedup(0.0, keep):.1f}x",
+        "the built-in draft",
+        "r 0.00",
+        "nothing to download",
+        alone.verdict,
+        *(["the default"] if own is None else []),
+    )
+    for candidate in found:
+        draft = candidate.draft
+        yield _line(
+            f"{candidate.speedup(keep):.1f}x",
+            draft.name,
+            f"r {candidate.cost_ratio:.2f} {candidate.source}",
+            "installed" if draft.installed else f"{size(draft.download)} to download",
+            f"the pair {candidate.fit.verdict}",
+            *(["the default"] if candidate is own else []),
+        )
+        yield _line("", candidate.benefit)
+        for note in candidate.notes:
+            yield _line("", note)
+    if not alone.max_tokens:
+        yield (
+            f"{target.name} is too large for this machine's {machine.total >> 30} GB, with or"
+            " without a draft model."
+        )
+    if not found:
+        yield (
+            "No draft model is known: no smaller model with this tokenizer is installed or in the"
+            " catalogue. --draft takes any model."
+        )
+    yield (
+        f"Speedup of the first word at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
+        " where r is the cost per token of the draft relative to the target."
+    )
+    if not all(model.installed for model in (target, *(each.draft for each in found))) and found:
+        yield "Tokenizers are compared once both models are installed; until then by family."
+    if target.entry is not None and target.entry.measured:
+        yield f"Published measurements: {target.entry.measured}."
+
+
+def _fit_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
+    """The memory estimate for a model and its draft, item by item."""
+    machine, entries = _machine(options.memory), _entries()
+    target = find_model(options.name, cache, entries, _look)
+    named = options.draft or (EMBEDDED if options.name == EMBEDDED else BUILT_IN)
+    draft: ModelDetails | None = None
+    if named != BUILT_IN:
+        draft = find_model(named, cache, entries, _look, draft=True)
+    bits = KvBits(options.kv_bits or KvBits.FULL).bits
+    sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
+    found = estimate(sized, draft.size if draft else None, machine, options.length)
+    yield f"{target.name} · {', '.join(facts(target))}"
+    yield f"with {draft.name} as its draft" if draft else "with the built-in draft"
+    yield from (_line(*row) for row in breakdown_rows(found))
+    yield from verdict_sentences(found)
+
+
+def _in_short(cache: ModelCache, name: str) -> list[str]:
+    """A model's verdict on this machine, for `show`."""
+    try:
+        target = find_model(name, cache, _entries())
+    except ModelError as error:
+        return [str(error)]
+    verdict = estimate(target.size, None, _machine(None)).verdict
+    return [
+        ", ".join(facts(target)),
+        *sampling_lines(target),
+        f"{verdict[0].upper()}{verdict[1:]}: `specchat models fit {name}` shows the estimate.",
+    ]
+
+
+def _fitting_lines(cache: ModelCache, options: argparse.Namespace) -> list[str]:
+    """All installed and catalogued models, with what fits."""
+    machine = _machine(options.memory)
+    rows = [
+        (model, estimate(model.size, None, machine)) for model in known_models(cache, _entries())
+    ]
+    rows.sort(key=lambda row: (not row[0].installed, row[1].max_tokens == 0))
+    if options.json:
+        return [json.dumps([_as_json(*row) for row in rows], indent=2)]
+    lines = [memory_heading(machine)]
+    for model, found in rows:
+        state = "installed" if model.installed else "to download"
+        lines.append(_line(size(_bytes(model)), model.name, state, found.verdict))
+    return [
+        *lines,
+        f"With the built-in draft, the first word comes {speedup.built_in_speedup():.1f}x as fast"
+        f" at keep {DEFAULT_KEEP_RATIO:.0%}. `specchat models pair NAME` lists draft models.",
+    ]
+
+
+def _as_json(model: ModelDetails, found: Fit) -> dict[str, object]:
+    return {
+        "name": model.name,
+        "installed": model.installed,
+        "weights": model.size.weight_bytes,
+        "fits": found.max_tokens,
+        "fits_sparse": found.max_sparse_tokens,
+        "draft": BUILT_IN,
+        "speedup": round(speedup.built_in_speedup(), 2),
+    }
+
+
+def _entries() -> tuple[catalogue.CatalogueEntry, ...]:
+    return catalogue.catalogue(config_path())
+
+
+def _candidates(
+    target: ModelDetails,
+    cache: ModelCache,
+    entries: tuple[catalogue.CatalogueEntry, ...],
+    machine: Machine,
+    measured: MeasuredRatio | None = None,
+) -> list[DraftCandidate]:
+    models = known_models(cache, entries)
+    clock = measured or partial(speedup.measured_ratio, _answer_stats())
+    return pairs.draft_candidates(target, models, machine, clock)
+
+
+def _measure_pairs(
+    target: ModelDetails, found: Sequence[DraftCandidate], cache: ModelCache
+) -> MeasuredRatio:
+    """The measured cost ratio of each installed pair, or else that of earlier answers."""
+    from app.chat.engine_session import EngineSession
+    from app.chat.model_pairs import resolve_pair as load_of
+
+    ratios: dict[str, float] = {}
+    upkeep = CachePolicy(BackgroundPolicy.OFF, costs_folder=str(costs_path()))
+    drafts = [each.draft.name for each in found if each.draft.installed and target.installed]
+    if not drafts:
+        raise UserError(
+            f"Nothing can be measured: {target.name} and a draft for it must be installed",
+            "download them with `specchat models pull`",
+        )
+    for draft in drafts:
+        sys.stderr.write(sanitize_line(f"Measuring {target.name} with {draft}…") + "\n")
+        with EngineSession(upkeep=upkeep) as session:
+            session.load(load_of(target.name, draft, cache))
+            costs = session.calibrate()
+        if costs.target is None or costs.draft is None:
+            raise UserError(
+                f"{target.name} with {draft} could not be measured: sparse prefill does not work,"
+                " or memory is too low",
+                "close other programs, or choose another pair",
+            )
+        scoring = costs.draft.seconds(scoring_work(speedup.REFERENCE_TOKENS, 0))
+        dense = costs.target.seconds(AttentionWork(speedup.REFERENCE_TOKENS))
+        ratios[draft.rpartition("/")[2]] = scoring / dense
+    runs = _answer_stats()
+
+    def measured(target: str, draft: str) -> float | None:
+        return ratios.get(draft) or speedup.measured_ratio(runs, target, draft)
+
+    return measured
+
+
+def _answer_stats() -> Sequence[AnswerStats]:
+    """Statistics of the stored answers; none when there are no conversations."""
+    if not Paths(data_path()).database.exists():
+        return ()
+    try:
+        with open_store() as store:
+            return store.answer_stats()
+    except StoreError:
+        return ()
+
+
+def _look(repository: str) -> HubModel:
+    from app.models.hub import default_hub_settings, fetch_hub_model
+
+    return fetch_hub_model(repository, default_hub_settings())
+
+
+def _machine(memory: int | None) -> Machine:
+    """A Mac with this many bytes, or this machine."""
+    if memory is not None:
+        return mac_with(memory)
+    import psutil
+
+    from app.engine.backend.memory_probes import ceiling
+
+    return Machine(psutil.virtual_memory().total, ceiling())
+
+
+def _bytes(model: ModelDetails) -> int:
+    """Bytes in memory of an installed model, or else to download."""
+    return model.size.weight_bytes if model.installed else model.download

@@ -10,21 +10,15 @@ from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
 from app.cli.terminal import ProgressLine
 from app.protocol.events import (
-    EngineWarning,
     Event,
     FellBackToDense,
     Finished,
-    HostsLost,
     Loaded,
-    LoadingAlone,
-    MemoryFreed,
     PhaseProgress,
-    PressureChanged,
     Retrieved,
     Selected,
     SnapshotRestored,
     Token,
-    Unloaded,
 )
 from app.protocol.reasons import Reason
 from app.protocol.stats import FinishReason, Phase, Reading, Statistics
@@ -77,10 +71,6 @@ class Report:
                 self._show_retrieved(event)
             case FellBackToDense():
                 self._note(wording.reason(event.reason))
-            case LoadingAlone():
-                self._note(wording.notice(event))
-            case HostsLost():
-                self._note(wording.notice(event))
             case Token(text=text) if text:
                 self._line.clear()
                 if self._heading:
@@ -88,10 +78,10 @@ class Report:
                     self._heading = ""
                 sys.stdout.write(self._sanitized(text))
                 sys.stdout.flush()
-            case PressureChanged() | MemoryFreed() | Unloaded() | EngineWarning():
-                self._note(wording.notice(event))
             case Finished():
                 self._finish(event)
+            case _ if isinstance(event, wording.Notice):
+                self._note(wording.notice(event))
 
     def _finish(self, event: Finished) -> None:
         self._line.clear()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.cli.exit_codes import RESTART
+from app.cli.main import RESTART
 from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 
@@ -41,10 +41,10 @@ def run(args: argparse.Namespace) -> int:
     from app.cli.hosts import chosen_hosts
 
     hosts = chosen_hosts(args.hosts)
-    return run_app(Chosen(args.target, args.draft, args.kv_bits, hosts, args.paths))
+    return run_app(StartOptions(args.target, args.draft, args.kv_bits, hosts, args.paths))
 
 
-class Chosen(NamedTuple):
+class StartOptions(NamedTuple):
     """What the command line says: models, bits of the KV cache, machines, and paths to attach."""
 
     target: str | None = None
@@ -54,7 +54,7 @@ class Chosen(NamedTuple):
     paths: Sequence[str] = ()
 
 
-def run_app(chosen: Chosen) -> int:
+def run_app(chosen: StartOptions) -> int:
     """Open the app in a child process; returns the exit status."""
     attached = [existing_path(path) for path in chosen.paths]
     # Textual reads standard input and draws on standard error.
@@ -66,10 +66,9 @@ def run_app(chosen: Chosen) -> int:
     return _open(chosen, attached, watched_by)
 
 
-def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> int:
+def _open(chosen: StartOptions, attached: Sequence[str], watched_by: Supervisor) -> int:
     gc.disable()  # imports create no garbage
-    from app import crash
-    from app.cli.log_file import log_to
+    from app.cli.logs import log_to, pop_crash
     from app.models.embedded import EMBEDDED
     from app.paths import costs_path, data_path, logs_path, settings_path, snapshots_path
     from app.settings.file import SettingsFile
@@ -85,7 +84,7 @@ def _open(chosen: Chosen, attached: Sequence[str], watched_by: Supervisor) -> in
     gc.freeze()
     gc.enable()
     log_to(logs_path())
-    last_time = crash.pop(logs_path())
+    last_time = pop_crash(logs_path())
     news = [] if last_time is None else [last_time.sentence]
     step = None
     if watched_by.restarted:  # in the conversation that was open
@@ -122,14 +121,14 @@ def existing_path(path: str) -> str:
 
 
 def _library() -> Library:
-    """With what other programs keep on this machine."""
+    """The installed models, and those of other programs."""
     from app.models.found import default_places
     from app.models.library import default_library
 
     return default_library(default_places)
 
 
-def _pair(chosen: Chosen, settings: Settings) -> tuple[Load, list[str]]:
+def _pair(chosen: StartOptions, settings: Settings) -> tuple[Load, list[str]]:
     """The pair to load, not yet checked, and messages. Models from the command line must exist; if
     those of the settings do not, the app opens with the embedded pair and a message."""
     from app.chat.model_pairs import find_pair

@@ -9,9 +9,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from app.paths import settings_path
-from app.settings.definitions import KvBits, Settings
+from app.settings.definitions import KvBits, Setting, Settings, format_value, groups
 from app.settings.file import SettingsFile
-from app.settings.introspection import Setting, format_value, groups
 from app.util.sanitize import sanitize_line
 
 if TYPE_CHECKING:

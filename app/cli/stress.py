@@ -25,8 +25,8 @@ from typing import Any, TextIO
 
 import psutil
 
+from app.cli.logs import last_stderr_line
 from app.cli.terminal import ProgressLine
-from app.crash import last_stderr_line
 from app.errors import UserError
 from app.protocol.events import Failed, Finished, PhaseProgress
 from app.protocol.memory import format_bytes

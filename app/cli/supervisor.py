@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import NamedTuple
 
-from app.cli.exit_codes import FAILED, RESTART
+from app.cli.main import FAILED, RESTART
 
 MARK = "SPECCHAT_PARENT"
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
@@ -92,7 +92,7 @@ def supervise() -> int:
             return os.WEXITSTATUS(status)
         log.seek(0)
         stderr = log.read().decode(errors="replace")
-    from app.crash import Crash, last_stderr_line
+    from app.cli.logs import Crash, last_stderr_line
     from app.paths import logs_path
     from app.util.sanitize import sanitize_line
 

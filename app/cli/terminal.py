@@ -8,9 +8,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Self, TextIO
 
-from app.cli.exit_codes import INTERRUPTED
+from app.cli.main import INTERRUPTED
 from app.errors import UserError
 
 
@@ -76,11 +76,17 @@ def discard_output() -> None:
 
 class ProgressLine:
     """A line on standard error that each `show` replaces, on a terminal only. It begins with
-    `label`."""
+    `label`. A context manager, which clears it."""
 
     def __init__(self, label: str = "") -> None:
         self.live, self._label = sys.stderr.isatty(), label
         self._shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def show(self, text: str) -> None:
         """Show as much of `text` as fits. It must be sanitised."""

@@ -15,7 +15,6 @@ from app.protocol.cost_model import (
     AttentionWork,
     Costs,
     ReadPlan,
-    format_seconds,
     recalled_tokens,
     scoring_work,
     sparse_pays,
@@ -24,6 +23,7 @@ from app.protocol.cost_model import (
 from app.protocol.options import AUTO_KEEP, DEFAULT_TUNING, Mode, expected_keep
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Reading, Statistics
+from app.util import formatting
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ def describe(costs: Costs, keep_ratio: float) -> str:
     sparse = costs.seconds(ReadPlan(REFERENCE_TOKENS, selected, scoring_work(REFERENCE_TOKENS, 0)))
     if full is None:
         return "The model pair could not be timed: it was interrupted, or memory is short."
-    text = f"{REFERENCE_TOKENS:,} tokens: first word in {format_seconds(full)} when read in full"
-    if sparse is None:
-        return f"{text}."
-    return f"{text}, {format_seconds(sparse)} at keep {keep_ratio:.0%}."
+    first_word = f"first word in {formatting.seconds(full)} when read in full"
+    if sparse is not None:
+        first_word += f", {formatting.seconds(sparse)} at keep {keep_ratio:.0%}"
+    return f"{REFERENCE_TOKENS:,} tokens: {first_word}."
 
 
 @dataclass(frozen=True, slots=True)

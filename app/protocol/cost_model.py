@@ -25,9 +25,9 @@ class CostTerm(StrEnum):
     TARGET = "target"
     DRAFT = "draft"
     FULL = "full"
-    """Of a dense turn, everything but the target's prefill."""
+    """Everything but the target's prefill in a dense turn."""
     SPARSE = "sparse"
-    """Of a sparse turn, everything but both prefills: lookahead, selection, the first token."""
+    """Everything but both prefills in a sparse turn: lookahead, selection, the first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class LinearCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one model pair on one machine: estimated when it is loaded, then fitted to its turns. None
-    for what there is no estimate of."""
+    """Costs of one model pair on one machine: estimated when it is loaded, then fitted to its
+    turns. None for what there is no estimate of."""
 
     target: LinearCost | None = None
     draft: LinearCost | None = None
@@ -120,13 +120,9 @@ class Costs:
         return None if self.draft is None else seconds + self.draft.seconds(plan.draft)
 
 
-def format_seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:,.0f} s"
-
-
 UNKNOWN_COSTS = Costs()
 FREE = LinearCost(0.0, 0.0)
-"""Of a draft that there is none of: choosing by the target's own embeddings counts as the rest."""
+"""Cost of the built-in draft: choosing by the target's own embeddings counts as the rest."""
 MIN_SAVING = 0.2
 """What reads less must be predicted to be faster by this share: skipped text may matter, so a small
 saving is not worth it."""

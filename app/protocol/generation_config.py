@@ -25,7 +25,7 @@ _SPACED = frozenset({"repetition_penalty"})
 
 
 def read_generation_config(folder: Path) -> ModelSampling:
-    """From a model's folder. Greedy without the file, or if it cannot be read."""
+    """Read the file in a model's folder. Greedy without it, or if it cannot be read."""
     try:
         content = json.loads(read_file(folder / FILE_NAME, MAX_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -20,7 +20,7 @@ class Mode(StrEnum):
 
 DEFAULT_KEEP_RATIO = 0.2
 AUTO_KEEP = 0.0
-"""In place of a keep ratio: the scores decide, by the tuning's `keep_above`."""
+"""A keep ratio that lets the scores decide, by the tuning's `keep_above`."""
 
 
 def expected_keep(keep_ratio: float, before: float = 0.0) -> float:
@@ -33,8 +33,8 @@ def expected_keep(keep_ratio: float, before: float = 0.0) -> float:
 
 
 RETRIEVAL_SHARE = 0.5
-"""Of what is left of the context: what is put before the model for a question, where not all
-documents fit."""
+"""The share of what is left of the context that is put before the model for a question, where not
+all documents fit."""
 MAX_RETRIEVED = 32_768
 """Tokens for one question: more is hardly about it, and takes long to read."""
 MIN_SHARE, MIN_RETRIEVED = 0.125, 1_536
@@ -89,7 +89,7 @@ NO_ANSWER_LIMIT = 1_000_000
 
 
 MODELS_OWN = -1
-"""In settings and overrides: the value that the model's makers recommend."""
+"""Stands for the value that the model's makers recommend, in settings and overrides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Sampling:
         return replace(self, **values, from_model=left)
 
     def resolved(self, model: ModelSampling) -> Sampling:
-        """With what this model's makers recommend."""
+        """The sampling with the values that this model's makers recommend."""
         return self.with_values(**{name: getattr(model, name) for name in self.from_model})
 
 

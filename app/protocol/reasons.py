@@ -83,9 +83,7 @@ class Failure:
 
 def failure_from_plain(plain: Any) -> Failure:
     """What `to_plain` made. Raises TypeError, KeyError or ValueError."""
-    if not isinstance(plain["data"], dict):
-        raise TypeError("not a failure")
-    return Failure(FailureKind(plain["kind"]), plain["data"])
+    return Failure(FailureKind(plain["kind"]), _data_of(plain))
 
 
 def too_long(tokens: int, model: str, context: int, estimated: bool = False) -> Failure:
@@ -178,6 +176,11 @@ class Reason:
 
 def reason_from_plain(plain: Any) -> Reason:
     """What `to_plain` made. Raises TypeError, KeyError or ValueError."""
-    if not isinstance(plain["data"], dict):
-        raise TypeError("not a reason")
-    return Reason(ReasonCode(plain["code"]), plain["data"])
+    return Reason(ReasonCode(plain["code"]), _data_of(plain))
+
+
+def _data_of(plain: Any) -> dict[str, Any]:
+    data = plain["data"]
+    if not isinstance(data, dict):
+        raise TypeError("neither a failure nor a reason")
+    return data

@@ -85,7 +85,7 @@ class Statistics:
     accepted_tokens: int = 0
     """Those of them that were right, and so came sooner."""
     verified_steps: int = 0
-    """In how many steps they were verified."""
+    """Number of steps that verified them."""
     plain_rate: float = 0.0
     """Tokens a second one at a time; 0 if too few were written so."""
     confidence: float | None = None
@@ -95,7 +95,7 @@ class Statistics:
 
     @property
     def read_fraction(self) -> float:
-        """Of all prompt tokens, how many the target read, 0..1."""
+        """The fraction of the prompt tokens that the target read."""
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
@@ -117,7 +117,7 @@ class Statistics:
 
 
 def _joint_confidence(first: Statistics, second: Statistics) -> float | None:
-    """Of both parts' tokens; None if that of one part is unknown."""
+    """Confidence of the tokens of both parts; None if that of one part is unknown."""
     total = first.generated_tokens + second.generated_tokens
     joint = 1.0
     for part in (first, second):
@@ -128,7 +128,8 @@ def _joint_confidence(first: Statistics, second: Statistics) -> float | None:
 
 
 def merge_statistics(first: Statistics | None, second: Statistics | None) -> Statistics | None:
-    """Of an answer in two parts: the first has how it was read, tokens and seconds are added."""
+    """Statistics of an answer in two parts: the first says how it was read, tokens and seconds are
+    added."""
     if first is None or second is None:
         return first or second
     return replace(

@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import uuid4
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
-from app.protocol.commands import Ask, DropConversation
-from app.protocol.engine import Engine
-from app.protocol.events import Failed
+from app.chat import wording
+from app.engine.model.chat_template import PromptError
+from app.engine.model.prompt import PromptBuilder
+from app.protocol.commands import Ask, DropConversation, Load
+from app.protocol.engine import Engine, OnAnswered
+from app.protocol.events import Failed, Loaded
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.reasons import too_long
-from app.protocol.server import OnAnswered
-from app.serve.access import Access
-from app.serve.answers import Answer, Piece, Waiting
-from app.serve.anthropic_format import AnthropicFormat
-from app.serve.bodies import openapi, reader, takes
-from app.serve.continuations import Continuations
+from app.serve.answers import (
+    RETRY_SECONDS,
+    AnswerFailed,
+    AnswerPiece,
+    Continuations,
+    QueueFull,
+    RequestQueue,
+    ServedAnswer,
+    Waiting,
+)
 from app.serve.cutting import LONG, TAIL
-from app.serve.failures import RETRY_SECONDS, AnswerFailed
-from app.serve.limits import FAULT, App, Limits, error_body
-from app.serve.openai_format import OpenAiFormat
-from app.serve.queue import QueueFull, RequestQueue
+from app.serve.fields import BadRequest, RequestError
+from app.serve.formats import (
+    AnthropicFormat,
+    OpenAiFormat,
+    Remembered,
+    ResponsesFormat,
+    conversation,
+    error_body,
+)
+from app.serve.http import FAULT, Access, App, RequestLimits
 from app.serve.requests import (
-    BadRequest,
+    AnsweredRequest,
     ChatRequest,
     CompletionRequest,
     CountRequest,
@@ -41,10 +58,12 @@ from app.serve.requests import (
     MessagesRequest,
     ResponsesRequest,
     note,
+    openapi,
+    read,
+    takes,
     to_ask,
     to_messages,
 )
-from app.serve.responses_format import Remembered, ResponsesFormat, conversation
 
 WAITING = 32
 """Requests that may wait for others."""
@@ -53,42 +72,45 @@ LONGEST_TOKEN, USUAL_TOKEN = 256, 4
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
+Answered = TypeVar("Answered", bound=AnsweredRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPair:
+    """The loaded pair. `model` is the target's name; `needs_document`: it answers questions about
+    documents only. A prompt may have `context` tokens, if that is not 0."""
+
+    model: str
+    tokens: TargetTokens
+    needs_document: bool = False
+    context: int = 0
+    loaded_at: int = field(default_factory=lambda: int(time.time()))
+
+
+def served_pair(load: Load, loaded: Loaded) -> ServedPair:
+    target, tokens = loaded.target, TargetTokens(Path(load.target))
+    return ServedPair(target.name, tokens, load.only_quotes, target.context_length)
 
 
 class Server:
-    """What routes need: the engine's queue, and how requests are understood. `model` is the name
-    of the loaded target, `count` counts the tokens of a prompt, and `to_text` decodes some;
-    `needs_document`: it answers questions about documents only. A prompt may have `context` tokens,
-    if that is not 0. `on_answered` gets what clients got."""
+    """What routes need: the engine's queue, and how requests are understood. `on_answered` gets
+    what clients got."""
 
     def __init__(
         self,
         engine: Engine,
-        model: str,
+        pair: ServedPair,
         defaults: Defaults,
-        count: Callable[[tuple[Message, ...]], int],
-        needs_document: bool = False,
         waiting: int = WAITING,
         on_answered: OnAnswered | None = None,
-        context: int = 0,
-        to_text: Callable[[Sequence[int]], str] = lambda ids: "",
     ) -> None:
-        self.engine, self.defaults, self._on_answered = engine, defaults, on_answered
+        self.engine, self.pair, self.defaults = engine, pair, defaults
         self.queue, self._continuations = RequestQueue(engine, waiting), Continuations()
-        self.remembered = Remembered()
-        self.use_pair(model, count, needs_document, context, to_text)
+        self.remembered, self._on_answered = Remembered(), on_answered
 
-    def use_pair(
-        self,
-        model: str,
-        count: Callable[[tuple[Message, ...]], int],
-        needs_document: bool,
-        context: int = 0,
-        to_text: Callable[[Sequence[int]], str] = lambda ids: "",
-    ) -> None:
+    def use_pair(self, pair: ServedPair) -> None:
         """Another pair is loaded: answers of the one before are in other tokens."""
-        self.model, self.count, self._needs_document = model, count, needs_document
-        self.context, self.to_text, self.loaded_at = context, to_text, int(time.time())
+        self.pair = pair
         self.drop_conversations()
 
     def drop_conversations(self) -> None:
@@ -110,12 +132,12 @@ class Server:
         if self.queue.is_full:
             raise QueueFull
         ask = await asyncio.to_thread(make_ask)
-        if self._needs_document and not any(message.documents for message in ask.messages):
+        if self.pair.needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
                 "The embedded pair answers questions about documents: send a text of at least"
                 f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
             )
-        answer = Answer(ask, stops, note)
+        answer = ServedAnswer(ask, stops, note)
         pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
         if not stream:
             await _unless_gone(request, _read(pieces))
@@ -138,22 +160,23 @@ class Server:
             for message in ask.messages  # of documents as much is read as fits
         )
         size = sum(_max_tokens(message) for message in needed)
-        if not self.context or size <= self.context // 2:  # even with what a template adds it fits
+        context = self.pair.context
+        if not context or size <= context // 2:  # even with what a template adds it fits
             return
-        context, estimated = self.context, size > LONGEST_TOKEN * self.context
+        estimated = size > LONGEST_TOKEN * context
         if estimated:  # counting them takes long, and much memory
             total = size // USUAL_TOKEN
         else:
-            total = await asyncio.to_thread(self.count, needed)
+            total = await asyncio.to_thread(self.pair.tokens.count, needed)
         if total >= context:
-            raise AnswerFailed(Failed(0, too_long(total, self.model, context, estimated)))
+            raise AnswerFailed(Failed(0, too_long(total, self.pair.model, context, estimated)))
 
     async def _stream(
         self,
-        answer: Answer,
+        answer: ServedAnswer,
         form: Format,
-        first: Piece | Waiting | None,
-        pieces: AsyncGenerator[Piece | Waiting],
+        first: AnswerPiece | Waiting | None,
+        pieces: AsyncGenerator[AnswerPiece | Waiting],
     ) -> AsyncIterator[str]:
         """The `first` of its pieces was taken before."""
         started = False
@@ -170,16 +193,13 @@ class Server:
                             yield text
                             answer.sent_at = time.monotonic()
                     piece = await anext(pieces, None)
-        except AnswerFailed as error:
+        except RequestError as error:
             yield form.failed(str(error), error.status, error.code)
-            return
-        except QueueFull:
-            yield form.failed(FULL, 503)
             return
         yield ("" if started else form.start(answer)) + form.end(answer)
 
 
-async def _read(pieces: AsyncGenerator[Piece | Waiting]) -> None:
+async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:
     async with aclosing(pieces):
         async for _ in pieces:
             pass
@@ -202,7 +222,7 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
 
 
 def _max_tokens(message: Message) -> int:
-    """At least as many as a message has: a token is a byte or more."""
+    """An upper bound for the tokens of a message: a token is a byte or more."""
     if message.plain and message.token_ids is not None:
         return len(message.token_ids)
     documents = (document.text for document in message.documents)
@@ -210,11 +230,11 @@ def _max_tokens(message: Message) -> int:
     return sum(len(text.encode()) for text in texts)
 
 
-FULL = "Too many requests are waiting: try again in a few seconds."
+class NoSuchModel(RequestError):
+    status = 404
 
-
-class NoSuchModel(Exception):
-    """With the name of the one that is loaded."""
+    def __init__(self, loaded: str) -> None:
+        super().__init__(f"There is no such model here: the loaded one is {loaded}.")
 
 
 async def _gone(request: Request) -> None:
@@ -229,7 +249,13 @@ def make_app(server: Server, access: Access) -> App:
     _add_errors(app)
     _add_routes(app, server)
     app.openapi = lambda: openapi(app, BODIES)  # type: ignore[method-assign]
-    return Limits(app, access)
+    limited = RequestLimits(app, access)
+    if access.token is None:
+        return limited
+    # The token decides, so pages of any origin may read the answers: a browser sends no token that
+    # the page does not know.
+    allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_private_network": True}
+    return CORSMiddleware(limited, allow_origins=["*"], allow_headers=["*"], **allowed)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -243,22 +269,9 @@ def _add_errors(app: FastAPI) -> None:
         known = {404: "There is no such route.", 405: "This route has another method."}
         return reply(request, error.status_code, known.get(error.status_code, str(error.detail)))
 
-    @app.exception_handler(BadRequest)
-    async def bad(request: Request, error: BadRequest) -> JSONResponse:
-        return reply(request, 400, str(error), error.code)
-
-    @app.exception_handler(AnswerFailed)
-    async def failed(request: Request, error: AnswerFailed) -> JSONResponse:
+    @app.exception_handler(RequestError)
+    async def refused(request: Request, error: RequestError) -> JSONResponse:
         return reply(request, error.status, str(error), error.code)
-
-    @app.exception_handler(NoSuchModel)
-    async def unknown(request: Request, error: NoSuchModel) -> JSONResponse:
-        message = f"There is no such model here: the loaded one is {error}."
-        return reply(request, 404, message)
-
-    @app.exception_handler(QueueFull)
-    async def full(request: Request, error: QueueFull) -> JSONResponse:
-        return reply(request, 503, FULL)
 
     @app.exception_handler(Exception)
     async def fault(request: Request, error: Exception) -> JSONResponse:
@@ -268,88 +281,90 @@ def _add_errors(app: FastAPI) -> None:
 def _add_routes(app: FastAPI, server: Server) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "model": server.model, "waiting": server.queue.waiting}
+        return {"status": "ok", "model": server.pair.model, "waiting": server.queue.waiting}
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        listed = {"has_more": False, "first_id": server.model, "last_id": server.model}
+        listed = {"has_more": False, "first_id": server.pair.model, "last_id": server.pair.model}
         return {"object": "list", "data": [_model(server)], **listed}
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
-        if name.rpartition("/")[2].lower() != server.model.rpartition("/")[2].lower():
-            raise NoSuchModel(server.model)
+        if name.rpartition("/")[2].lower() != server.pair.model.rpartition("/")[2].lower():
+            raise NoSuchModel(server.pair.model)
         return _model(server)
 
-    @app.post("/v1/chat/completions", openapi_extra=takes(ChatRequest))
-    async def chat(
-        body: Annotated[ChatRequest, Depends(reader(ChatRequest))], request: Request
-    ) -> Any:
-        body.check()
-
-        def ask() -> Ask:
-            messages = to_messages(body.messages)
-            return to_ask(messages, body, request.headers, server.defaults, body.limit)
-
-        form = _openai(server, body, chat=True)
-        return await server.respond(request, ask, body.stops, form, body.stream, note(body))
-
-    @app.post("/v1/completions", openapi_extra=takes(CompletionRequest))
-    async def completions(
-        body: Annotated[CompletionRequest, Depends(reader(CompletionRequest))], request: Request
-    ) -> Any:
-        body.check()
-        prompt = body.only_prompt
-
-        def ask() -> Ask:
-            if isinstance(prompt, str):
-                message = plain_message(prompt)
-            else:
-                text, ids = server.to_text(prompt), tuple(prompt)
-                message = Message(Role.USER, text, token_ids=ids, plain=True)
-            return to_ask((message,), body, request.headers, server.defaults, body.limit)
-
-        form = _openai(server, body, chat=False)
-        return await server.respond(request, ask, body.stops, form, body.stream, note(body))
-
-    @app.post("/v1/responses", openapi_extra=takes(ResponsesRequest))
-    async def responses(
-        body: Annotated[ResponsesRequest, Depends(reader(ResponsesRequest))], request: Request
-    ) -> Any:
-        body.check()
-
-        def ask() -> Ask:
-            messages = to_messages(conversation(body, server.remembered))
-            return to_ask(messages, body, request.headers, server.defaults, body.max_output_tokens)
-
-        form = ResponsesFormat(uuid4().hex[:24], server.model, body, server.remembered)
-        return await server.respond(request, ask, [], form, body.stream, note(body))
-
-    @app.post("/v1/messages", openapi_extra=takes(MessagesRequest))
-    async def messages(
-        body: Annotated[MessagesRequest, Depends(reader(MessagesRequest))], request: Request
-    ) -> Any:
-        body.check()
-
-        def ask() -> Ask:
-            messages = to_messages(body.all_messages)
-            return to_ask(messages, body, request.headers, server.defaults, body.max_tokens)
-
-        form = AnthropicFormat(uuid4().hex[:24], body.model or server.model)
-        return await server.respond(
-            request, ask, body.stop_sequences or [], form, body.stream, note(body)
-        )
-
     @app.post("/v1/messages/count_tokens", openapi_extra=takes(CountRequest))
-    async def count_tokens(
-        body: Annotated[CountRequest, Depends(reader(CountRequest))],
-    ) -> dict[str, int]:
+    async def count_tokens(request: Request) -> dict[str, int]:
+        body = await read(CountRequest, request)
         body.check()
 
         def count() -> int:
-            return server.count(to_messages(body.all_messages))
+            return server.pair.tokens.count(to_messages(body.all_messages))
 
         return {"input_tokens": await asyncio.to_thread(count)}
+
+    _add_answers(
+        app,
+        server,
+        "/v1/chat/completions",
+        ChatRequest,
+        lambda body: to_messages(body.messages),
+        partial(_openai, server),
+    )
+    _add_answers(
+        app,
+        server,
+        "/v1/completions",
+        CompletionRequest,
+        lambda body: (_text_to_continue(body.only_prompt, server),),
+        partial(_openai, server),
+    )
+    _add_answers(
+        app,
+        server,
+        "/v1/responses",
+        ResponsesRequest,
+        lambda body: to_messages(conversation(body, server.remembered)),
+        lambda body, id: ResponsesFormat(id, server.pair.model, body, server.remembered),
+    )
+    _add_answers(
+        app,
+        server,
+        "/v1/messages",
+        MessagesRequest,
+        lambda body: to_messages(body.all_messages),
+        lambda body, id: AnthropicFormat(id, body.model or server.pair.model),
+    )
+
+
+def _add_answers(
+    app: FastAPI,
+    server: Server,
+    path: str,
+    model: type[Answered],
+    messages: Callable[[Answered], tuple[Message, ...]],
+    form: Callable[[Answered, str], Format],
+) -> None:
+    """A route that answers `messages` of a body in a `form`, which gets the answer's id."""
+
+    @app.post(path, openapi_extra=takes(model))
+    async def answer(request: Request) -> Any:
+        body = await read(model, request)
+        body.check()
+
+        def ask() -> Ask:
+            return to_ask(messages(body), body, request.headers, server.defaults)
+
+        found = form(body, uuid4().hex[:24])
+        return await server.respond(request, ask, body.stops, found, body.stream, note(body))
+
+
+def _text_to_continue(prompt: str | list[int], server: Server) -> Message:
+    if isinstance(prompt, str):
+        return plain_message(prompt)
+    text = server.pair.tokens.text(prompt)
+    return Message(Role.USER, text, token_ids=tuple(prompt), plain=True)
 
 
 def plain_message(text: str) -> Message:
@@ -363,21 +378,57 @@ def plain_message(text: str) -> Message:
     return Message(Role.USER, text[cut:], (Document("text", text[:cut]),), plain=True)
 
 
-def _openai(server: Server, body: ChatRequest | CompletionRequest, chat: bool) -> OpenAiFormat:
-    options = body.stream_options
+def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> OpenAiFormat:
+    options, chat = body.stream_options, isinstance(body, ChatRequest)
     with_usage = options is not None and options.include_usage
-    return OpenAiFormat(uuid4().hex[:24], server.model, int(time.time()), chat, with_usage)
+    return OpenAiFormat(id, server.pair.model, int(time.time()), chat, with_usage)
 
 
 def _model(server: Server) -> dict[str, Any]:
-    """In the forms of both APIs at once."""
-    loaded = datetime.fromtimestamp(server.loaded_at, UTC)
+    """The model in the forms of both APIs at once."""
+    loaded = datetime.fromtimestamp(server.pair.loaded_at, UTC)
     return {
-        "id": server.model,
+        "id": server.pair.model,
         "object": "model",
-        "created": server.loaded_at,
+        "created": server.pair.loaded_at,
         "owned_by": "specchat",
         "type": "model",
-        "display_name": server.model,
+        "display_name": server.pair.model,
         "created_at": loaded.isoformat().replace("+00:00", "Z"),
     }
+
+
+class TargetTokens:
+    """Texts and tokens of a target, by its own tokenizer, which is loaded when it is first needed.
+    One thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._loaded: tuple[PromptBuilder, Any] | None = None
+
+    def count(self, messages: tuple[Message, ...]) -> int:
+        """The tokens of a prompt. Raises BadRequest."""
+        asked = tuple(m if m.plain else replace(m, token_ids=None) for m in messages)
+        with self._lock:
+            try:
+                return len(self._load()[0].build(asked).ids)
+            except PromptError as error:
+                raise BadRequest(f"{wording.failure(error.failure).problem}.") from error
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of these tokens. Raises BadRequest."""
+        with self._lock:
+            tokenizer = self._load()[1]
+            size = 1 + max(tokenizer.get_vocab().values())
+            if any(not 0 <= token < size for token in ids):
+                raise BadRequest(f"The prompt's tokens must be numbers from 0 to {size - 1:,}.")
+            text: str = tokenizer.decode(list(ids))
+            return text
+
+    def _load(self) -> tuple[PromptBuilder, Any]:
+        if self._loaded is None:
+            from mlx_lm.utils import load_tokenizer
+
+            tokenizer = load_tokenizer(self._folder)
+            self._loaded = PromptBuilder(tokenizer), tokenizer
+        return self._loaded

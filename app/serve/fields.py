@@ -60,11 +60,16 @@ HARMLESS = frozenset(_HARMLESS.split())
 """Names of fields that change no answer, or only how one that is refused would work."""
 
 
-class BadRequest(ValueError):
-    """One sentence about what is wrong with a request, and what to do; and a code, if any, by which
-    clients know it."""
+class RequestError(Exception):
+    """Why a request is not answered, in a sentence; the status of HTTP, and a code, if any, by
+    which clients know it."""
 
+    status = 400
     code: str | None = None
+
+
+class BadRequest(RequestError):
+    """What is wrong with a request, and what to do."""
 
 
 def refuse_unsupported(request: BaseModel) -> None:

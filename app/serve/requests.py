@@ -1,19 +1,26 @@
-"""What clients may send, and the `Ask` that it becomes."""
+"""What clients may send, from its bytes to the `Ask` that it becomes."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     model_validator,
 )
+from pydantic.json_schema import models_json_schema
 
 from app.protocol.commands import Ask
 from app.protocol.options import (
@@ -25,8 +32,86 @@ from app.protocol.options import (
 )
 from app.protocol.prompt import Document, Message, Role
 from app.serve.cutting import LONG, cut
-from app.serve.fields import NO_LIMIT, Thoughts, ignored, refuse_unsupported
-from app.serve.fields import BadRequest as BadRequest
+from app.serve.fields import NO_LIMIT, BadRequest, Thoughts, ignored, refuse_unsupported
+from app.settings.definitions import Settings
+
+MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
+"""Values in a request, and lists and objects among them: JSON is parsed in one go, during which no
+other thread runs."""
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Escaped in JSON; most are halves of a pair."""
+_SCHEMAS = "#/components/schemas/{model}"
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def read(model: type[Body], request: Request) -> Body:
+    """The body of a request. Raises BadRequest."""
+    return await asyncio.to_thread(read_body, model, await request.body())
+
+
+def read_body(model: type[Body], body: bytes) -> Body:
+    """Raises BadRequest."""
+    value = _parse(body)
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))[:200]
+        message = str(first["msg"]).removeprefix("Value error, ")[:300]
+        raise BadRequest(f"{where}: {message}" if where else message) from None
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    """Raises BadRequest, also for unpaired surrogates, which can neither be encoded nor stored."""
+    problem = "The request is not JSON in UTF-8: send one object."
+    try:
+        text = body.decode("utf-8-sig")
+        if not _is_too_much(text):
+            value = json.loads(text)
+            if _SURROGATE.search(text):
+                json.dumps(value, ensure_ascii=False).encode()
+            if isinstance(value, dict):
+                return value
+        else:
+            problem = (
+                f"The request has more than {MAX_VALUES:,} values, or {MAX_CONTAINERS:,} lists and"
+                " objects: send less."
+            )
+    except UnicodeEncodeError:
+        problem = "The request has half of a surrogate pair, which is not valid Unicode."
+    except RecursionError:
+        problem = "The request is nested too deeply."
+    except ValueError:
+        pass
+    raise BadRequest(problem)
+
+
+def _is_too_much(text: str) -> bool:
+    if len(text) <= MAX_CONTAINERS:
+        return False
+    rest = _STRING.sub("", text)
+    containers = rest.count("[") + rest.count("{")
+    return containers > MAX_CONTAINERS or rest.count(",") > MAX_VALUES
+
+
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """What a route's `openapi_extra` says of the body that `read` reads."""
+    schema = {"$ref": _SCHEMAS.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+    """The schema of all routes, with the models that they take."""
+    if app.openapi_schema is None:
+        found = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        _, bodies = models_json_schema(
+            [(each, "validation") for each in models], ref_template=_SCHEMAS
+        )
+        found.setdefault("components", {}).setdefault("schemas", {}).update(bodies["$defs"])
+        app.openapi_schema = found
+    return app.openapi_schema
+
 
 MAX_STOPS, MAX_ITEMS = 128, 10_000
 """Stop sequences, and items of any other list."""
@@ -79,17 +164,20 @@ class _Fields(BaseModel):
             return given
         return {name: value for name, value in given.items() if value is not None}
 
+    def check(self) -> None:
+        """Raise BadRequest for what is not supported."""
+
 
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
-"""By token. Their number is known before each is looked at."""
+"""Bias of each token. Their number is checked before each is looked at."""
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
-class _Common(_Fields):
+class AnsweredRequest(_Fields):
     """Fields of every route that answers. Others go through the table of `fields.py`."""
 
     model_config = ConfigDict(extra="allow")
@@ -118,6 +206,20 @@ class _Common(_Fields):
     specprefill_keep_pct: float | None = Field(None, gt=0, le=1)
     """The fraction of documents and earlier messages that is read; without it the scores choose."""
 
+    def check(self) -> None:
+        super().check()
+        refuse_unsupported(self)
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum tokens of the answer; None where only the context limits it."""
+        return None
+
+    @property
+    def stops(self) -> list[str]:
+        """Stop sequences."""
+        return []
+
 
 class _Tools(_Fields):
     """Editors send tools with every question, and most leave the choice to the model: it answers
@@ -128,8 +230,8 @@ class _Tools(_Fields):
     tool_choice: Any = None
     function_call: Any = None
 
-    def check_tools(self) -> None:
-        """Raises BadRequest where the answer must be a call."""
+    def check(self) -> None:
+        super().check()
         if self._has_tools and self._choice not in (None, "auto", "none"):
             raise BadRequest(
                 "Tools are not supported: set `tool_choice` to auto or none, or leave `tools` out."
@@ -152,7 +254,7 @@ class _Tools(_Fields):
         return choice.get("mode", kind) if kind == "allowed_tools" else kind
 
 
-class Part(_Fields):
+class ContentPart(_Fields):
     """A part of a message: text, what the model thought before it, or what is refused."""
 
     type: str
@@ -165,7 +267,7 @@ class Part(_Fields):
 
 class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | Items[str | Part] | None = None
+    content: str | Items[str | ContentPart] | None = None
     reasoning_content: str | None = None
     """What the model thought before this answer, as we send it."""
 
@@ -174,7 +276,7 @@ class StreamOptions(_Fields):
     include_usage: bool = False
 
 
-class _OpenAi(_Common):
+class _OpenAi(AnsweredRequest):
     max_tokens: Limit | None = None
     n_predict: Limit | None = None
     stop: str | Stops | None = None
@@ -182,9 +284,8 @@ class _OpenAi(_Common):
     stream_options: StreamOptions | None = None
     response_format: dict[str, Any] | None = None
 
-    def check_common(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        refuse_unsupported(self)
+    def check(self) -> None:
+        super().check()
         if self.n != 1:
             raise BadRequest("n must be 1: ask again for another answer.")
         if ((self.response_format or {}).get("type") or "text") != "text":
@@ -192,7 +293,6 @@ class _OpenAi(_Common):
 
     @property
     def limit(self) -> int | None:
-        """Maximum tokens of the answer; None where only the context limits it."""
         return getattr(self, "max_completion_tokens", None) or self.max_tokens or self.n_predict
 
     @property
@@ -209,9 +309,7 @@ class ChatRequest(Thoughts, _Tools, _OpenAi):
     top_logprobs: int | None = None
 
     def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        self.check_common()
-        self.check_tools()
+        super().check()
         if self.logprobs or self.top_logprobs:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
 
@@ -226,8 +324,7 @@ class CompletionRequest(_OpenAi):
     suffix: str | None = None
 
     def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        self.check_common()
+        super().check()
         prompt = self.only_prompt
         if not prompt:
             raise BadRequest("The prompt is empty: send a text to continue.")
@@ -254,11 +351,7 @@ class CountRequest(_Tools):
 
     model: str = ""
     messages: Items[ChatMessage] = Field(min_length=1)
-    system: str | Items[str | Part] | None = None
-
-    def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        self.check_tools()
+    system: str | Items[str | ContentPart] | None = None
 
     @property
     def all_messages(self) -> list[ChatMessage]:
@@ -266,19 +359,22 @@ class CountRequest(_Tools):
         return system + self.messages
 
 
-class MessagesRequest(Thoughts, CountRequest, _Common):
+class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
     """`/v1/messages`."""
 
     max_tokens: Limit
     stop_sequences: Stops | None = None
 
-    def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        refuse_unsupported(self)
-        super().check()
+    @property
+    def limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        return self.stop_sequences or []
 
 
-def note(request: _Common) -> str:
+def note(request: AnsweredRequest) -> str:
     """Sentences about what is ignored of a request, if anything."""
     has_tools = isinstance(request, _Tools) and request.are_tools_ignored
     return " ".join(filter(None, (TOOLS_IGNORED if has_tools else "", ignored(request))))
@@ -294,18 +390,24 @@ class Defaults:
     within_seconds: float = 0.0
 
 
+def defaults_of(settings: Settings) -> Defaults:
+    """What a request gets that does not say how to read and sample."""
+    reading = settings.reading
+    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
+
+
 class Item(_Fields):
-    """Of the input of `/v1/responses`: a message, what a model thought before one, or the name of
-    an item that the server knows."""
+    """An item of the input of `/v1/responses`: a message, what a model thought before one, or the
+    name of an item that the server knows."""
 
     type: str = "message"
     id: str = ""
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Items[str | Part] | None = None
-    summary: Items[Part] | None = None
+    content: str | Items[str | ContentPart] | None = None
+    summary: Items[ContentPart] | None = None
 
 
-class ResponsesRequest(Thoughts, _Tools, _Common):
+class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
     """`/v1/responses`."""
 
     input: str | Items[Item]
@@ -323,10 +425,12 @@ class ResponsesRequest(Thoughts, _Tools, _Common):
     conversation: Any = None
     prompt: Any = None
 
+    @property
+    def limit(self) -> int | None:
+        return self.max_output_tokens
+
     def check(self) -> None:
-        """Raises BadRequest for what is not supported."""
-        refuse_unsupported(self)
-        self.check_tools()
+        super().check()
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
             raise BadRequest("Only text is written: leave `text.format` out.")
@@ -387,7 +491,7 @@ def _without_names(text: str, documents: Sequence[Document]) -> str:
 
 
 def _parts(
-    content: str | list[str | Part] | None,
+    content: str | list[str | ContentPart] | None,
 ) -> tuple[list[str], list[str], tuple[Document, ...]]:
     """A message's texts, what was thought before them, and the documents that came as such."""
     if isinstance(content, str):
@@ -418,17 +522,15 @@ def _parts(
 
 def to_ask(
     messages: tuple[Message, ...],
-    request: _Common,
+    request: AnsweredRequest,
     headers: Mapping[str, str],
     defaults: Defaults,
-    max_tokens: int | None,
 ) -> Ask:
-    """Without a conversation. `max_tokens` None: only the context limits the answer. Raises
-    BadRequest."""
+    """Without a conversation. Raises BadRequest."""
     thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
     values = {name: value for name, value in _sampling(request).items() if value is not None}
     sampling = defaults.sampling.with_values(
-        max_tokens=max_tokens or NO_ANSWER_LIMIT,
+        max_tokens=request.limit or NO_ANSWER_LIMIT,
         stop_repeats=False,
         **values,
         **thoughts,
@@ -437,7 +539,7 @@ def to_ask(
     return Ask(messages, mode, keep, sampling, within_seconds=defaults.within_seconds)
 
 
-def _sampling(request: _Common) -> dict[str, Any]:
+def _sampling(request: AnsweredRequest) -> dict[str, Any]:
     """Fields of `Sampling`; None where the request says nothing."""
     seed, last = request.seed, request.repetition_context_size
     last = request.repeat_last_n if last is None else last
@@ -462,7 +564,7 @@ def _sampling(request: _Common) -> dict[str, Any]:
 
 
 def _reading(
-    request: _Common, headers: Mapping[str, str], defaults: Defaults
+    request: AnsweredRequest, headers: Mapping[str, str], defaults: Defaults
 ) -> tuple[Mode, float]:
     """Mode and keep: the body's, else the headers', else the defaults."""
     asked: bool | str | None = request.specprefill

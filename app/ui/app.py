@@ -27,12 +27,11 @@ from textual.widgets import TextArea
 
 from app.errors import UserError
 from app.protocol.commands import Ask, Close, Load
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, LocalServer
 from app.protocol.events import Event
 from app.protocol.hosts import Machines
-from app.protocol.server import LocalServer
+from app.settings.definitions import Setting
 from app.settings.file import SettingsFile
-from app.settings.introspection import Setting
 from app.store.records import ConversationRecord
 from app.ui.background import TaskFailed, start_task
 from app.ui.chat.asking import TurnFinished

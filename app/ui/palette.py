@@ -22,7 +22,7 @@ from textual.content import Content
 from textual.fuzzy import FuzzySearch
 from textual.widgets import LoadingIndicator, Static
 
-from app.settings.introspection import Setting, all_settings
+from app.settings.definitions import Setting, all_settings
 from app.store.records import ConversationRecord
 from app.ui.completion import HasCommands, commands
 from app.ui.conversations.list_rows import MAX_MATCHED, distinct_labels

@@ -18,8 +18,8 @@ from app import paths
 from app.chat import wording
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import resolve_pair
-from app.cli.exit_codes import INTERRUPTED
-from app.cli.inputs import read_inputs
+from app.cli.ask import read_inputs
+from app.cli.main import INTERRUPTED
 from app.cli.options import parse_fraction, parse_keep, parse_prompt_length, whole
 from app.cli.terminal import ProgressLine, cancel_on_sigint
 from app.engine.engine import MlxEngine

@@ -27,8 +27,7 @@ from typing import Any
 from app.chat.conversation import Question
 from app.chat.engine_session import EngineSession
 from app.chat.model_pairs import model_pair, resolve_pair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.engine import engine
 from app.engine.backend.blas import load_openblas
 from app.engine.engine import MlxEngine

@@ -9,8 +9,7 @@ import pytest
 
 from app.chat.conversation import Question, Turn, TurnPart, TurnState
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.events import Failed, Finished
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
@@ -138,6 +137,14 @@ def test_editing_what_was_asked_again_in_vain_forks_at_the_same_place(
     assert seen(asked) == ["One?", "a", "Second?"]
     play(asked, "d")
     assert shown(chat) == ["One? a", "Second? d"]
+
+
+def test_a_third_answer_still_takes_the_place_of_the_first(chat: StoredConversation) -> None:
+    _, second, _ = three(chat)
+    stopped = play(chat.ask_again(Mode.FULL, 0.5, second), "", FinishReason.CANCELLED)
+    play(chat.ask_again(Mode.FULL, 0.5, stopped), "best")
+    assert shown(chat) == ["One? a", "Two? best"]
+    assert seen(chat.ask(Question("Three?"))) == ["One?", "a", "Two?", "best", "Three?"]
 
 
 def test_a_failed_question_is_no_version_of_the_next_one(chat: StoredConversation) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from app.chat.conversation import Question, effective_mode, effective_sampling
@@ -18,12 +15,6 @@ from app.store.records import Overrides
 from app.store.store import Store, TemporaryStore
 
 MODELS, SAMPLING = ModelPair("target", "revision 1"), Sampling(max_tokens=7)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as store:
-        yield store
 
 
 def opened(store: Store, id: int | None = 1) -> StoredConversation:

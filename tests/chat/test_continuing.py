@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,8 +11,7 @@ import pytest
 from app.chat.conversation import Question, QuestionError, Turn, TurnPart, TurnState
 from app.chat.export import remarks
 from app.chat.model_pairs import ModelPair
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.protocol.events import Failed, Finished, Token
 from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document, Role
@@ -25,12 +24,6 @@ MODELS = ModelPair("big", "revision 1", "small", "revision 2")
 SAMPLING = Sampling(max_tokens=7, stop_repeats=True)
 QUESTION = Question("What of it?", (Document("contract.txt", "The tenant pays.\n" * 200),))
 Begin = Callable[[Turn], StoredTurn]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as store:
-        yield store
 
 
 def kept(store: Store, models: ModelPair = MODELS) -> StoredConversation:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from app.chat.conversation import QuestionError, TurnPart, TurnState
@@ -23,12 +20,6 @@ SYSTEM = Message(Role.SYSTEM, "Be brief.")
 QUESTION = Message(Role.USER, "Who gives notice?", (Document("contract.txt", "The tenant."),))
 ANSWER = Message(Role.ASSISTANT, "The tenant.", token_ids=(7, 8))
 NEXT = Message(Role.USER, "When?")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path) as found:
-        yield found
 
 
 def ask(*messages: Message, name: str = "request 1") -> Ask:

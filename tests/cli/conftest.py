@@ -1,7 +1,8 @@
-"""A hub on loopback and a cache of one's own, for the commands about models."""
+"""A tiny pair of models, and a hub on loopback with a cache of its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,11 +10,35 @@ import pytest
 from huggingface_hub import constants
 
 from app.cli.main import run
+from tests import tiny
 from tests.models import pulls
 from tests.models.fake_hub import FakeHub
 from tests.models.pulls import NAME
 
 Shell = Callable[..., tuple[int, str, str]]
+TEXT = "".join(f"Line {n} says {n * n}.\n" for n in range(150))
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny target and draft, and files to ask about."""
+    root = tmp_path_factory.mktemp("room")
+    tiny.save(root / "target", "qwen3", 0)
+    tiny.save(root / "draft", "qwen3", 1)
+    (root / "text.txt").write_text(TEXT)
+    (root / "binary").write_bytes(b"\x00\x01\x02")
+    (root / "\x1b[31mred.txt").write_text("Red.")
+    (root / "empty").mkdir()
+    return root
+
+
+@pytest.fixture(scope="module")
+def unknown(room: Path) -> Path:
+    """A model of an architecture that there is not."""
+    folder = tiny.save(room / "unknown")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "nope"}))
+    return folder
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import threading
@@ -45,6 +46,14 @@ class App:
         while not isinstance(event := self.events.get(timeout=60), kind):
             pass
         return event
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests read the log of requests, which the server takes for itself."""
+    logger = logging.getLogger("specchat.serve")
+    for name in ("handlers", "propagate"):
+        monkeypatch.setattr(logger, name, getattr(logger, name))
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import inputs
-from app.cli.inputs import read_inputs
-from app.cli.main import parser
+from app.cli import ask
+from app.cli.ask import read_inputs
 from app.ingest.limits import ReadLimits
 from app.ingest.records import IngestError, ReadProgress, ReadResults
 
@@ -74,7 +73,7 @@ def test_many_are_told_in_one_line(docs: Path, capsys: pytest.CaptureFixture[str
     for number in range(30):
         (docs / f"empty {number}").touch()
     lines = told(docs, capsys)
-    assert len(lines) == 1 + inputs.MAX_LISTED + 1
+    assert len(lines) == 1 + ask.MAX_LISTED + 1
     assert lines[-1] == "Skipped: 23 more."
     assert ".env" in lines[1], "what matters comes first"
 
@@ -95,7 +94,7 @@ def test_progress_is_shown_on_a_terminal_only(
         show(ReadProgress(2, 1, 3, "a"))
         return ReadResults(())
 
-    monkeypatch.setattr(inputs, "read", reading)
+    monkeypatch.setattr(ask, "read", reading)
     for terminal, expected in (
         (False, ""),
         (True, "\r\x1b[KReading: 1 files of 2 visited\r\x1b[K"),
@@ -103,11 +102,6 @@ def test_progress_is_shown_on_a_terminal_only(
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
         read_inputs(["x"])
         assert capsys.readouterr().err == expected
-
-
-def test_the_options() -> None:
-    options = parser().parse_args(["ask", "--private", "--ignored", "x"])
-    assert (options.private, options.ignored) == (True, True)
 
 
 @contextmanager
@@ -154,7 +148,7 @@ def test_standard_input_that_holds_nothing_is_nothing(monkeypatch: pytest.Monkey
 def test_an_open_pipe_is_waited_for_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(inputs, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(ask, "SILENCE_SECONDS", 0.0)
 
     def said(text: str) -> int:
         os.close(start)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import httpx2 as httpx
 import pytest
@@ -17,7 +19,8 @@ from app.cli import serve
 from app.cli.main import run
 from app.hosts.shard import free_port
 from app.protocol.prompt import Message, Role
-from app.serve.requests import BadRequest
+from app.serve.api import TargetTokens
+from app.serve.fields import BadRequest
 from tests import tiny
 
 
@@ -55,34 +58,40 @@ def test_it_says_who_can_ask_without_a_token(capsys: pytest.CaptureFixture[str])
     assert "every machine that reaches this address, can ask" in capsys.readouterr().err
 
 
-def test_it_ends_quietly_while_it_answers(tmp_path: Path) -> None:
+@contextmanager
+def serving(
+    *options: str, program: Sequence[str] = ("-m", "app")
+) -> Iterator[tuple[subprocess.Popen[str], IO[str], str]]:
+    """The program, its standard error, and its address."""
     port = free_port("127.0.0.1")
-    environment = os.environ | {
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "HOME": str(tmp_path),
-    }
-    command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--no-token"]
-    text = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(3000))
-    message = {"role": "user", "content": f"{text}\n\nWhat is the code of gate 7?"}
-    body = {"messages": [message], "stream": True, "specprefill": False}
+    command = [sys.executable, *program, "serve", "--port", str(port), *options]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
         try:
-            said = [process.stderr.readline() for _ in range(3)]
-            assert "can ask" in said[2]
-            url = f"http://127.0.0.1:{port}/v1/chat/completions"
-            with httpx.stream("POST", url, json=body, timeout=60) as reply:
-                lines = reply.iter_lines()
-                next(lines)
-                process.send_signal(signal.SIGINT)
-                rest = list(lines)
-            process.wait(30)
+            yield process, process.stderr, f"http://127.0.0.1:{port}"
         finally:
             process.kill()
-        shown = process.stderr.read()
+
+
+def question(gates: int) -> dict[str, Any]:
+    text = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(gates))
+    message = {"role": "user", "content": f"{text}\n\nWhat is the code of gate 7?"}
+    return {"messages": [message]}
+
+
+def test_it_ends_quietly_while_it_answers(home: Path) -> None:
+    body = question(3000) | {"stream": True, "specprefill": False}
+    with serving("--no-token") as (process, errors, url):
+        assert "can ask" in [errors.readline() for _ in range(3)][2]
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as reply:
+            lines = reply.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            rest = list(lines)
+        process.wait(30)
+        shown = errors.read()
     assert any("Server stopped" in line for line in rest)
     assert "POST /v1/chat/completions 200" in shown
     assert len(shown.splitlines()) <= 2, shown
@@ -100,29 +109,13 @@ sys.exit(run(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(tmp_path: Path) -> None:
-    port = free_port("127.0.0.1")
-    environment = os.environ | {
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "HOME": str(tmp_path),
-    }
-    command = [sys.executable, "-c", LOSES_GPU, "serve", "--port", str(port), "--no-token"]
-    text = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in range(150))
-    message = {"role": "user", "content": f"{text}\n\nWhat is the code of gate 7?"}
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as process:
-        assert process.stderr is not None
-        try:
-            while "can ask" not in process.stderr.readline():
-                pass
-            url = f"http://127.0.0.1:{port}/v1/chat/completions"
-            reply = httpx.post(url, json={"messages": [message]}, timeout=60)
-            status = process.wait(30)
-        finally:
-            process.kill()
-        said = process.stderr.read()
+def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(home: Path) -> None:
+    with serving("--no-token", program=("-c", LOSES_GPU)) as (process, errors, url):
+        while "can ask" not in errors.readline():
+            pass
+        reply = httpx.post(f"{url}/v1/chat/completions", json=question(150), timeout=60)
+        status = process.wait(30)
+        said = errors.read()
     assert reply.status_code == 503
     assert "on the GPU (Impacting Interactivity)" in reply.json()["error"]["message"]
     assert status == 75
@@ -131,24 +124,13 @@ def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(tmp_path: Pat
     assert "Traceback" not in said
 
 
-def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) -> None:
-    port = free_port("127.0.0.1")
-    environment = os.environ | {
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "HOME": str(tmp_path),
-    }
-    command = [sys.executable, "-m", "app", "serve", "--port", str(port)]
-    with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-    ) as process:
-        assert process.stderr is not None
-        said = [process.stderr.readline() for _ in range(4)]
-        assert said[1] == f"embedded answers at http://127.0.0.1:{port}/v1 (Ctrl+C ends).\n"
+def test_it_answers_with_the_key_it_printed_until_interrupted(home: Path) -> None:
+    with serving() as (process, errors, url):
+        said = [errors.readline() for _ in range(4)]
+        assert said[1] == f"embedded answers at {url}/v1 (Ctrl+C ends).\n"
         key = said[2].removeprefix("API key, shown only this once: ").strip()
         assert said[3].startswith("The API key is in ")
-        base = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=base, timeout=30) as http:
+        with httpx.Client(base_url=url, timeout=30) as http:
             for _ in range(100):
                 try:
                     http.get("/health")
@@ -160,21 +142,19 @@ def test_it_answers_with_the_key_it_printed_until_interrupted(tmp_path: Path) ->
             body = {"messages": [{"role": "user", "content": "Hello?"}]}
             reply = http.post("/v1/chat/completions", json=body, headers=headers)
             assert "answers questions about documents" in reply.json()["error"]["message"]
-        second = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=60
-        )
+        second = subprocess.run(process.args, capture_output=True, text=True, timeout=60)
         assert second.returncode == 2
-        assert f"Port {port} of 127.0.0.1 cannot be used" in second.stderr
+        assert f"Port {url.rpartition(':')[2]} of 127.0.0.1 cannot be used" in second.stderr
         assert "shown only this once" not in second.stderr
         process.send_signal(signal.SIGINT)
         process.wait(30)
-        rest = process.stderr.read()
+        rest = errors.read()
     assert "POST /v1/chat/completions 400" in rest
     assert "Traceback" not in rest
 
 
 def test_a_prompt_that_comes_as_tokens_is_shown_as_their_text(tmp_path: Path) -> None:
-    tokens = serve.TargetTokens(tiny.save(tmp_path))
+    tokens = TargetTokens(tiny.save(tmp_path))
     ids = tiny.byte_tokenizer().encode("<|im_start|>Hi").ids
     assert tokens.text(ids) == "<|im_start|>Hi"
     assert tokens.count((Message(Role.USER, "?", token_ids=tuple(ids), plain=True),)) == 3

@@ -11,7 +11,7 @@ import pytest
 from app.cli.main import run
 from app.paths import data_path, settings_path
 from app.protocol.prompt import Role
-from app.settings.introspection import all_settings
+from app.settings.definitions import all_settings
 from app.store.store import Store
 from tests import tiny
 

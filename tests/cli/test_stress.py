@@ -146,12 +146,6 @@ def test_the_embedded_pair(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "embedded" in out or "target" in out
 
 
-@pytest.mark.parametrize("words", [("--length", "long"), ("--runs", "0")])
-def test_bad_input(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert specchat(["doctor", "--stress", *words]) == 2
-    assert capsys.readouterr().err.startswith("specchat: ")
-
-
 @pytest.mark.slow
 def test_ctrl_c_in_earnest(home: Path) -> None:
     command = [sys.executable, "-m", "app", "doctor", "--stress", "--length", "64k"]

@@ -53,13 +53,6 @@ def test_it_listens_only_where_it_is_asked_to(
     assert "connect it to a network first" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("port", ["-1", "65536"])
-def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["worker", "127.0.0.1", "--port", port]) == 2
-    told = capsys.readouterr().err
-    assert f"'{port}' is not a valid port: use a whole number from 0 to 65,535" in told
-
-
 @pytest.mark.parametrize("address", ["::1", "[fe80::1%en5]"])
 def test_ipv6_is_refused(home: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["worker", address, "--port", "0"]) == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.crash import NOTE
+from app.cli.logs import CRASH_NOTE
 from app.store.store import Store
 from benchmarks import terminal as plain
 from benchmarks.terminal import own_folders
@@ -208,4 +208,4 @@ def test_a_signal_before_the_app_is_up_is_no_fault(environment: dict[str, str]) 
         child.terminate()
         window.wait_for("\x1b[?1049l")  # the parent gives the terminal back in any case
         wait_until(lambda: shell.status() == psutil.STATUS_ZOMBIE)
-    assert not list(Path(environment["HOME"]).parent.rglob(NOTE))
+    assert not list(Path(environment["HOME"]).parent.rglob(CRASH_NOTE))

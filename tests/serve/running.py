@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 
-from app.cli.serve import listening_socket, uvicorn_server
 from app.protocol.engine import Engine
 from app.protocol.prompt import Message
-from app.serve.access import Access
-from app.serve.api import Server, make_app
+from app.serve.api import ServedPair, Server, TargetTokens, make_app
+from app.serve.http import Access, HttpServer, listening_socket
 from app.serve.requests import Defaults
 
 ANSWER = "The tenant pays the rent on the first."
@@ -23,41 +23,48 @@ LONG_TEXT = "\n\n".join(f"The code of gate {n} is {n * 37 % 1000}." for n in ran
 LIMIT = 30.0
 
 
-def count_words(messages: tuple[Message, ...]) -> int:
-    return sum(len(message.text.split()) for message in messages)
+class Words(TargetTokens):
+    """Counts words as tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(Path())
+
+    def count(self, messages: tuple[Message, ...]) -> int:
+        return sum(len(message.text.split()) for message in messages)
+
+    def text(self, ids: Sequence[int]) -> str:
+        return " ".join(map(str, ids))
 
 
 @contextmanager
-def running(
+def served(
     engine: Engine,
     *,
     token: str | None = TOKEN,
     waiting: int = 32,
     defaults: Defaults | None = None,
     context: int = 0,
-) -> Iterator[str]:
-    """Its address."""
-    server = Server(
-        engine,
-        "tiny",
-        defaults or Defaults(),
-        count_words,
-        waiting=waiting,
-        context=context,
-        to_text=lambda ids: " ".join(map(str, ids)),
-    )
-    app = make_app(server, Access("127.0.0.1", token))
+) -> Iterator[tuple[Server, str]]:
+    """The server, and its address."""
+    pair = ServedPair("tiny", Words(), context=context)
+    server = Server(engine, pair, defaults or Defaults(), waiting)
+    running = HttpServer(make_app(server, Access("127.0.0.1", token)), server.queue)
     listening = listening_socket("127.0.0.1", 0)
-    port = listening.getsockname()[1]
-    running = uvicorn_server(app, server.queue)
     thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
     thread.start()
     until(lambda: running.started)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield server, f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         running.should_exit = running.force_exit = True
         thread.join(LIMIT)
+
+
+@contextmanager
+def running(engine: Engine, **options: Any) -> Iterator[str]:
+    """The address of a server."""
+    with served(engine, **options) as (_, address):
+        yield address
 
 
 def until(condition: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import UserError
-from app.serve.access import Access, is_local, read_token
+from app.serve.http import Access, is_local, read_token
 
 
 def test_the_token_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:

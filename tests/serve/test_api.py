@@ -17,11 +17,20 @@ import pytest
 from app.protocol.commands import Close
 from app.protocol.options import Mode
 from app.protocol.prompt import Role
-from app.protocol.reasons import too_long
 from app.protocol.stats import FinishReason
-from app.serve import connections, limits
+from app.serve import http as layer
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, chat, client, events, running, until
+from tests.serve.running import (
+    ANSWER,
+    LONG_TEXT,
+    TOKEN,
+    Words,
+    chat,
+    client,
+    events,
+    running,
+    until,
+)
 
 
 def post(address: str, path: str, body: Any, **headers: str) -> Any:
@@ -139,11 +148,6 @@ def test_the_next_turn_continues_the_conversation(address: str, engine: FakeEngi
 BAD: dict[str, tuple[str, Any, str]] = {
     "no messages": ("/v1/chat/completions", {"messages": []}, "messages"),
     "several answers": ("/v1/chat/completions", chat(n=2), "n must be 1"),
-    "a tool's call": (
-        "/v1/chat/completions",
-        chat(tools=[{}], tool_choice="required"),
-        "set `tool_choice` to auto or none",
-    ),
     "log probabilities": ("/v1/chat/completions", chat(logprobs=True), "Log probabilities"),
     "a format": ("/v1/chat/completions", chat(response_format={"type": "json_object"}), "text"),
     "an image": (
@@ -173,18 +177,6 @@ def test_bad_requests_get_one_sentence_in_the_form_of_the_route(name: str, addre
     assert words in error["message"]
     assert error["type"] == "invalid_request_error"
     assert (reply.json().get("type") == "error") == path.startswith("/v1/messages")
-
-
-def test_a_turn_that_fails_says_why(address: str, engine: FakeEngine) -> None:
-    engine.story = Story(failure=too_long(900, "tiny", 500))
-    for stream in (False, True):
-        reply = post(address, "/v1/chat/completions", chat(stream=stream))
-        assert reply.status_code == 400
-        message = reply.json()["error"]["message"]
-        assert message.startswith("The prompt is too long. Question and conversation are 900 ")
-        assert "tiny takes at most 500: start a new conversation" in message
-    engine.story = Story(answer=ANSWER)
-    assert post(address, "/v1/chat/completions", chat()).status_code == 200
 
 
 def test_models_health_counting_and_the_schema(address: str) -> None:
@@ -292,22 +284,20 @@ def test_a_page_with_the_token_may_ask_and_read_the_answer(address: str) -> None
     }
     with httpx.Client(base_url=address) as http:
         may = http.options("/v1/chat/completions", headers=asked)
-        assert may.status_code == 204
+        assert may.status_code == 200
         assert may.headers["access-control-allow-origin"] == "*"
         assert may.headers["access-control-allow-headers"] == "authorization,content-type"
     reply = post(address, "/v1/chat/completions", chat(), Origin="app://obsidian.md")
     assert (reply.status_code, reply.headers["access-control-allow-origin"]) == (200, "*")
 
 
-def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -> None:
+def test_huge_bodies_are_refused(address: str) -> None:
     with client(address) as http:
         headers = {"Content-Type": "application/json"}
         path = "/v1/chat/completions"
-        for damaged in (b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[]", b"null", b""):
-            assert http.post(path, content=damaged, headers=headers).status_code == 400
-        huge = b'{"x": "' + b"a" * limits.MAX_BODY + b'"}'
+        huge = b'{"x": "' + b"a" * layer.MAX_BODY + b'"}'
         assert http.post(path, content=huge, headers=headers).status_code == 413
-        pieces = (b"a" * 100_000 for _ in range(limits.MAX_BODY // 100_000 + 1))
+        pieces = (b"a" * 100_000 for _ in range(layer.MAX_BODY // 100_000 + 1))
         assert http.post(path, content=pieces, headers=headers).status_code == 413
         assert http.post(path, json=chat()).status_code == 200
 
@@ -315,7 +305,7 @@ def test_damaged_and_huge_bodies_are_refused(address: str, engine: FakeEngine) -
 def test_half_a_request_holds_nothing_up(
     address: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(layer, "BODY_SECONDS", 0.5)
     port = int(address.rpartition(":")[2])
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {TOKEN}\r\n"
     halves = [head.encode(), f"{head}Content-Length: 500\r\n\r\n{{".encode()]
@@ -333,7 +323,7 @@ def test_half_a_request_holds_nothing_up(
 def test_connections_without_a_whole_header_are_closed(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 1.0)
+    monkeypatch.setattr(layer, "HEADER_SECONDS", 1.0)
     half = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
     with running(engine) as address:
         at = ("127.0.0.1", int(address.rpartition(":")[2]))
@@ -347,7 +337,7 @@ def test_connections_without_a_whole_header_are_closed(
 
 
 def test_an_answer_may_take_longer_than_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(layer, "HEADER_SECONDS", 0.3)
     engine = FakeEngine(Story(answer="word " * 50))
     engine.start_thread(lambda event: 0.02)
     with running(engine) as address:
@@ -400,7 +390,7 @@ def test_what_is_far_too_long_is_not_counted_to_its_end(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[object] = []
-    monkeypatch.setattr("tests.serve.running.count_words", counted.append)
+    monkeypatch.setattr(Words, "count", counted.append)
     with running(engine, context=50) as address:
         body = {"prompt": "word " * 4_000, "stream": True, "max_tokens": 5}
         reply = post(address, "/v1/completions", body)
@@ -522,7 +512,8 @@ def test_tools_that_may_be_ignored_are_answered_in_text(path: str, address: str)
     for tools in NEEDED_TOOLS:
         reply = post(address, path, chat(max_tokens=50, **tools))
         assert reply.status_code == 400
-        assert "Tools are not supported" in reply.json()["error"]["message"]
+        message = reply.json()["error"]["message"]
+        assert message.startswith("Tools are not supported: set `tool_choice` to auto or none")
 
 
 @pytest.mark.parametrize(
@@ -585,34 +576,20 @@ def test_the_log_has_no_contents(
     assert "secret" not in caplog.text
 
 
-def test_it_ends_while_a_request_runs() -> None:
-    engine = FakeEngine(Story(answer="word " * 500))
-    engine.start_thread(lambda event: 0.02)
-    started = time.monotonic()
-    with running(engine) as address:
-        thread = threading.Thread(target=lambda: _ignore(address), daemon=True)
-        thread.start()
-        until(lambda: engine.asks)
-    assert time.monotonic() - started < 20
-
-
 def _ignore(address: str) -> None:
     with suppress(httpx.HTTPError):
         post(address, "/v1/chat/completions", chat())
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_answer_may_outlive_the_server() -> None:
-    engine = FakeEngine(Story(answer="word " * 50))
+def test_it_ends_while_a_request_runs_and_the_answer_may_outlive_it() -> None:
+    engine = FakeEngine(Story(answer="word " * 500))
     engine.start_thread(lambda event: 0.02)
+    started = time.monotonic()
     with running(engine) as address:
-        request = threading.Thread(target=_ignore_errors, args=(address,), daemon=True)
+        request = threading.Thread(target=_ignore, args=(address,), daemon=True)
         request.start()
         until(lambda: engine.asks)
+    assert time.monotonic() - started < 20
     engine.send(Close())
     engine.join(30)
-
-
-def _ignore_errors(address: str) -> None:
-    with suppress(httpx.HTTPError):
-        post(address, "/v1/chat/completions", chat())

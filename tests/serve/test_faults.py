@@ -14,7 +14,7 @@ from app.protocol.commands import Ask
 from app.protocol.reasons import Failure, FailureKind, too_long
 from app.protocol.stats import Phase
 from app.serve import api
-from app.serve.failures import OURS
+from app.serve.answers import OURS
 from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.serve.running import chat, client, events, running, until
 

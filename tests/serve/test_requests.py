@@ -1,23 +1,121 @@
-"""What clients send for fields that they do not use."""
+"""What clients send: what is too much or wrong ends early, and each field is honoured, refused or
+known to change nothing."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from app.protocol.options import FROM_MODEL, NO_ANSWER_LIMIT, ModelSampling, Sampling
+from app.serve import api, requests
 from app.serve.fields import HARMLESS, REFUSED, BadRequest, ignored
 from app.serve.requests import (
+    MAX_CONTAINERS,
+    MAX_VALUES,
     ChatMessage,
     ChatRequest,
     CompletionRequest,
     Defaults,
     MessagesRequest,
     ResponsesRequest,
+    read_body,
     to_ask,
     to_messages,
 )
+from tests.fakes import FakeEngine, Story
+from tests.serve.running import chat, client, running
+
+
+@pytest.mark.parametrize("function", [(requests, "read_body"), (api, "to_ask")])
+def test_others_are_answered_while_a_request_is_read(
+    function: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name = function
+    original, entered, go = getattr(module, name), threading.Event(), threading.Event()
+
+    def waiting(*given: Any) -> Any:
+        entered.set()
+        assert go.wait(30)
+        return original(*given)
+
+    monkeypatch.setattr(module, name, waiting)
+    engine = FakeEngine(Story(answer="Yes."))
+    engine.start_thread(lambda event: 0.0)
+    found = []
+    with running(engine) as address, client(address) as http:
+
+        def ask() -> None:
+            found.append(http.post("/v1/chat/completions", json=chat()).status_code)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert entered.wait(30)
+        assert http.get("/health").status_code == 200
+        go.set()
+        thread.join(30)
+    assert found == [200]
+
+
+def lists(schema: Any) -> Iterator[dict[str, Any]]:
+    """The lists in a schema of pydantic's core, whatever they are in."""
+    for each in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(each, dict | list):
+            yield from lists(each)
+    if isinstance(schema, dict) and schema.get("type") == "list":
+        yield schema
+
+
+@pytest.mark.parametrize("model", api.BODIES)
+def test_every_list_is_bounded_and_ends_at_its_first_mistake(model: type[BaseModel]) -> None:
+    found = list(lists(model.__pydantic_core_schema__))
+    assert found
+    for schema in found:
+        assert schema.get("max_length"), schema
+        assert schema.get("fail_fast"), schema
+
+
+def test_a_list_of_mistakes_is_one_mistake() -> None:
+    with pytest.raises(ValidationError) as raised:
+        ChatRequest.model_validate(chat([1] * 5000))  # type: ignore[arg-type]
+    assert raised.value.error_count() < 5
+
+
+TOO_MUCH = f"more than {MAX_VALUES:,} values, or {MAX_CONTAINERS:,} lists"
+
+
+NO_OBJECTS = enumerate((b"{", b"\xff\xfe", b'{"messages": "\xff"}', b"[]", b"null", b""))
+WRONG_BODIES = {
+    "wrong items": (b'{"messages": [' + b"{}," * 5000 + b"{}]}", "messages.0.role: Field required"),
+    "many lists": (b'{"x": [' + b"[]," * MAX_CONTAINERS + b"1]}", TOO_MUCH),
+    "many numbers": (b'{"x": [' + b"1," * (MAX_VALUES + 1) + b"1]}", TOO_MUCH),
+    "many biases": (
+        b'{"messages": [{"role": "user"}], "logit_bias": {'
+        + b",".join(b'"a%d": 1' % i for i in range(2_000))
+        + b"}}",
+        "logit_bias: Dictionary should have at most",
+    ),
+    "depth": (b'{"x": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested too deeply"),
+    "no end of a text": (b'{"x": "' + rb"\"" * 200_000, "not JSON"),
+    **{f"no object {n}": (body, "not JSON in UTF-8: send one object") for n, body in NO_OBJECTS},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_BODIES)
+def test_what_is_too_much_or_wrong_is_one_sentence(name: str) -> None:
+    body, words = WRONG_BODIES[name]
+    with pytest.raises(BadRequest, match=words):
+        read_body(ChatRequest, body)
+
+
+def test_brackets_and_commas_in_texts_do_not_count() -> None:
+    text = rb"[{\"," * 200_000 + b"[{," * 200_000
+    body = b'{"messages": [{"role": "user", "content": "' + text + b'"}]}'
+    assert read_body(ChatRequest, body).messages[0].content == text.decode().replace("\\", "")
+
 
 DEFAULTS = Defaults(sampling=Sampling(max_tokens=77, top_k=20))
 MESSAGES = [{"role": "user", "content": "Who?"}]
@@ -26,7 +124,7 @@ MESSAGES = [{"role": "user", "content": "Who?"}]
 def sampling(**fields: Any) -> Sampling:
     body = ChatRequest.model_validate({"messages": MESSAGES, **fields})
     body.check()
-    return to_ask((), body, {}, DEFAULTS, body.limit).sampling
+    return to_ask((), body, {}, DEFAULTS).sampling
 
 
 @pytest.mark.parametrize("name", sorted(set(ChatRequest.model_fields) - {"messages"}))
@@ -115,7 +213,7 @@ def test_a_field_that_changes_the_answer_is_honoured(
 ) -> None:
     body = kind.model_validate({"messages": MESSAGES, "max_tokens": 8, **given})
     body.check()
-    found = to_ask((), body, {}, DEFAULTS, 8).sampling
+    found = to_ask((), body, {}, DEFAULTS).sampling
     assert {name: getattr(found, name) for name in expected} == expected
     assert not ignored(body)
 
@@ -171,12 +269,6 @@ def test_no_field_is_in_two_parts_of_the_table() -> None:
     assert not REFUSED.keys() & HARMLESS
 
 
-def test_fields_that_nobody_knows_are_named() -> None:
-    body = ChatRequest.model_validate({"messages": MESSAGES, "wishes": 3, "user": "me"})
-    body.check()
-    assert ignored(body).endswith(": wishes.")
-
-
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
@@ -217,14 +309,14 @@ def test_a_field_of_another_route_is_refused(kind: Any, fields: dict[str, Any]) 
     ],
 )
 def test_values_that_mean_nothing_are_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|leave|Input should|cannot set"):
+    with pytest.raises((ValueError, BadRequest), match=r"must be|leave|Input should|cannot set"):
         sampling(**fields)
 
 
 def test_fields_of_a_request_win_over_the_model_s_own_sampling() -> None:
     defaults = Defaults(sampling=Sampling(from_model=FROM_MODEL))
     body = ChatRequest.model_validate({"messages": MESSAGES, "temperature": 0, "top_k": 5})
-    found = to_ask((), body, {}, defaults, body.limit).sampling
+    found = to_ask((), body, {}, defaults).sampling
     own = found.resolved(ModelSampling(0.6, 0.95, 20, 0.1))
     assert (own.temperature, own.top_p, own.top_k, own.min_p) == (0, 0.95, 5, 0.1)
 
@@ -232,7 +324,7 @@ def test_fields_of_a_request_win_over_the_model_s_own_sampling() -> None:
 def test_an_answer_that_repeats_itself_is_not_ended() -> None:
     repeating = Defaults(sampling=Sampling(stop_repeats=True))
     body = ChatRequest.model_validate({"messages": MESSAGES})
-    assert not to_ask((), body, {}, repeating, None).sampling.stop_repeats
+    assert not to_ask((), body, {}, repeating).sampling.stop_repeats
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from app.protocol.prompt import Role
 from app.protocol.stats import FinishReason, Phase
-from app.serve import responses_format
+from app.serve import formats
 from tests.fakes import FakeEngine, Story, does_not_fit
 from tests.serve.running import ANSWER, LONG_TEXT, TOKEN, client, events, running
 from tests.serve.test_faults import ODD
@@ -183,7 +183,7 @@ def test_what_is_not_stored_or_long_ago_is_not_known(
 ) -> None:
     unstored = post(address, input="One?", store=False).json()
     first = post(address, input="Two?").json()
-    monkeypatch.setattr(responses_format, "MAX_REMEMBERED", 4_000)
+    monkeypatch.setattr(formats, "MAX_REMEMBERED", 4_000)
     last = post(address, input="x" * 2_000).json()
     for unknown in (unstored, first):
         reply = post(address, input="Three?", previous_response_id=unknown["id"])

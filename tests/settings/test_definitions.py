@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from app.ingest.limits import ReadLimits
-from app.settings.definitions import Settings
-from app.settings.introspection import Setting, Value, all_settings, find, format_value, search
+from app.settings.definitions import (
+    Setting,
+    Settings,
+    Value,
+    all_settings,
+    find,
+    format_value,
+    search,
+)
 
 ELSEWHERE = {
     *("reading.mode", "reading.keep", "reading.first_word_within", "reading.kv_bits"),

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.settings.definitions import Settings, ThemeName
-from app.settings.file import SettingsError, SettingsFile
-from app.settings.introspection import Setting, Value, all_settings, find
-from app.settings.toml import EditError, template, with_setting
+from app.settings.definitions import Setting, Settings, ThemeName, Value, all_settings, find
+from app.settings.file import EditError, SettingsError, SettingsFile, template, with_setting
 
 KEEP, MODE, THEME = find("reading.keep"), find("reading.mode"), find("appearance.theme")
 

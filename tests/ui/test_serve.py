@@ -8,11 +8,11 @@ import pytest
 
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
+from app.protocol.engine import OnAnswered
 from app.protocol.events import Finished, Token
 from app.protocol.prompt import Message, Role
-from app.protocol.server import OnAnswered
 from app.protocol.stats import FinishReason
-from app.settings.introspection import find
+from app.settings.definitions import find
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 from tests.ui.helpers import SMALL, screen_text, until, until_gone, until_shown

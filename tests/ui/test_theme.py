@@ -6,8 +6,7 @@ import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
-from app.settings.definitions import ThemeName
-from app.settings.introspection import find
+from app.settings.definitions import ThemeName, find
 from app.ui.theme import ink_shades, our_themes
 from tests.fakes import FakeEngine
 from tests.ui.helpers import DOCUMENT, SMALL, app_with, ask, paste, until, until_shown

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-from app.crash import NOTE, pop
+from app.cli.logs import CRASH_NOTE, pop_crash
 from app.errors import UserError
 from app.hosts.hostfile import parse_hosts, read_keys
 from app.models.cache import ModelCache
@@ -123,8 +123,8 @@ def hosts(folder: Path, make: Make) -> None:
 
 
 def crash(folder: Path, make: Make) -> None:
-    make(folder / NOTE)
-    assert pop(folder) is None
+    make(folder / CRASH_NOTE)
+    assert pop_crash(folder) is None
 
 
 def hub_token(folder: Path, make: Make) -> None:

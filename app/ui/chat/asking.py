@@ -14,8 +14,7 @@ from textual.screen import Screen
 from app.chat import wording
 from app.chat.conversation import Pins, Question, Turn, TurnPart, TurnState
 from app.chat.model_pairs import lacks_document
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Load
 from app.protocol.engine import Engine

@@ -21,7 +21,7 @@ from app.chat.conversation import TurnState
 from app.errors import UserError
 from app.protocol.commands import CachePolicy, DropConversation, Load, PruneSnapshots
 from app.protocol.cost_model import Costs
-from app.protocol.engine import Engine
+from app.protocol.engine import Engine, LocalServer
 from app.protocol.events import (
     BackgroundProgress,
     Closed,
@@ -43,7 +43,6 @@ from app.protocol.events import (
     SnapshotProgress,
     Unloaded,
 )
-from app.protocol.server import LocalServer
 from app.settings.definitions import Settings
 from app.settings.file import SettingsFile
 from app.store.records import DocumentHit, Overrides

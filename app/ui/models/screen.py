@@ -31,7 +31,7 @@ from app.protocol.commands import CalibrateCosts
 from app.protocol.cost_model import Costs
 from app.protocol.hosts import HostMachine, Hosts, Machines
 from app.protocol.memory import MemoryStats
-from app.settings.introspection import find
+from app.settings.definitions import find
 from app.store.records import AnswerStats
 from app.ui.background import in_background, start_task
 from app.ui.filter_list import FilterList, FilterListScreen

@@ -16,8 +16,7 @@ from textual.widget import Widget
 from textual.widgets import TextArea
 
 from app.chat.conversation import Conversation
-from app.settings.definitions import Range, Settings
-from app.settings.introspection import Setting, Value, find
+from app.settings.definitions import Range, Setting, Settings, Value, find
 from app.store.records import Overrides
 from app.ui.files.overview import choice_text
 from app.ui.help import Section

@@ -20,7 +20,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.protocol.options import MODELS_OWN
-from app.settings.introspection import Setting, Value
+from app.settings.definitions import Setting, Value
 from app.ui.framed_screen import FramedScreen, Result
 from app.ui.keys import run_own_binding
 from app.ui.text import ClickLine, LinePart

@@ -9,9 +9,8 @@ from typing import Any
 from textual import constants
 from textual.app import App
 
-from app.settings.definitions import Settings
+from app.settings.definitions import Setting, Settings, Value
 from app.settings.file import SettingsError, SettingsFile
-from app.settings.introspection import Setting, Value
 from app.ui.background import start_task
 
 

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from app.paths import display_path
-from app.settings.introspection import Setting, groups, search
+from app.settings.definitions import Setting, groups, search
 from app.ui.help import Section
 from app.ui.keys import SafeInput, forward_key
 from app.ui.settings.form import SettingRow, SettingsForm, group_heading

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from app.chat import wording
 from app.chat.conversation import Question, Turn, TurnState
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredTurn
 from app.protocol.commands import Load
 from app.protocol.events import BackgroundProgress, Event, SnapshotFailed, SnapshotProgress
 from app.protocol.stats import Statistics

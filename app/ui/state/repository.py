@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app.chat.conversation import Conversation
 from app.chat.model_pairs import ModelPair, model_pair
 from app.chat.saved_requests import SavedRequests
-from app.chat.stored_conversation import StoredConversation
-from app.chat.stored_turn import StoredTurn
+from app.chat.stored_conversation import StoredConversation, StoredTurn
 from app.errors import UserError
 from app.protocol.commands import Ask, Load
 from app.protocol.engine import AskedTurn

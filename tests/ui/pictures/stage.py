@@ -18,8 +18,8 @@ from textual.widgets import Input, TextArea
 
 from app.protocol.commands import Load
 from app.protocol.events import Event
+from app.settings.definitions import find
 from app.settings.file import SettingsFile
-from app.settings.introspection import find
 from app.ui.app import SpecchatApp
 from tests.fakes import FakeEngine
 from tests.ui import helpers

@@ -10,9 +10,8 @@ from textual.pilot import Pilot
 
 from app.protocol.options import Mode
 from app.protocol.prompt import Message, Role
-from app.settings.definitions import Answers, ReadingSettings, Settings
+from app.settings.definitions import Answers, ReadingSettings, Settings, find
 from app.settings.file import SettingsFile
-from app.settings.introspection import find
 from app.store import records
 from app.store.records import Overrides
 from app.store.store import Store

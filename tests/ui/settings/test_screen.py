@@ -10,8 +10,8 @@ from textual.widgets import Input
 
 from app.protocol.commands import CachePolicy
 from app.protocol.options import BackgroundPolicy, Mode
+from app.settings.definitions import all_settings, find
 from app.settings.file import SettingsFile
-from app.settings.introspection import all_settings, find
 from app.ui.app import SpecchatApp
 from app.ui.settings.form import ChoiceScreen, SettingRow
 from app.ui.settings.screen import SettingsScreen

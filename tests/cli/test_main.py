@@ -1,16 +1,17 @@
-"""The command line as a whole."""
+"""The command line as a whole: its options, what it imports, and its streams."""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from app.cli.exit_codes import BAD_INPUT
-from app.cli.main import COMMANDS, parser, run
+from app.cli.main import BAD_INPUT, COMMANDS, parser, run
 
 
 def test_the_version_is_an_answer_and_goes_to_standard_output(
@@ -142,3 +143,121 @@ def test_what_the_parser_refuses_is_one_sentence(
     assert told.startswith("specchat: ")
     assert told.count("\n") == 1
     assert "--help` lists what there is.\n" in told
+
+
+LATER = {
+    "the parent": (
+        "import app.__main__, app.cli.main, app.cli.terminal, app.cli.run_app",
+        [
+            *("app.settings", "app.cli.logs", "app.paths"),
+            *("dataclasses", "logging", "tempfile", "textual"),
+        ],
+    ),
+    "the help": (
+        "from app.cli.main import parser; parser().format_help()",
+        ["app.protocol", "app.engine", "app.models", "app.cli.settings", "dataclasses", "textual"],
+    ),
+    "the app": (
+        "import app.ui.app, app.cli.inner_server, app.cli.hosts, app.cli.run_app\n"
+        "import app.engine.engine, app.hosts.hostfile",
+        [
+            "mlx",
+            "mlx_lm",
+            "numpy",
+            "transformers",
+            "tokenizers",
+            "fastapi",
+            "uvicorn",
+            "pypdf",
+            "huggingface_hub",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("who", LATER)
+def test_what_is_slow_to_import_is_imported_after_the_first_frame(who: str) -> None:
+    imports, later = LATER[who]
+    code = f"{imports}\nimport sys\nprint(*(each for each in {later} if each in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("HF_ENDPOINT", f"https://{each}") for each in ("x:99999", "x:abc", "[::1")),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon"),
+    ],
+)
+def test_a_variable_that_the_hub_library_cannot_parse(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert run(["models", "list"]) == 2
+    refused = capsys.readouterr().err
+    assert refused.startswith(f"specchat: {name} cannot be used (")
+    assert refused.count("\n") == 1
+
+
+TYPED = {
+    "version": ["--version"],
+    "help": ["ask", "--help"],
+    "settings": ["settings"],
+    "models": ["models", "search"],
+    "doctor": ["doctor"],
+    "empty": ["models", "list", "--json"],
+}
+
+
+def shell(home: Path, streams: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """The command in a shell that redirects it."""
+    program = ["bash", sys.executable, "-m", "app", *arguments]
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'"$@" {streams}', *program],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "streams", "why"),
+    [
+        ("settings", ">/dev/full", "No space left on device"),
+        ("help", ">/dev/full", "No space left on device"),
+        ("models", ">&-", "Bad file descriptor"),
+    ],
+)
+def test_output_that_cannot_be_written_is_one_sentence(
+    home: Path, command: str, streams: str, why: str
+) -> None:
+    if "full" in streams and not Path("/dev/full").exists():
+        pytest.skip("has no /dev/full")
+    done = shell(home, streams, TYPED[command])
+    assert done.stderr == (
+        f"specchat: Standard output cannot be written ({why}): redirect it to another file.\n"
+    )
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("command", ["settings", "version"])
+def test_whoever_stops_reading_gets_silence(home: Path, command: str) -> None:
+    done = shell(home, "| true", TYPED[command])
+    assert (done.stderr, done.returncode) == ("", 141)
+
+
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
+def test_remarks_that_nobody_can_read_stop_nothing(home: Path, streams: str) -> None:
+    (home / "config" / "specchat").mkdir(parents=True)
+    (home / "config" / "specchat" / "settings.toml").write_text("wrong = [")
+    done = shell(home, streams, TYPED["settings"])
+    assert "[reading]" in done.stdout
+    assert done.returncode == 0
+
+
+def test_names_in_what_the_parser_says_do_not_act(capsys: pytest.CaptureFixture[str]) -> None:
+    """A shell puts them in for `folder/*`."""
+    assert run(["ask", "-f", "a", "b", "evil\x1b]0;title\x07\nspecchat: gone", "q"]) == 2
+    said = capsys.readouterr().err
+    assert "evil␛]0;title␇␊specchat" in said
+    assert "\x1b" not in said

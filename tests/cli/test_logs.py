@@ -1,18 +1,21 @@
-"""What is told of an end that nobody asked for."""
+"""What is written of crashes, and of failures that cost nothing but time."""
 
 from __future__ import annotations
 
+import logging
 import os
 import pty
 import signal
+import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.cli import supervisor
-from app.cli.exit_codes import RESTART
-from app.crash import LOG, NOTE, Crash, last_stderr_line, pop
+from app.cli.logs import CRASH_LOG, CRASH_NOTE, LOG, Crash, last_stderr_line, log_to, pop_crash
+from app.cli.main import RESTART
 
 METAL = """\
 loading
@@ -27,30 +30,29 @@ Thread 0x1 (most recent call first):
 
 def test_a_crash_is_told_once(tmp_path: Path) -> None:
     crash = Crash("SIGABRT", "out of memory")
-    assert (
-        crash.record(tmp_path / "new" / "folder", "all of it") == tmp_path / "new" / "folder" / LOG
-    )
-    assert pop(tmp_path / "new" / "folder") == crash
-    assert pop(tmp_path / "new" / "folder") is None
-    assert (tmp_path / "new" / "folder" / LOG).read_text() == "all of it"
+    folder = tmp_path / "new" / "folder"
+    assert crash.record(folder, "all of it") == folder / CRASH_LOG
+    assert pop_crash(folder) == crash
+    assert pop_crash(folder) is None
+    assert (folder / CRASH_LOG).read_text() == "all of it"
 
 
 def test_without_a_word_there_is_no_log(tmp_path: Path) -> None:
     assert Crash("SIGKILL").record(tmp_path, "") is None
-    assert pop(tmp_path) == Crash("SIGKILL")
+    assert pop_crash(tmp_path) == Crash("SIGKILL")
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "null", '{"signal": "SIGABRT"}', "\ud800"])
 def test_a_note_that_makes_no_sense_is_dropped(tmp_path: Path, note: str) -> None:
-    (tmp_path / NOTE).write_bytes(note.encode(errors="surrogatepass"))
-    assert pop(tmp_path) is None
-    assert not (tmp_path / NOTE).exists()
+    (tmp_path / CRASH_NOTE).write_bytes(note.encode(errors="surrogatepass"))
+    assert pop_crash(tmp_path) is None
+    assert not (tmp_path / CRASH_NOTE).exists()
 
 
 def test_a_folder_that_cannot_be_written_is_no_second_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert Crash("SIGABRT").record(tmp_path / "file", "said") is None
-    assert pop(tmp_path / "file") is None
+    assert pop_crash(tmp_path / "file") is None
 
 
 def test_the_reason_is_what_the_library_said_last() -> None:
@@ -107,3 +109,46 @@ def test_what_a_library_said_last_is_shown_harmless(
     said = capsys.readouterr().err
     assert "SIGABRT: terminating: ␛]52;c;aGk=␇" in said
     assert "\x1b]52" not in said
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    logger = logging.getLogger("app")
+    before = list(logger.handlers)
+    yield
+    for handler in set(logger.handlers) - set(before):
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def test_a_warning_is_written_down_with_where_it_happened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to(tmp_path / "logs")
+    assert not (tmp_path / "logs" / LOG).exists(), "not before there is something to say"
+    try:
+        raise ValueError("broken on purpose")
+    except ValueError as error:
+        logging.getLogger("app.engine.memory.cache_pool").warning("it failed", exc_info=error)
+    text = (tmp_path / "logs" / LOG).read_text(encoding="utf-8")
+    assert "WARNING app.engine.memory.cache_pool: it failed" in text
+    assert "ValueError: broken on purpose" in text
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_that_cannot_be_written_does_not_run_over_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / LOG).mkdir()
+    log_to(tmp_path)
+    logging.getLogger("app.engine").warning("it failed")
+    (tmp_path / "file").write_text("")
+    log_to(tmp_path / "file")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_in_the_place_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOG)
+    log_to(tmp_path)
+    logging.getLogger("app.engine.memory.cache_pool").warning("it failed")
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700

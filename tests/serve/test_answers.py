@@ -1,34 +1,111 @@
-"""Requests wait their turn, keep no place that they do not need, and run as things are then."""
+"""Requests wait their turn, keep no place that they do not need, and run as things are then; some
+continue earlier ones."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.cli.serve import listening_socket, uvicorn_server
 from app.protocol.commands import Ask, DropConversation
-from app.protocol.events import Failed, Finished, Token
+from app.protocol.events import Failed, Finished, HostsLost, Token
 from app.protocol.prompt import Message, Role
-from app.protocol.reasons import FailureKind
+from app.protocol.reasons import Failure, FailureKind
 from app.protocol.stats import FinishReason
-from app.serve.access import Access
-from app.serve.answers import Answer
-from app.serve.api import Server, make_app
-from app.serve.continuations import Continuations
-from app.serve.queue import QueueFull, Request, RequestQueue
-from app.serve.requests import Defaults
+from app.serve.answers import (
+    MAX_CONVERSATIONS,
+    Continuations,
+    QueueFull,
+    Request,
+    RequestQueue,
+    ServedAnswer,
+    StopFinder,
+    log,
+)
+from app.serve.api import ServedPair, Server
 from tests.fakes import FakeEngine, Story
-from tests.serve.running import LIMIT, chat, client, count_words, until
+from tests.serve.running import LIMIT, Words, chat, client, served, until
 
-ANSWER = "The tenant pays the rent."
+
+@pytest.mark.parametrize("pieces", [["one END two"], ["one E", "N", "D two"], list("one END two")])
+def test_the_text_ends_before_it(pieces: list[str]) -> None:
+    finder = StopFinder(["END", "never"])
+    assert "".join(map(finder.add, pieces)) + finder.rest() == "one "
+    assert finder.found == "END"
+
+
+def test_what_only_begins_like_one_comes_out() -> None:
+    finder = StopFinder(["END"])
+    assert finder.add("one E") == "one "
+    assert finder.add("Nd") == "ENd"
+    assert finder.add("E") == ""
+    assert finder.rest() == "E"
+
+
+def test_the_first_of_several_counts() -> None:
+    finder = StopFinder(["two", "one"])
+    assert finder.add("zero one two") == "zero "
+    assert finder.found == "one"
+
+
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_in_single_letters_as_in_one_piece(text: str, stops: list[str]) -> None:
+    finder = StopFinder(stops)
+    shown = "".join(map(finder.add, text)) + finder.rest()
+    places = [text.find(stop) for stop in stops if stop in text]
+    assert text.startswith(shown)
+    if not places:
+        assert shown == text
+    else:
+        assert finder.found is not None
+        assert len(shown) >= min(places)
+        assert text[len(shown) :].startswith(finder.found)
 
 
 def user(text: str) -> Message:
     return Message(Role.USER, text)
+
+
+def said(text: str, ids: tuple[int, ...] | None = None) -> Message:
+    return Message(Role.ASSISTANT, text, token_ids=ids)
+
+
+def test_the_next_turn_continues_with_the_ids_of_the_answer() -> None:
+    known = Continuations()
+    name, messages, _ = known.place((user("one"),))
+    known.answered(name, messages, said("two", (1, 2)))
+    again, messages, dropped = known.place((user("one"), said("two"), user("three")))
+    assert (again, dropped) == (name, None)
+    assert messages == (user("one"), said("two", (1, 2)), user("three"))
+
+
+def test_another_answer_or_another_question_is_another_conversation() -> None:
+    known = Continuations()
+    name, messages, _ = known.place((user("one"),))
+    known.answered(name, messages, said("two", (1, 2)))
+    assert known.place((user("one"), said("other"), user("three")))[0] != name
+    assert known.place((user("else"),))[0] != name
+
+
+def test_the_least_recently_used_is_dropped() -> None:
+    known = Continuations()
+    names = []
+    for number in range(MAX_CONVERSATIONS):
+        name, messages, dropped = known.place((user(f"question {number}"),))
+        known.answered(name, messages, said("answer", ()))
+        names.append(name)
+        assert dropped is None
+    assert known.place((user("question 0"), said("answer"), user("more")))[0] == names[0]
+    assert known.place((user("one more"),))[2] == names[1]
+
+
+ANSWER = "The tenant pays the rent."
 
 
 def ask(text: str = "Who?") -> Ask:
@@ -50,8 +127,8 @@ async def test_who_leaves_gives_the_place_back_at_once() -> None:
     assert (queue.waiting, queue.is_full) == (3, True)
     with pytest.raises(QueueFull):
         queue.enter(ask)
-    with second, third:
-        pass
+    second.close()
+    third.close()
     assert (queue.waiting, queue.is_full) == (1, False)
     assert engine.cancelled == [2, 3]
     queue.leave(first)
@@ -77,10 +154,11 @@ async def test_stopping_fails_all_requests_and_cancels_what_runs() -> None:
     assert len(engine.turns) == 2
 
 
-async def asked(answer: Answer, queue: RequestQueue, known: Continuations, engine: Any) -> Answer:
+async def write(
+    answer: ServedAnswer, queue: RequestQueue, known: Continuations, engine: FakeEngine
+) -> None:
     async for _ in answer.pieces(queue, known, engine):
         pass
-    return answer
 
 
 async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> None:
@@ -88,8 +166,8 @@ async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> N
     queue = RequestQueue(engine, 1)
     queue.start()
     begun = Message(Role.ASSISTANT, "The code")
-    answer = Answer(Ask((user("Which?"), begun)))
-    running = asyncio.create_task(asked(answer, queue, known, engine))
+    answer = ServedAnswer(Ask((user("Which?"), begun)))
+    running = asyncio.create_task(write(answer, queue, known, engine))
     while not engine.turns:
         await asyncio.sleep(0)
     (turn,) = engine.turns
@@ -98,7 +176,7 @@ async def test_a_beginning_that_the_client_sent_is_not_counted_as_written() -> N
     turn.listener(Token(1, (3,), " is 7."))
     turn.listener(Finished(1, FinishReason.STOP, "The code is 7.", (1, 2, 3), None))
     await running
-    assert (answer.text, answer.generated) == (" is 7.", 1)
+    assert (answer.turn.text, answer.turn.progress.generated_tokens) == (" is 7.", 1)
     again = (user("Which?"), Message(Role.ASSISTANT, "The code is 7."), user("Sure?"))
     name, messages, _ = known.place(again)
     assert (name, messages[1].token_ids) == (asked_for.conversation, (1, 2, 3))
@@ -108,7 +186,7 @@ async def test_what_clients_got_is_reported_up_to_the_stop_sequence() -> None:
     engine, known = FakeEngine(Story(answer=ANSWER)), Continuations()
     queue, reported = RequestQueue(engine, 1), list[Any]()
     queue.start()
-    answer = Answer(ask(), ["pays"])
+    answer = ServedAnswer(ask(), ["pays"])
     async for _ in answer.pieces(queue, known, engine, lambda *found: reported.append(found)):
         pass
     ((request, events),) = reported
@@ -116,7 +194,7 @@ async def test_what_clients_got_is_reported_up_to_the_stop_sequence() -> None:
     assert request.conversation == "request 1"
     assert (token.text, finished.text) == ("The tenant ", "The tenant ")
     assert (token.ids, finished.finish_reason) == ((), FinishReason.STOP)
-    assert answer.statistics is not None
+    assert answer.turn.statistics is not None
 
 
 @pytest.fixture
@@ -125,16 +203,9 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def served(engine: FakeEngine) -> Iterator[tuple[Server, str]]:
-    server = Server(engine, "one", Defaults(), count_words)
-    http = uvicorn_server(make_app(server, Access("127.0.0.1", None)), server.queue)
-    listening = listening_socket("127.0.0.1", 0)
-    thread = threading.Thread(target=http.run, args=([listening],), daemon=True)
-    thread.start()
-    until(lambda: http.started)
-    yield server, f"http://127.0.0.1:{listening.getsockname()[1]}"
-    http.should_exit = http.force_exit = True
-    thread.join(LIMIT)
+def server(engine: FakeEngine) -> Iterator[tuple[Server, str]]:
+    with served(engine) as found:
+        yield found
 
 
 def post(address: str, *texts: str) -> Any:
@@ -145,9 +216,9 @@ def post(address: str, *texts: str) -> Any:
 
 
 def test_a_request_that_waited_does_not_use_ids_of_another_pair(
-    engine: FakeEngine, served: tuple[Server, str]
+    engine: FakeEngine, server: tuple[Server, str]
 ) -> None:
-    server, address = served
+    serving, address = server
     threads = [threading.Thread(target=post, args=(address, "one"))]
     threads[0].start()
     until(lambda: engine.turns)
@@ -156,9 +227,9 @@ def test_a_request_that_waited_does_not_use_ids_of_another_pair(
     for number, texts in enumerate((("slow",), ("one", ANSWER, "more")), 1):
         threads.append(threading.Thread(target=post, args=(address, *texts)))
         threads[-1].start()
-        until(lambda number=number: server.queue.waiting == number)
+        until(lambda number=number: serving.queue.waiting == number)
     engine.advance()  # the slow one runs
-    server.use_pair("two", count_words, False)
+    serving.use_pair(ServedPair("two", Words()))
     engine.finish()
     for thread in threads:
         thread.join(LIMIT)
@@ -172,9 +243,9 @@ def test_a_request_that_waited_does_not_use_ids_of_another_pair(
 
 
 def test_thirty_that_wait_at_once_leave_no_cache_that_nobody_knows(
-    engine: FakeEngine, served: tuple[Server, str]
+    engine: FakeEngine, server: tuple[Server, str]
 ) -> None:
-    _, address = served
+    _, address = server
     engine.start_thread(lambda event: 0.0)
     threads = [threading.Thread(target=post, args=(address, f"new {n}")) for n in range(30)]
     for thread in threads:
@@ -191,9 +262,9 @@ def test_thirty_that_wait_at_once_leave_no_cache_that_nobody_knows(
 
 
 def test_clients_that_have_gone_do_not_count(
-    engine: FakeEngine, served: tuple[Server, str]
+    engine: FakeEngine, server: tuple[Server, str]
 ) -> None:
-    _, address = served
+    _, address = server
     running = threading.Thread(target=post, args=(address, "one"))
     running.start()
     until(lambda: engine.turns)
@@ -206,3 +277,22 @@ def test_clients_that_have_gone_do_not_count(
     engine.finish()
     running.join(LIMIT)
     assert len(engine.asks) == 1
+
+
+def test_a_lost_machine_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine()
+    lost = Failure(FailureKind.MACHINE_LOST, {"machine": "10.0.0.2\n", "error": "gone"})
+
+    async def lose() -> None:
+        queue = RequestQueue(engine, 1)
+        queue.start()
+        engine.say(HostsLost(None, lost, "big"))
+        queue.stop()
+
+    log.addHandler(caplog.handler)
+    try:
+        asyncio.run(lose())
+    finally:
+        log.removeHandler(caplog.handler)
+    assert caplog.messages[0].startswith("10.0.0.2␊ no longer responds (gone), so big continues")
+    assert caplog.records[0].levelno == logging.WARNING

@@ -1,13 +1,19 @@
-"""The note about a crash: written at once, and shown at the next start."""
+"""The folder of logs: the app's own warnings, and the note about a crash, which is shown at the
+next start."""
 
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-NOTE, LOG = "crash.json", "crash.log"
+from app.util.regular_files import NotRegular, make_private
+
+CRASH_NOTE, CRASH_LOG = "crash.json", "crash.log"
 MAX_LINE = 200
 """Characters of a library's last line that are shown."""
 FAULTHANDLER = "Fatal Python error"
@@ -33,10 +39,10 @@ class Crash:
         when there is no log or `folder` cannot be written."""
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / NOTE).write_text(json.dumps(asdict(self)), encoding="utf-8")
+            (folder / CRASH_NOTE).write_text(json.dumps(asdict(self)), encoding="utf-8")
             if log:
-                (folder / LOG).write_text(log, encoding="utf-8")
-                return folder / LOG
+                (folder / CRASH_LOG).write_text(log, encoding="utf-8")
+                return folder / CRASH_LOG
         return None
 
 
@@ -46,9 +52,9 @@ def last_stderr_line(log: str) -> str:
     return lines[-1][:MAX_LINE] if lines else ""
 
 
-def pop(folder: Path) -> Crash | None:
+def pop_crash(folder: Path) -> Crash | None:
     """The note about the last crash, which is deleted; None when there is none."""
-    note = folder / NOTE
+    note = folder / CRASH_NOTE
     try:
         if not note.is_file():  # reading a pipe would not end
             return None
@@ -60,3 +66,31 @@ def pop(folder: Path) -> Crash | None:
         with suppress(OSError):
             note.unlink()
     return crash
+
+
+LOG = "specchat.log"
+MAX_LOG_BYTES = 500_000
+"""The limit of one file; there is one older file."""
+
+
+def log_to(folder: Path) -> None:
+    """Write the app's own warnings to a file in `folder`, which is created with the first one."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(folder)
+        handler = _QuietHandler(
+            folder / LOG, maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
+        )
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("app").addHandler(handler)
+
+
+class _QuietHandler(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise NotRegular(str(path))
+        return super()._open()
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Print nothing when the log cannot be written: standard error is the screen."""
