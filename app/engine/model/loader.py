@@ -73,7 +73,7 @@ class CacheMaker:
 
 @dataclass(eq=False, slots=True)
 class LoadedModel:
-    """A draft, or a target in this process. `ShardedTarget` (`sharded/target.py`) is a target in
+    """A draft, or a target in this process. `ShardedTarget` (`sharded/model.py`) is a target in
     several processes."""
 
     model: Any
