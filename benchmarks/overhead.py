@@ -139,7 +139,7 @@ SECONDS = (
     ("specchat: dense turn", "dense"),
     ("specchat: sparse turn", "sparse"),
 )
-PHASES = ("tokenise", "score", "lookahead", "select", "prefill", "decode")
+PHASES = ("score", "lookahead", "select", "prefill", "decode")
 RATIOS = (
     ("speedup (dense / sparse turn)", "speedup"),
     ("engine (mlx-lm / dense turn)", "engine"),

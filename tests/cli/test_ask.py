@@ -373,6 +373,7 @@ def in_a_process(arguments: list[str]) -> str:
     return completed.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [["--full"], ["--keep", "0.2"]])
 def test_a_second_process_reuses_what_the_first_has_read(
     room: Path, ask: Ask, how: list[str]
@@ -478,6 +479,7 @@ def test_other_conversations_are_not_touched(ask: Ask) -> None:
     assert len(branch(1)) == 6
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_within_a_step_and_keeps_what_was_written(ask: Ask) -> None:
     process = subprocess.Popen(
         [

@@ -40,6 +40,7 @@ def test_bench_gives_every_run_as_json(capsys: pytest.CaptureFixture[str]) -> No
         assert each["sparse"]["ttft"] > 0
 
 
+@pytest.mark.slow
 def test_eval_asks_every_kind_sparsely_and_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["eval", "--length", "512", "--n", "1", "--keep", "0.3"]
     assert run([*words, "--json"]) == 0

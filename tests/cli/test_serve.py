@@ -81,6 +81,7 @@ def question(gates: int) -> dict[str, Any]:
     return {"messages": [message]}
 
 
+@pytest.mark.slow
 def test_it_ends_quietly_while_it_answers(home: Path) -> None:
     body = question(3000) | {"stream": True, "specprefill": False}
     with serving("--no-token") as (process, errors, url):

@@ -139,6 +139,7 @@ def test_how_far_it_is_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.process >= 0
 
 
+@pytest.mark.slow
 def test_the_embedded_pair(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert specchat(["doctor", "--stress", "--runs", "2", "--length", "1k"]) == 0
     out = capsys.readouterr().out

@@ -69,6 +69,7 @@ def modes(terminal: Terminal) -> set[str]:
     return {flag for flag, on in zip(flags, said.split(), strict=True) if on == "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV])
 def test_a_killed_app_leaves_a_terminal_that_works(
     started: Terminal, home: dict[str, str], number: signal.Signals
@@ -124,6 +125,7 @@ def test_sigterm_to_the_parent_ends_the_app_in_good_order(started: Terminal) -> 
     assert not modes(started)
 
 
+@pytest.mark.slow
 def test_an_app_without_its_parent_ends(started: Terminal) -> None:
     parent, child = processes(started)
     parent.kill()
@@ -166,6 +168,7 @@ needs_make = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_make
 def test_the_closed_window_of_make_run_ends_all_and_frees_the_store(
     environment: dict[str, str],
@@ -183,6 +186,7 @@ def test_the_closed_window_of_make_run_ends_all_and_frees_the_store(
         assert store.read_only is None
 
 
+@pytest.mark.slow
 def test_after_a_stop_that_nobody_announced_keys_work_and_the_app_can_be_left(
     environment: dict[str, str],
 ) -> None:

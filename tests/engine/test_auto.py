@@ -36,6 +36,7 @@ def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
     assert loaded.of(Planned)[-1].keep_ratio == AUTO_KEEP
 
 
+@pytest.mark.slow
 def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
     keeps = [
         loaded.figures(replace(ASK, conversation=None, tuning=Tuning(keep_above=above))).keep_ratio
@@ -140,6 +141,7 @@ def test_it_reads_no_more_while_it_writes_where_memory_has_no_room(
     assert no_memory not in anyway.reasons
 
 
+@pytest.mark.slow
 def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: Driver) -> None:
     """A random model is never sure of anything; what is usual is set."""
     sparse = replace(question(), keep_ratio=0.1)

@@ -298,6 +298,7 @@ mx.eval(mx.compile(lambda x: mx.exp(x) * 2 + x)(mx.ones(3)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken by others"])
 def test_a_shared_folder_is_not_where_kernels_are_loaded_from(tmp_path: Path, taken: bool) -> None:
     shared, own = tmp_path / "shared", tmp_path / "shared" / f"specchat-{os.getuid()}"

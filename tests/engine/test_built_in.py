@@ -177,6 +177,7 @@ def test_trust() -> None:
     assert [trust(share) for share in (0, 0.5, 0.7, 0.9, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
 
 
+@pytest.mark.slow
 def test_the_search_for_a_long_message_can_be_cancelled() -> None:
     pair = load_pair(Load(str(target_path())))
     text = "The ships in the harbour are old. " * 1000
@@ -332,6 +333,7 @@ TALK = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "message",
     [

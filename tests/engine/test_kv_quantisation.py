@@ -252,6 +252,7 @@ def pair(tmp_path: Path, wide: Any) -> tuple[Path, Path]:
     return tiny.save(tmp_path / "target", "qwen3", 0), tiny.save(tmp_path / "draft", "qwen3", 1)
 
 
+@pytest.mark.slow
 def test_turns_recall_rewind_and_come_back_from_disk(
     tmp_path: Path, pair: tuple[Path, Path]
 ) -> None:

@@ -46,6 +46,7 @@ def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -176,6 +176,7 @@ class Machine:
             self.cache, self.reading = 0.0, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("traces", TRACES)
 def test_it_is_never_over_the_ceiling_for_longer_than_it_takes_to_react(traces: int) -> None:
     over_at_all = 0

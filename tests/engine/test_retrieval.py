@@ -73,6 +73,7 @@ def test_what_fits_is_read_as_it_came(builder: PromptBuilder) -> None:
     assert found.messages[0].in_prompt == few
 
 
+@pytest.mark.slow
 def test_the_file_that_the_question_is_about_is_chosen_and_the_prompt_fits(
     builder: PromptBuilder,
 ) -> None:
@@ -90,6 +91,7 @@ def test_the_file_that_the_question_is_about_is_chosen_and_the_prompt_fits(
         assert all(each.name not in names(found) for each in found.ranked)
 
 
+@pytest.mark.slow
 def test_what_a_long_message_says_first_does_not_push_its_question_out(
     builder: PromptBuilder,
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_later_question_brings_other_files_and_keeps_the_earlier_ones(
     assert (second.prompt.ids[:shared] == first.prompt.ids[:shared]).all()
 
 
+@pytest.mark.slow
 def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
     messages: tuple[Message, ...] = ()
     for number in range(7):
@@ -139,6 +142,7 @@ def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
         messages = (*found.messages, Message(Role.ASSISTANT, f"On day {number}."))
 
 
+@pytest.mark.slow
 def test_earlier_files_make_room_before_a_question_gets_too_little(
     builder: PromptBuilder,
 ) -> None:
@@ -189,6 +193,7 @@ def test_a_file_that_the_question_names_is_chosen(builder: PromptBuilder) -> Non
     assert named.document.name == "shop/rest/31.txt"
 
 
+@pytest.mark.slow
 def test_of_a_long_file_pages_are_chosen_with_their_lines(builder: PromptBuilder) -> None:
     lines = [f"Entry {n}: the lamp of pier {n} was lit.\n" for n in range(2000)]
     lines[1234] = "Entry 1234: the accordion was repaired by the blacksmith.\n"
@@ -209,6 +214,7 @@ def test_where_not_even_a_page_fits_its_beginning_is_put_before_the_model(
     assert len(found.prompt.ids) + ANSWER <= 700
 
 
+@pytest.mark.slow
 def test_pinned_passages_stay_pinned_in_a_part(builder: PromptBuilder) -> None:
     text = "".join(f"Entry {n}: the lamp of pier {n} was lit.\n" for n in range(2000))
     at = text.index("Entry 777:")

@@ -92,6 +92,7 @@ def test_it_finds_a_passage_asked_about_in_other_words(selected: Select) -> None
     assert any(start <= at and at + len(PASSAGE) <= end for start, end in spans)
 
 
+@pytest.mark.slow
 def test_it_is_the_default_where_the_draft_costs_more(
     selected: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +102,7 @@ def test_it_is_the_default_where_the_draft_costs_more(
     assert selected(choose_scorer) == selected(by_both) != alone
 
 
+@pytest.mark.slow
 def test_a_prompt_beyond_the_small_drafts_reach_is_scored_by_both(
     selected: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_progress_never_goes_back_and_esc_stops_it(driver: Driver, selected: Sel
     assert finished.finish_reason is FinishReason.CANCELLED
 
 
+@pytest.mark.slow
 def test_a_turn_that_was_stopped_selects_the_same_again(driver: Driver, chosen: Chosen) -> None:
     chosen.wanted = by_both
 
@@ -246,6 +249,7 @@ def answers(load: Load, documents: tuple[Document, ...]) -> list[tuple[Finished,
     return found
 
 
+@pytest.mark.slow
 def test_a_draft_with_the_targets_tokenizer_selects_the_same_as_a_foreign_one() -> None:
     """In five scripts, over two turns and two documents; its answers are the same, too."""
     documents = (Document("gates.txt", SCRIPTS), Document("again.txt", SCRIPTS[::-1]))

@@ -76,6 +76,7 @@ class SpreadPool(Pool):
             known.copy = outline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_5"])
 def test_random_operations_are_done_to_the_ranks_caches(
     name: str, tmp_path: Path, few: None

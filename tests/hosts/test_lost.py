@@ -133,6 +133,7 @@ def test_a_killed_worker_is_named_and_the_answer_goes_on(
     assert again.generated_ids == expected.generated_ids, "and so does the next one"
 
 
+@pytest.mark.slow
 def test_one_that_sleeps_is_noticed_in_five_seconds(
     driver: Driver, hosts: Hosts, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ def test_where_it_does_not_fit_on_one_machine_what_was_written_stays(
     assert written(driver.events)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [Relay.close, suspend], ids=["closed", "stalled"])
 def test_a_ring_that_breaks_while_all_live_ends_the_waiting_soon(
     broken: Callable[[Relay], None],

@@ -45,6 +45,7 @@ def converse(folder: Path, name: str, ranks: int, seeds: range, turns: int) -> l
     return done
 
 
+@pytest.mark.slow
 def test_random_conversations_over_two_processes_equal_the_oracle(tmp_path: Path) -> None:
     done = converse(tmp_path, "gpt_oss", 2, range(2), 5)
     assert {"recall", "restart"} <= set(done)
@@ -59,6 +60,7 @@ def test_so_do_longer_ones_over_two_and_three(name: str, ranks: int, tmp_path: P
         assert what in done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 def test_quantised_caches_are_the_same_in_two_processes(bits: int, tmp_path: Path) -> None:
     folder = tiny.save(tmp_path, "llama", 0, head_dim=32)
@@ -84,6 +86,7 @@ def refused(machines: AbstractContextManager[Any]) -> str:
     return FailureKind(raised.value.failure.data["failure"]["kind"])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_divided_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "gemma3", "gemma3", 0)
     assert refused(cluster(folder)) is FailureKind.NO_SHARDING

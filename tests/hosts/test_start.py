@@ -236,6 +236,7 @@ def test_of_each_number_the_largest_counts(load: Load, monkeypatch: pytest.Monke
     assert largest([{"a": "x"}, {"a": "y"}]) == {"a": "x"}
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_too_long_for_the_others_ends_itself(tmp_path: Path) -> None:
     """MLX holds the interpreter's lock meanwhile, so that no thread of Python could."""
     here, there = socket.socketpair()

@@ -195,6 +195,7 @@ def test_form_fields_and_comments_follow_the_text_of_their_page(tmp_path: Path) 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256-R5", "AES-256"])
 def test_a_file_that_opens_without_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str

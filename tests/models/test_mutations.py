@@ -67,6 +67,7 @@ def some(cases: Iterator[Any], seed: int) -> list[Any]:
     return random.Random(seed).sample(list(cases), QUICK)
 
 
+@pytest.mark.slow
 def test_a_few_wrong_configurations_are_described_or_refused(model: Path) -> None:
     for config in some(wrong_configs(), 0):
         check_config(config, model)

@@ -84,6 +84,7 @@ def killed_and_resumed(hub: FakeHub, cache: ModelCache, kills: list[int]) -> int
     return sent(hub) - sum(map(len, large))
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle(hub: FakeHub, cache: ModelCache) -> None:
     twice = killed_and_resumed(hub, cache, [20 * MEGABYTE])
     assert twice <= MOST_TWICE
@@ -98,6 +99,7 @@ def test_killed_again_and_again(hub: FakeHub, cache: ModelCache, seed: int) -> N
     assert twice <= MOST_TWICE * len(kills)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_fetched(hub: FakeHub, cache: ModelCache) -> None:
     hub.tokens.add(pulls.TOKEN)
     hub.add(BIG, big_model(shards=2))
@@ -143,6 +145,7 @@ print("loaded")
 """
 
 
+@pytest.mark.slow
 def test_the_embedded_pair_over_the_hub(hub: FakeHub, cache: ModelCache, home: Path) -> None:
     """Five faults and a kill on the way, then our loader and mlx-lm's find it, offline,
     and it answers."""

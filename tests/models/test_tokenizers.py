@@ -113,6 +113,7 @@ def test_the_count_is_that_of_the_whole_text_but_for_a_token_at_a_cut(
     assert whole <= (counter.count([TEXT]) or 0) <= whole + cuts
 
 
+@pytest.mark.slow
 def test_the_tokens_of_many_texts_are_estimated_from_a_sample() -> None:
     counter, texts = TokenCounter(target_path()), [TEXT * (n % 7) for n in range(400)]
     counted, estimated = counter.count(texts), counter.estimate(texts)

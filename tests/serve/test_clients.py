@@ -103,6 +103,7 @@ def test_the_anthropic_package_chats_and_counts(address: str) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_file_between_tags_is_asked_about_as_a_document(address: str, question: str) -> None:
     """The words of its name are no words of the question."""
@@ -118,6 +119,7 @@ def test_a_file_between_tags_is_asked_about_as_a_document(address: str, question
         assert answer(f"{question}\n\n{named}") == plain
 
 
+@pytest.mark.slow
 def test_llm_asks_through_its_own_settings(address: str, tmp_path: Path) -> None:
     (tmp_path / "extra-openai-models.yaml").write_text(
         f"- model_id: specchat\n  model_name: any\n  api_base: {address}/v1\n"

@@ -113,6 +113,7 @@ def kill_one(folder: Path, seeds: range, longest: float) -> None:
     assert due > 300
 
 
+@pytest.mark.slow
 def test_killed_30_times(tmp_path: Path) -> None:
     kill_many(tmp_path, 30, longest=0.4)
 

@@ -310,6 +310,7 @@ async def test_an_edited_question_chooses_again_and_a_repeated_one_does_not() ->
         await until_shown(pilot, "3 of 30 files: file12.txt, ")
 
 
+@pytest.mark.slow
 async def test_five_thousand_files() -> None:
     engine = FakeEngine(STORY)
     async with started(engine) as pilot:

@@ -318,6 +318,7 @@ async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
         await until_shown(pilot, "Paste 1", "❯ Early?")
 
 
+@pytest.mark.slow
 async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
     tmp_path: Path,
 ) -> None:
@@ -342,6 +343,7 @@ async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
         assert asked_in_order == [f"Question {number}?" for number in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4, 11])
 async def test_keys_at_random_lose_nothing(tmp_path: Path, seed: int) -> None:
     """Any order of keys, in all states, over two starts: every question is there, and ended."""

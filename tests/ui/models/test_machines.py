@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 
 from app.protocol.commands import Load
@@ -97,6 +98,7 @@ def loads(engine: FakeEngine) -> list[Load]:
     return [each for each in engine.sent(Load) if isinstance(each, Load)]
 
 
+@pytest.mark.slow
 async def test_without_any_pair_it_says_what_to_do_and_the_same_one_loads_again(
     app: Make, here: Here
 ) -> None:
@@ -131,6 +133,7 @@ async def test_while_it_is_loaded_here_questions_wait(app: Make, here: Here) -> 
         assert loader.load.hosts is None
 
 
+@pytest.mark.slow
 async def test_another_pair_that_is_being_loaded_stays_the_one_that_is_shown(
     app: Make, here: Here
 ) -> None:

@@ -119,6 +119,7 @@ async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
         assert trash.trashed(library.cache) == []
 
 
+@pytest.mark.slow
 async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     async with models_of(app(), "small-4bit") as pilot:
@@ -134,6 +135,7 @@ async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
         await until_shown(pilot, "Nothing here can be deleted.")
 
 
+@pytest.mark.slow
 async def test_checking_its_files(app: Make, here: Here, library: Library) -> None:
     await here(BIG)
     running = app()
@@ -186,6 +188,7 @@ async def test_searching_the_hub(app: Make, hub: FakeHub) -> None:
         await until_shown(pilot, "No MLX model on the hub matches 'nothing like this'.")
 
 
+@pytest.mark.slow
 async def test_adding_a_repository_and_a_folder(
     app: Make, hub: FakeHub, library: Library, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) 
         await until_shown(pilot, "Line number 4999 of it.")
 
 
+@pytest.mark.slow
 async def test_of_sixty_messages_only_what_is_near_is_drawn(tmp_path: Path) -> None:
     store_turns(tmp_path, 30, "One paragraph.\n\nAnd another.\n\n" * 5)
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
@@ -98,6 +99,7 @@ async def test_of_sixty_messages_only_what_is_near_is_drawn(tmp_path: Path) -> N
         assert transcript.virtual_size.height == height
 
 
+@pytest.mark.slow
 async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Path) -> None:
     """Going up shows the rows that come before those that were seen, and these further down."""
     link = f"[and so on](https://example.org/{'long/' * 30}) "
