@@ -40,7 +40,7 @@ def passage_suites(*kinds: str) -> tuple[str, ...]:
     return tuple(f"{PASSAGE}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
 
 
-HELD_OUT = passage_suites(*PASSAGE_KINDS)
+HELD_OUT = (*passage_suites(*PASSAGE_KINDS), *(f"{PASSAGE}-{kind}" for kind in ONE_WORDING))
 TUNED_ON = tuple(f"{DEV}-{kind}" for kind in DEV_KINDS)
 """Scorers and parameters may be chosen on these, whose documents the others do not ask about."""
 ASKED_ONCE = frozenset({*HELD_OUT, *TUNED_ON})
