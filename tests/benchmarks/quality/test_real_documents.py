@@ -24,10 +24,10 @@ from benchmarks.quality.figure import results_figure
 from benchmarks.quality.judge import share_selected
 from benchmarks.quality.real_documents import Corpus, Fact, facts_of
 from benchmarks.quality.real_results import RealCell, real_cells
-from benchmarks.quality.report import _real_table
+from benchmarks.quality.report import _passage_table, _real_table
 from benchmarks.quality.results import sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
-from benchmarks.quality.runner import Runner
+from benchmarks.quality.runner import Runner, item_keys
 from benchmarks.quality.settings import TUNING, Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     HELD_OUT,
@@ -318,3 +318,15 @@ def test_what_is_drawn_and_written() -> None:
     expected = "real both 500 0.1 4 75.0 30–95 25.0"
     assert rows[-2].split() == expected.split()
     assert rows[-1].split() == ["passage", "both", "500", "0.1", "4", "75.0", "30–95"]
+    more = replace(cell, keep=0.2, passage=wilson(4, 4))
+    other = replace(cell, suite="dev-code", n=2, passage=wilson(1, 2))
+    head, *_, first, second = _passage_table((cell, more, other)).plain().splitlines()
+    assert head.split() == ["suite", "scoring", "length", "n", "0.1", "0.2"]
+    assert first.split() == ["passage", "both", "500", "4", "75.0", "100.0"]
+    assert second.split() == ["dev-code", "both", "500", "2", "50.0"]
+
+
+def test_no_held_out_question_is_asked_twice() -> None:
+    settings = Settings((PASSAGE, "dev-code"), (500,), (0.1,), (Scoring.LEXICAL,), n=100)
+    asked = Counter(key.suite for key in item_keys(settings))
+    assert asked == {PASSAGE: 100, "dev-code": len(facts_of("dev-code"))}
