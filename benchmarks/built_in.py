@@ -65,8 +65,8 @@ def _run(model: Any, vocabulary: int, text: str) -> Run:
 
     space, length = EmbeddingSpace.of(model), len(text) // CHARACTERS
     ids = np.random.default_rng(0).integers(3, vocabulary, length).astype(np.int32)
-    question = length - QUESTION_TOKENS, length
-    pinned = np.arange(length) >= question[0]
+    question = ids[length - QUESTION_TOKENS :]
+    pinned = np.arange(length) >= length - QUESTION_TOKENS
     mx.clear_cache()
     mx.reset_peak_memory()
     before = mx.get_active_memory()

@@ -39,10 +39,12 @@ from benchmarks.quality.runner import Outcome, Runner, Status, results_name
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
+    DEV,
     GROUPS,
     HELD_OUT,
     NEED_FILES,
     SUITES,
+    TUNED_ON,
 )
 from benchmarks.quality.tokens import FolderTokens, Tokens
 
@@ -192,7 +194,8 @@ def _suites(names: Sequence[str]) -> tuple[str, ...]:
 
 def _names(suites: Iterable[str]) -> str:
     """With the name of their group for those of one that is too long to list."""
-    return ", ".join(dict.fromkeys("passages" if s in HELD_OUT else s for s in suites))
+    groups = dict.fromkeys(HELD_OUT, "passages") | dict.fromkeys(TUNED_ON, DEV)
+    return ", ".join(dict.fromkeys(groups.get(suite, suite) for suite in suites))
 
 
 def _scoring(text: str) -> Scoring:

@@ -13,8 +13,8 @@ from random import Random
 from app.errors import UserError
 from app.protocol.prompt import Document
 from benchmarks.quality.suites import (
+    ASKED_ONCE,
     PASSAGE,
-    PASSAGE_KINDS,
     RESERVED,
     REWORDED,
     SEVERAL,
@@ -33,26 +33,37 @@ CharacterRange = tuple[int, int]
 @dataclass(frozen=True)
 class Fact:
     """What `passage` says, which occurs once in the document of this name: asked in the document's
-    own words, and `reworded`. An answer is right when it has one of `expected`."""
+    own words, and `reworded`. An answer is right when it has one of `expected`. `before` are the
+    questions and answers of earlier turns; the last of these answers stands in `earlier`."""
 
     document: str
     passage: str
     question: str
-    reworded: str
     answer: str
+    reworded: str = ""
     expected: tuple[str, ...] = ()
+    before: tuple[tuple[str, str], ...] = ()
+    earlier: str = ""
 
     def find(self, text: str) -> tuple[int, int] | None:
         """The characters of the passage, whatever its white space, if it occurs once."""
-        pattern = r"\s+".join(re.escape(word) for word in self.passage.split())
-        found = [match.span() for match in re.finditer(pattern, text)]
-        return found[0] if len(found) == 1 else None
+        return _find_once(self.passage, text)
+
+    def find_earlier(self, text: str) -> tuple[int, int] | None:
+        """The characters of what an earlier turn was about, if there is one and it occurs once."""
+        return _find_once(self.earlier, text) if self.earlier else None
+
+
+def _find_once(passage: str, text: str) -> tuple[int, int] | None:
+    pattern = r"\s+".join(re.escape(word) for word in passage.split())
+    found = [match.span() for match in re.finditer(pattern, text)]
+    return found[0] if len(found) == 1 else None
 
 
 def _load_facts(file: str) -> tuple[Fact, ...]:
     """The first fact of each document, then the second of each, and so on."""
     loaded = load(file)["facts"]
-    facts = [Fact(**each | {"expected": tuple(each.get("expected", ()))}) for each in loaded]
+    facts = [Fact(**each) for each in loaded]
     names = dict.fromkeys(fact.document for fact in facts)
     groups = [[fact for fact in facts if fact.document == name] for name in names]
     found = chain.from_iterable(zip_longest(*groups))
@@ -65,11 +76,11 @@ def facts_of(suite: str) -> tuple[Fact, ...]:
     kind = _kind(suite)
     if kind == SEVERAL:
         kind = "english"
-    return _load_facts(f"passages/{kind}.toml" if kind in PASSAGE_KINDS else "real.toml")
+    return _load_facts(f"passages/{kind}.toml" if suite in ASKED_ONCE else "real.toml")
 
 
 def _kind(suite: str) -> str:
-    """`english` of `passage-english-reworded`."""
+    """`english` of `passage-english-reworded`, `dev-code` of `dev-code`."""
     return suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
 
 
@@ -86,7 +97,9 @@ class Corpus:
     def check(self, suites: Iterable[str]) -> None:
         """Raises UserError when a document is missing, or is another version."""
         for fact in chain.from_iterable(map(facts_of, suites)):
-            if fact.find(self._texts.get(fact.document, "")) is None:
+            text = self._texts.get(fact.document, "")
+            passages = [fact.find(text)] + [fact.find_earlier(text)] * bool(fact.earlier)
+            if None in passages:
                 problem = "differs" if fact.document in self._texts else "is missing"
                 raise UserError(
                     f"The document {fact.document!r} that is asked about {problem}",
@@ -105,8 +118,11 @@ class Corpus:
             asked[other] = its_passage
         reworded = suite.endswith(REWORDED)
         question = " ".join(each.reworded if reworded else each.question for each in asked)
-        around = RESERVED + self._tokens.count(question)
-        whole = min(start for start, _ in asked.values()), max(end for _, end in asked.values())
+        around = self._tokens_around(question, fact)
+        needed = [*asked.values()]
+        if (earlier := fact.find_earlier(text)) is not None:
+            needed.append(earlier)
+        whole = min(start for start, _ in needed), max(end for _, end in needed)
         start, end = _excerpt(self._token_offsets(name, text), whole, length - around, rng)
         return Item(
             item_id(suite, length, index),
@@ -119,8 +135,14 @@ class Corpus:
             fact.expected,
             Check.HOLDS_ANY,
             length,
+            fact.before,
             passages=tuple((first - start, last - start) for first, last in asked.values()),
         )
+
+    def _tokens_around(self, question: str, fact: Fact) -> int:
+        """Tokens of the prompt without the document."""
+        texts = chain([question], *fact.before)
+        return RESERVED * (1 + len(fact.before)) + sum(map(self._tokens.count, texts))
 
     def _source(self, suite: str, fact: Fact, length: int) -> tuple[str, str, CharacterRange]:
         """The fact's document; where that is too short, all that the suite asks about, one after

@@ -50,6 +50,7 @@ REAL_DOCUMENTS = (
     "Passage: the items whose answer's passage was read whole. Same: answers with the same tokens"
     " as dense."
 )
+PASSAGES = "The items whose answer's passage was selected whole, %, at each keep."
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,14 @@ class Study:
     @cached_property
     def real(self) -> tuple[RealCell, ...]:
         return results.real_cells(self.records)
+
+    @property
+    def answered(self) -> list[RealCell]:
+        return [cell for cell in self.real if cell.suite not in ONLY_PASSAGES]
+
+    @property
+    def passages(self) -> list[RealCell]:
+        return [cell for cell in self.real if cell.suite in ONLY_PASSAGES]
 
     @cached_property
     def keep_curve(self) -> tuple[KeepRow, ...]:
@@ -230,6 +239,21 @@ def _real_table(rows: Iterable[RealCell]) -> TextTable:
     return TextTable(head, body, texts=2)
 
 
+def _passage_table(cells: Sequence[RealCell]) -> TextTable:
+    """A row for each suite, a column for each keep."""
+    keeps = sorted({cell.keep for cell in cells})
+    rows: dict[tuple[str, str, int], dict[float, RealCell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.suite, cell.scoring, cell.length), {})[cell.keep] = cell
+    body = []
+    for (suite, scoring, length), by_keep in rows.items():
+        shares = [_percent(by_keep[k].passage.share) if k in by_keep else "" for k in keeps]
+        n = max(cell.n for cell in by_keep.values())
+        body.append([suite, scoring, f"{length:,}", str(n), *shares])
+    head = ("suite", "scoring", "length", "n", *map(results.keep_label, keeps))
+    return TextTable(head, body, texts=2)
+
+
 def _guard_table(guard: GuardStats) -> TextTable:
     body = []
     for r in guard.suites:
@@ -269,8 +293,10 @@ def table(study: Study) -> str:
         parts += [_wrapped(NOTHING_DENSE), _sparse_table(study.sparse_only).plain()]
     if study.equals:
         parts.append(f"{_wrapped(EQUIVALENCE)}\n{_equivalence_table(study.equals).plain()}")
-    if study.real:
-        parts.append(f"{_wrapped(REAL_DOCUMENTS)}\n{_real_table(study.real).plain()}")
+    if study.answered:
+        parts.append(f"{_wrapped(REAL_DOCUMENTS)}\n{_real_table(study.answered).plain()}")
+    if study.passages:
+        parts.append(f"{_wrapped(PASSAGES)}\n{_passage_table(study.passages).plain()}")
     if study.guard is not None:
         parts.append(
             f"{_wrapped(_guard_summary(study.guard))}\n{_guard_table(study.guard).plain()}"
@@ -300,8 +326,10 @@ def markdown(study: Study) -> str:
             points = _equivalence_table(study.equals).markdown()
             parts += ["## Equal answers", EQUIVALENCE, points]
         parts += _details(study)
-    if study.real:
-        parts += ["## Real documents", REAL_DOCUMENTS, _real_table(study.real).markdown()]
+    if study.answered:
+        parts += ["## Real documents", REAL_DOCUMENTS, _real_table(study.answered).markdown()]
+    if study.passages:
+        parts += ["## Passages", PASSAGES, _passage_table(study.passages).markdown()]
     if study.keep_curve:
         parts += ["## Keep that the scores choose", KEEP_CURVE]
         parts.append(keep_table(study.keep_curve).markdown())

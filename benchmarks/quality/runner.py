@@ -21,11 +21,12 @@ from app.protocol.options import DEFAULT_TUNING, Mode, Sampling
 from app.protocol.prompt import Message, Role
 from app.protocol.reasons import FailureKind
 from app.protocol.stats import FinishReason, Reading
-from benchmarks.quality.real_documents import Corpus
+from benchmarks.quality.real_documents import Corpus, facts_of
 from benchmarks.quality.results_log import ReadConfig, Record, ResultsLog, code_digest, pair_digest
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings, guard_alone
 from benchmarks.quality.suites import (
     ABOUT_PASSAGES,
+    ASKED_ONCE,
     HOPS_IN_FILES,
     ONLY_PASSAGES,
     SUITES,
@@ -57,7 +58,8 @@ def item_keys(settings: Settings) -> Iterator[ItemKey]:
     for length in settings.lengths:
         for index in range(settings.n):
             for suite in settings.suites:
-                yield ItemKey(suite, length, index, item_id(suite, length, index))
+                if suite not in ASKED_ONCE or index < len(facts_of(suite)):
+                    yield ItemKey(suite, length, index, item_id(suite, length, index))
 
 
 def results_name(load: Load, settings: Settings) -> str:

@@ -75,7 +75,7 @@ class EmbeddingScorer:
             target.embedding_space,
             prompt.ids,
             prompt.pinned,
-            prompt.question,
+            prompt.ids[slice(*prompt.question)],
             context.chunk,
         )
         show_above_middle(context.clock, importance, prompt)

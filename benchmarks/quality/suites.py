@@ -23,12 +23,16 @@ TOLERANCE = 0.02
 TRIES = 8
 DOCUMENT = "document.txt"
 RECALL, HOPS, HOPS_IN_FILES = "recall", "hops", "hops-in-files"
-REAL, PASSAGE, REWORDED = "real", "passage", "-reworded"
+REAL, PASSAGE, DEV, REWORDED = "real", "passage", "dev", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
 SEVERAL = "several"
 PASSAGE_KINDS = ("english", SEVERAL, "code", "logs", *OTHER_LANGUAGES)
 """What is asked about that nothing was chosen on: no scorer, no parameter. `SEVERAL` asks two
 questions of the English ones at once."""
+ONE_WORDING = ("followup", "change", "tables", "cross")
+"""Asked in other words only: what refers to the turn before, what changes its subject, a row of a
+table, and what is written in another language than the question."""
+DEV_KINDS = (*ONE_WORDING, "code")
 
 
 def passage_suites(*kinds: str) -> tuple[str, ...]:
@@ -36,8 +40,12 @@ def passage_suites(*kinds: str) -> tuple[str, ...]:
     return tuple(f"{PASSAGE}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
 
 
-HELD_OUT = passage_suites(*PASSAGE_KINDS)
-ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT})
+HELD_OUT = (*passage_suites(*PASSAGE_KINDS), *(f"{PASSAGE}-{kind}" for kind in ONE_WORDING))
+TUNED_ON = tuple(f"{DEV}-{kind}" for kind in DEV_KINDS)
+"""Scorers and parameters may be chosen on these, whose documents the others do not ask about."""
+ASKED_ONCE = frozenset({*HELD_OUT, *TUNED_ON})
+"""Suites that never ask the same question twice, however many items are wanted."""
+ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT, *TUNED_ON})
 """Suites that look for the answer's passage among what is selected, and have no answer written."""
 ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ONLY_PASSAGES})
 """Suites that ask about known passages of known files."""
@@ -194,11 +202,11 @@ _SUITES = (
     Suite(REAL + REWORDED, ()),
     Suite(PASSAGE, (), None),
     Suite(PASSAGE + REWORDED, (), None),
-    *(Suite(name, (), None) for name in HELD_OUT),
+    *(Suite(name, (), None) for name in (*HELD_OUT, *TUNED_ON)),
 )
 SUITES = {suite.name: suite for suite in _SUITES}
 DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOPS})
-GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT}
+GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT, DEV: TUNED_ON}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
 """The suites that the guard is judged by."""

@@ -20,7 +20,7 @@ def load(file: str) -> dict[str, Any]:
 def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(each) for name, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 _WORDS = load("words.toml")

@@ -206,8 +206,9 @@ def test_words_alone_decide_in_other_languages() -> None:
         prompt = pair.prompts.build((Message(Role.USER, text, (document,)),))
         target, pinned = pair.target, prompt.pinned
         found = built_in_scores(target, built_in_encoder(), prompt, text, 32, nothing)
+        asked = prompt.ids[slice(*prompt.question)]
         words = embedding_scores(
-            target.model, target.embedding_space, prompt.ids, pinned, prompt.question, 32
+            target.model, target.embedding_space, prompt.ids, pinned, asked, 32
         )
         assert np.array_equal(found, words) is same
         assert (found[pinned] == 0).all()
@@ -323,6 +324,36 @@ def test_of_two_questions_each_finds_its_own_passage() -> None:
     assert np.mean(found) >= 0.8
 
 
+@pytest.mark.parametrize(
+    ("question", "passage"),
+    [
+        ("And what about him?", "Captain Alvarez sailed north with two ships."),
+        ("How much does a ticket to the museum cost?", "Visitors pay nine euros for the museum."),
+    ],
+    ids=["refers to the answer", "changes the subject"],
+)
+def test_a_follow_up_question_is_looked_for_with_the_answer_before_it(
+    question: str, passage: str
+) -> None:
+    between = " The weather was mild and nothing else happened on that long day." * 12
+    texts = ("The harbour was built by Captain Alvarez.", passage, "The old mill burnt down.")
+    document = Document("a.txt", between.join(["", *texts, ""]))
+    before = (
+        Message(Role.USER, "Who built the harbour?", (document,)),
+        Message(Role.ASSISTANT, "Captain Alvarez."),
+    )
+    pair, chunk = load_pair(Load(str(target_path()))), 32
+    prompt = pair.prompts.build((*before, Message(Role.USER, question)))
+    scores = built_in_scores(pair.target, built_in_encoder(), prompt, question, chunk, nothing)
+    text = next(text for text in prompt.texts if text.document is not None)
+    start = document.text.index(passage)
+    place = np.searchsorted(text.starts, [start, start + len(passage)]) + text.first
+    assert (scores > scores[slice(*place)].max()).mean() < 0.1
+    answer = prompt.previous_answer
+    assert answer is not None
+    assert answer.text == "Captain Alvarez."
+
+
 COURT = "conditions are imposed on you (whether by court order"
 TALK = (
     "I am preparing a talk for colleagues in marketing who have never programmed, so avoid jargon"
@@ -390,7 +421,9 @@ def prompt(holder: int, tokens: tuple[int, ...]) -> np.ndarray:
 def best_chunk(model: Any, ids: np.ndarray) -> int:
     pinned = np.zeros(len(ids), bool)
     pinned[:5] = pinned[TOKENS:] = True
-    found = embedding_scores(model, EmbeddingSpace.of(model), ids, pinned, QUESTION, CHUNK)
+    found = embedding_scores(
+        model, EmbeddingSpace.of(model), ids, pinned, ids[slice(*QUESTION)], CHUNK
+    )
     assert found.shape == ids.shape
     assert np.isfinite(found).all()
     assert (found[pinned] == 0).all()
@@ -447,8 +480,8 @@ def test_nothing_to_find() -> None:
     space = EmbeddingSpace.of(model)
     ids = prompt(3, ())
     everything = np.ones(len(ids), bool)
-    assert not embedding_scores(model, space, ids, everything, QUESTION, CHUNK).any()
+    assert not embedding_scores(model, space, ids, everything, ids[slice(*QUESTION)], CHUNK).any()
     nothing = np.zeros(len(ids), bool)
-    assert not embedding_scores(model, space, ids, nothing, (5, 5), CHUNK).any()
+    assert not embedding_scores(model, space, ids, nothing, ids[:0], CHUNK).any()
     with pytest.raises(NoEmbeddings):
         EmbeddingSpace.of(nn.Linear(2, 2))

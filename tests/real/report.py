@@ -38,7 +38,7 @@ TABLES = {
             f"--suite {','.join(passage_suites(name))} --target {SMOLLM2.repository}"
             f" --length 7k --keep 0.05,0.1,0.2 --n {n} --scoring builtin,embedding,lexical,random"
         )
-        for name, n in (("english", 149), ("several", 149), ("code", 60), ("logs", 60))
+        for name, n in (("english", 149), ("several", 149), ("code", 105), ("logs", 60))
     },
     "keep": (
         f"--suite {','.join(passage_suites('english', 'code', 'logs'))}"

@@ -7,14 +7,14 @@ import pytest
 from app.models.embedded import target_path
 from app.protocol.prompt import Document
 from benchmarks.quality.real_documents import Corpus, facts_of
-from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, SEVERAL, DoesNotFit
+from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, SEVERAL, TUNED_ON, DoesNotFit
 from benchmarks.quality.tokens import FolderTokens
 from tests.real.documents import fetch_documents
 
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("suite", [REAL, PASSAGE, *HELD_OUT])
+@pytest.mark.parametrize("suite", [REAL, PASSAGE, *HELD_OUT, *TUNED_ON])
 def test_each_fact_is_once_in_its_document(suite: str) -> None:
     files = [Document(path.name, path.read_text("utf-8")) for path in fetch_documents().iterdir()]
     corpus = Corpus(files, FolderTokens(target_path()))

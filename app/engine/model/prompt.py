@@ -113,6 +113,16 @@ class Prompt:
         return found[-1] if found else (self.question_start, len(self.ids))
 
     @property
+    def previous_answer(self) -> PromptText | None:
+        """The answer right before the question, without its thinking; None in a first turn."""
+        asked = [s.message for s in self.segments if s.kind is SegmentKind.QUESTION]
+        before = (asked[-1] or 0) - 1 if asked else -1
+        found = (
+            t for t in self.texts if (t.message, t.document, t.thinking) == (before, None, False)
+        )
+        return next(found, None)
+
+    @property
     def question_start(self) -> int:
         """Where the question starts that the user typed in this turn; everything from there on is
         observed."""

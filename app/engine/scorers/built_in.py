@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,6 +38,8 @@ from app.util.sentences import questions_in
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
+ANSWER_WEIGHT = 1.0
+"""Weight of what a question finds together with the answer before it; alone it has weight 1."""
 MAX_QUESTION = 256
 """Different tokens of the question that are looked for: the rarest."""
 BLOCK = 2048
@@ -78,29 +81,56 @@ def built_in_scores(
     on_pieces: OnPieces,
 ) -> Importance:
     """Importance (M,) of the prompt's tokens: 0 for what is always read, and otherwise its chunk's.
-    While the target's weights are not in memory, meaning alone decides. Raises NoEmbeddings, and
-    what `on_pieces` raises."""
-    pinned = prompt.pinned
-    words = np.zeros(len(prompt.ids), np.float32)
-    if target.is_loaded:
-        space = target.embedding_space
-        words = embedding_scores(target.model, space, prompt.ids, pinned, prompt.question, chunk)
-    weight = trust(encoder.known_share(question))
-    if not weight or pinned.all():
-        return words
-    questions = encoder.encode_questions(questions_in(question), on_pieces)
+
+    A follow-up question often names nothing by itself ("and for the second one?"), so it is looked
+    for twice: alone, and together with the answer before it. The previous question stays out: it
+    leads back to the passage that answered it. While the target's weights are not in memory,
+    meaning alone decides. Raises NoEmbeddings, and what `on_pieces` raises.
+    """
+    pinned, answer = prompt.pinned, prompt.previous_answer
+    asked = prompt.ids[slice(*prompt.question)]
+    searches = [(asked, questions_in(question))]
+    if answer is not None:
+        answered = slice(answer.first, answer.first + len(answer.starts) - 1)
+        sought = np.concatenate([prompt.ids[answered], asked])
+        searches.append((sought, [f"{answer.text} {question}"]))
+    weights = [trust(encoder.known_share(" ".join(texts))) for _, texts in searches]
+    meanings: Iterator[NDArray[np.float64]] = iter(())
+    if any(weights) and not pinned.all():
+        every = [text for _, texts in searches for text in texts]
+        meanings = meaning_scores(encoder, prompt, every, on_pieces)
+    found = []
+    for (sought, texts), weight in zip(searches, weights, strict=True):
+        words = np.zeros(len(prompt.ids), np.float32)
+        if target.is_loaded:
+            space = target.embedding_space
+            words = embedding_scores(target.model, space, prompt.ids, pinned, sought, chunk)
+        own = [*islice(meanings, len(texts))]
+        joined = [join(words, meaning, weight, pinned, chunk) for meaning in own if weight]
+        found.append(np.maximum.reduce(joined) if joined else words)
+    if answer is None or pinned.all():
+        return found[0]
+    alone, with_answer = found
+    with_answer[answered] = np.median(with_answer[~pinned])  # it would find itself
+    return join(alone, with_answer, ANSWER_WEIGHT, pinned, chunk)
+
+
+def meaning_scores(
+    encoder: TextEncoder, prompt: Prompt, questions: list[str], on_pieces: OnPieces
+) -> Iterator[NDArray[np.float64]]:
+    """For each question, how near every token's passage is to it in meaning, (M,); 0 outside the
+    texts that may be skipped."""
+    vectors = encoder.encode_questions(questions, on_pieces)
     found = encoder.encode_texts([text.text for text in prompt.texts], on_pieces)
     borders = [token_borders(text.starts) for text in prompt.texts]
-    importance = np.zeros(len(prompt.ids), np.float32)
-    for vector in questions:
+    for vector in vectors:
         on_pieces(1, 1)
         meaning = np.zeros(len(prompt.ids))
         for text, own, pieces in zip(prompt.texts, borders, found, strict=True):
             scores = pieces.vectors @ vector
             tokens = means_between(own, pieces.borders.astype(np.float64), scores)
             meaning[text.first : text.first + len(tokens)] = tokens
-        importance = np.maximum(importance, join(words, meaning, weight, pinned, chunk))
-    return importance
+        yield meaning
 
 
 def join(
@@ -137,14 +167,14 @@ def embedding_scores(
     space: EmbeddingSpace,
     ids: Ids,
     pinned: NDArray[np.bool_],
-    question: tuple[int, int],
+    sought: Ids,
     chunk: int,
 ) -> NDArray[np.float32]:
-    """Importance (M,) of the prompt's `ids`: 0 for what is `pinned`, and otherwise its chunk's. The
-    tokens `question` of the prompt are looked for."""
+    """Importance (M,) of the prompt's `ids`: 0 for what is `pinned`, and otherwise its chunk's, by
+    how near its tokens are to those that are `sought`."""
     importance = np.zeros(len(ids), np.float32)
     starts, ends = chunk_bounds(pinned, chunk)
-    words = np.unique(ids[slice(*question)])[-MAX_QUESTION:]
+    words = np.unique(sought)[-MAX_QUESTION:]
     if not len(starts) or not len(words):
         return importance
     adjacent = starts[1:] == ends[:-1]

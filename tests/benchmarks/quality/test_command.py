@@ -180,7 +180,10 @@ def test_an_ablation_changes_one_thing_at_a_time(reader: Reader) -> None:
 
 
 REFUSALS = {
-    "unknown suite": (["--suite", "needles"], "choose from all, needle, passages, needle-single"),
+    "unknown suite": (
+        ["--suite", "needles"],
+        "choose from all, needle, passages, dev, needle-single",
+    ),
     "no length": (["--length", "4x"], "such as 4096 or 4k"),
     "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
     "a short length": (["--length", "255"], "from 256 on"),

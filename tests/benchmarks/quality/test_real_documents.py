@@ -22,17 +22,27 @@ from app.protocol.events import Event, Selected
 from app.protocol.options import DEFAULT_TUNING, BackgroundPolicy, Mode
 from app.protocol.prompt import Document, Span, SpanReason, SpanText
 from benchmarks.quality.real_documents import Corpus, Fact, facts_of
-from benchmarks.quality.report import _real_table
+from benchmarks.quality.report import _passage_table, _real_table
 from benchmarks.quality.results import RealCell, real_cells, sparse_cells, wilson
 from benchmarks.quality.results_log import Record, ResultsLog
-from benchmarks.quality.runner import Runner, share_selected
+from benchmarks.quality.runner import Runner, item_keys, share_selected
 from benchmarks.quality.settings import Scoring, ScoringSwitch, Settings
-from benchmarks.quality.suites import HELD_OUT, PASSAGE, REAL, REWORDED, DoesNotFit
+from benchmarks.quality.suites import (
+    HELD_OUT,
+    PASSAGE,
+    PASSAGE_KINDS,
+    REAL,
+    REWORDED,
+    TUNED_ON,
+    DoesNotFit,
+    passage_suites,
+)
 from benchmarks.quality.tasks import Check, is_correct
 from benchmarks.quality.tokens import FolderTokens
 
 TOKENS = FolderTokens(target_path())
 FACTS = facts_of(REAL)
+ASKED_IN_OTHER_WORDS = sorted({*HELD_OUT, *TUNED_ON} - {*passage_suites(*PASSAGE_KINDS)})
 FILLER = "Between two facts nothing is said that anybody could ask about. "
 
 
@@ -71,7 +81,7 @@ FUNCTION_WORDS = words(
 )
 
 
-@pytest.mark.parametrize("suite", HELD_OUT)
+@pytest.mark.parametrize("suite", passage_suites(*PASSAGE_KINDS))
 def test_held_out_facts(suite: str) -> None:
     """In other words: one in ten may share a word, such as a function word of another language."""
     facts = facts_of(suite)
@@ -83,6 +93,24 @@ def test_held_out_facts(suite: str) -> None:
         shared += bool(words(question) & words(fact.passage) - FUNCTION_WORDS)
     share = shared / len(facts)
     assert share <= 0.1 if suite.endswith(REWORDED) else share >= 0.9
+
+
+@pytest.mark.parametrize("suite", ASKED_IN_OTHER_WORDS)
+def test_questions_are_asked_once(suite: str) -> None:
+    facts = facts_of(suite)
+    assert len(facts) >= 40
+    assert len({(fact.question, fact.passage) for fact in facts}) == len(facts)
+    follows = suite.endswith(("followup", "change"))
+    for fact in facts:
+        assert fact.answer
+        assert not fact.reworded
+        assert bool(fact.before) == bool(fact.earlier) == follows
+
+
+def test_tuning_leaves_the_held_out_documents_alone() -> None:
+    tuned_on = {fact.document for suite in TUNED_ON for fact in facts_of(suite)}
+    held_out = {fact.document for suite in HELD_OUT for fact in facts_of(suite)}
+    assert not tuned_on & held_out
 
 
 def test_documents_alternate() -> None:
@@ -109,6 +137,23 @@ def test_an_excerpt_has_its_length_and_the_passage(
         assert (item.question, other.question) == (fact.question, fact.reworded)
     assert min(depths) < 0.3
     assert max(depths) > 0.7
+
+
+def test_an_item_has_the_turns_before_it_and_what_they_were_about() -> None:
+    suite = "dev-followup"
+    facts = facts_of(suite)
+    texts: dict[str, str] = {}
+    for fact in facts[:8]:
+        part = f"{fact.earlier}. {FILLER * 20}{fact.passage}. {FILLER * 60}"
+        texts[fact.document] = texts.get(fact.document, "") + part
+    corpus = Corpus([Document(name, text) for name, text in texts.items()], TOKENS)
+    for index, fact in enumerate(facts[:4]):
+        item = corpus.item(suite, index, 1500, 0)
+        ((question, answer),) = fact.before
+        assert [message.text for message in item.messages] == [question, answer, fact.question]
+        assert fact.earlier in item.document.text
+        ((start, end),) = item.passages
+        assert item.document.text[start:end] == fact.passage
 
 
 def test_several_passages_are_asked_about_at_once() -> None:
@@ -262,3 +307,15 @@ def test_what_is_written() -> None:
     expected = "real both 500 0.1 4 75.0 30–95 25.0"
     assert rows[-2].split() == expected.split()
     assert rows[-1].split() == ["passage", "both", "500", "0.1", "4", "75.0", "30–95"]
+    more = replace(cell, keep=0.2, passage=wilson(4, 4))
+    other = replace(cell, suite="dev-code", n=2, passage=wilson(1, 2))
+    head, *_, first, second = _passage_table((cell, more, other)).plain().splitlines()
+    assert head.split() == ["suite", "scoring", "length", "n", "0.1", "0.2"]
+    assert first.split() == ["passage", "both", "500", "4", "75.0", "100.0"]
+    assert second.split() == ["dev-code", "both", "500", "2", "50.0"]
+
+
+def test_no_held_out_question_is_asked_twice() -> None:
+    settings = Settings((PASSAGE, "dev-code"), (500,), (0.1,), (Scoring.LEXICAL,), n=100)
+    asked = Counter(key.suite for key in item_keys(settings))
+    assert asked == {PASSAGE: 100, "dev-code": len(facts_of("dev-code"))}
