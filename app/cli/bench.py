@@ -1,4 +1,4 @@
-"""`specchat bench`: how fast a pair of models is on this machine, as one table to paste."""
+"""`specchat bench`: measures how fast a pair of models is on this machine and prints a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.util.tables import TextTable
 ANSWER_TOKENS = 32
 MODES = (Mode.SPARSE, Mode.FULL)
 ALONE = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
-"""No turn starts from what another one has read."""
+"""No turn reuses what another one has read."""
 Runs = list[tuple[Statistics, Statistics]]
 """Statistics of the sparse turn and of the full one of each run."""
 
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 def ask(
     session: EngineSession, text: str, question: str, mode: Mode, keep: float, sampling: Sampling
 ) -> Finished:
-    """How turn 0, one question about a text, ended. Raises EngineError."""
+    """Ask one question about `text` as turn 0; return how it ended. Raises EngineError."""
     asked = Question(question, (Document("text.txt", text),), mode, keep)
     _, command = Conversation(sampling).start_turn(asked, number=0)
     *_, event = session.run(command)
@@ -140,5 +140,5 @@ def _print(loaded: Loaded, runs: Runs, keep: float) -> None:
         f"specchat {version('specchat')}; {machine()}\n"
         f"{loaded.target.name} with {draft}, medians of {len(runs)}\n\n"
         f"{TextTable(['', f'keep {keep:.0%}', 'in full'], rows).plain()}\n"
-        f"\nSparse, the first word came {ratio:.2f} times as soon as in full.\n"
+        f"\nThe first word of a sparse read came {ratio:.2f} times as fast as in full.\n"
     )

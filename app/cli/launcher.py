@@ -35,7 +35,7 @@ class Launcher:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--remove", action="store_true", help="remove it again")
+    command.add_argument("--remove", action="store_true", help="remove the launcher")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -134,19 +134,20 @@ def _icon(name: str) -> bytes:
 
 
 def _quoted(path: str) -> str:
-    """The value of Exec: some characters are escaped inside the quotes, then backslashes again as
-    in every value, and % is doubled."""
+    """Quote a path as the value of Exec: escape special characters inside the quotes, then all
+    backslashes, as in every value, and double %."""
     for special in ("\\", '"', "`", "$"):
         path = path.replace(special, f"\\{special}")
     quoted = f'"{path}"'.replace("\\", "\\\\")
     return quoted.replace("%", "%%")
 
 
-# --------------------------------------------------------------------------- on the disk
+# --------------------------------------------------------------------------- on disk
 
 
 def write_launcher(launcher: Launcher) -> None:
-    """Write it, replacing an earlier one. Raises UserError where another file is in its place."""
+    """Write the launcher, replacing an earlier one. Raises UserError if the file there is not
+    ours."""
     _check_ours(launcher)
     try:
         for path, data in launcher.files.items():
@@ -159,7 +160,8 @@ def write_launcher(launcher: Launcher) -> None:
 
 
 def remove_launcher(launcher: Launcher) -> bool:
-    """Remove it; False when there is none. Raises UserError where another file is in its place."""
+    """Remove the launcher; return False if there is none. Raises UserError if the file there is
+    not ours."""
     if not os.path.lexists(launcher.shown):
         return False
     _check_ours(launcher)

@@ -192,7 +192,7 @@ def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub)
         "The hub has no MLX model named like 'none such'"
         in shell("search", "--hub", "none", "such")[2]
     )
-    assert shell("add", NAME)[1].startswith(f"{NAME} is in your catalogue")
+    assert shell("add", NAME)[1].startswith(f"Added {NAME} to your catalogue")
     assert NAME in shell("search", "tiny")[1]
     assert shell("add", NAME)[0] == 0
     assert len(shell("search", NAME)[1].splitlines()) == 1
