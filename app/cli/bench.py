@@ -36,6 +36,10 @@ Runs = list[tuple[Statistics, Statistics]]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Asks a question about a long text sparsely and in full, and reports the time to the first"
+        " word, tokens per second and peak memory."
+    )
     add_length(command)
     command.add_argument(
         "--keep",
@@ -43,7 +47,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=DEFAULT_KEEP_RATIO,
         help="fraction of the prompt that the sparse turn reads (default %(default)s)",
     )
-    command.add_argument("--runs", type=RUNS, default=3, help="runs (default %(default)s)")
+    command.add_argument(
+        "--runs", type=RUNS, default=3, help="number of runs (default %(default)s)"
+    )
     command.add_argument("--json", action="store_true", help="print every run as JSON")
     add_models(command)
     add_kv_bits(command)

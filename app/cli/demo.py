@@ -36,7 +36,7 @@ _WORTH_SAYING = 1.05
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--picture", metavar="SVG", help="draw what the sparse answer read as an SVG file"
+        "--picture", metavar="SVG", help="write a picture of what the sparse answer read"
     )
     command.add_argument(
         "--real",

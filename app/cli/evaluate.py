@@ -103,6 +103,10 @@ def is_right(answer: str, expected: str) -> bool:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Hides facts, sentences and marked lines in a text, asks for them in full and sparsely, and"
+        " reports which correct answers sparse reading loses."
+    )
     add_length(command)
     command.add_argument(
         "--keep",

@@ -66,7 +66,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         nargs="?",
         help="machines, as for --hosts (default: all machines whose keys are stored)",
     )
-    command.add_argument("--json", action="store_true", help="print them as JSON")
+    command.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -71,7 +71,7 @@ class InnerServer:
         log_requests(logging.getLogger("app").handlers)  # the file: standard error is the screen
         thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
         self._running = http, server, thread
-        self._use_pair()  # another pair may have been loaded meanwhile
+        self._use_pair()  # another pair may have been loaded in the meantime
         thread.start()
         where = display_path(config_path() / TOKEN_FILE)
         return (

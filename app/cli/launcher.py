@@ -66,7 +66,7 @@ def _launcher(platform: str) -> Launcher:
 
 def own_program(called_as: str | None = None, python: str = sys.executable) -> Path:
     """The running `specchat`: the path it was called by, which survives updates, or else the one
-    beside `python`."""
+    next to `python`."""
     candidates = (Path(called_as or sys.argv[0]), Path(python).with_name("specchat"))
     for each in candidates:
         if each.name == "specchat" and os.access(each, os.X_OK) and each.is_file():
@@ -91,7 +91,7 @@ def for_mac(applications: Path, program: Path) -> Launcher:
         "CFBundleShortVersionString": "1.0",
         # Without it, macOS offers Rosetta for a script.
         "LSArchitecturePriority": ["arm64"],
-        # It ends at once, so it needs no icon in the Dock.
+        # It ends immediately, so it needs no icon in the Dock.
         "LSUIElement": True,
     }
     opened = '"${0%/*}/../Resources/specchat.command"'

