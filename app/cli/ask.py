@@ -53,7 +53,7 @@ from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 10
-"""Skipped files that are listed one by one."""
+"""Maximum number of skipped files to list one by one."""
 SILENCE_SECONDS = 1.0
 """Seconds without standard input after which a message says that specchat waits for it."""
 _EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
@@ -84,7 +84,7 @@ def _is_piped() -> bool:
     """Whether standard input may be a document: not a terminal, and not /dev/null."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none, or a test replaced it
+    except (AttributeError, OSError, ValueError):  # missing, or replaced by a test
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
@@ -253,7 +253,7 @@ def run(options: argparse.Namespace) -> int:
         if saves:
             title = store.conversation(turn.conversation).title
             sys.stderr.write(f"Conversation {turn.conversation} · {sanitize_line(title)}\n")
-            # No other program saves any now: this one has the lock on the conversations.
+            # This process has the lock on the conversations, so no other one saves snapshots now.
             remove_other_snapshots(snapshots_path(), map(str, store.conversation_ids()))
         snapshots = str(snapshots_path()) if saves else None
         policy = settings.cache_policy(snapshots, str(costs_path()))

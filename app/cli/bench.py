@@ -32,7 +32,7 @@ MODES = (Mode.SPARSE, Mode.FULL)
 ALONE = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
 """No turn reuses what another one has read."""
 Runs = list[tuple[Statistics, Statistics]]
-"""Statistics of the sparse turn and of the full one of each run."""
+"""Statistics of the sparse and the full turn of each run."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -112,7 +112,7 @@ def _comparison(sparse: Statistics, full: Statistics) -> str:
 
 
 def _draw_map(path: str, turn: Turn, report: Report, sparse: Statistics, full: Statistics) -> None:
-    """The README's picture: question, strips, answer and statistics, as an SVG of a terminal."""
+    """Write a picture of question, strips, answer and statistics, as an SVG of a terminal."""
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`specchat doctor`: checks the installation, and a model if one is named, and reports versions,
+"""`specchat doctor`: checks the installation and, if one is named, a model, and reports versions,
 memory and folders."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from app.util.regular_files import NotRegular, make_private
 
 CRASH_NOTE, CRASH_LOG = "crash.json", "crash.log"
 MAX_LINE = 200
-"""Characters of a library's last line that are shown."""
+"""Maximum characters of a library's last line to show."""
 FAULTHANDLER = "Fatal Python error"
 """First words of faulthandler, which writes after the library that failed."""
 

@@ -105,7 +105,7 @@ def stress(options: Stress, folder: Path, out: TextIO) -> int:
 def one_run(options: Stress, mode: Mode, line: ProgressLine) -> Run:
     run, swap = Run(mode), psutil.swap_memory().used
     with tempfile.TemporaryFile() as errors:
-        # In its own process group, so that Ctrl-C interrupts only us.
+        # In its own process group, so that Ctrl-C interrupts only this process.
         child = subprocess.Popen(
             options.arguments(mode),
             bufsize=0,  # `select` sees no lines in a buffer
@@ -207,7 +207,7 @@ def _row(number: int, run: Run) -> str:
     if run.stats:
         phases = run.stats["phases"]
         parts.append(f"read {run.stats['read']:,} of {run.stats['tokens']:,} tokens")
-        parts.append(f"TTFT {run.stats['seconds']:.1f} s")
+        parts.append(f"first word {run.stats['seconds']:.1f} s")
         parts.append(
             f"(score {phases.get('score', 0):.1f}, prefill {phases.get('prefill', 0):.1f})"
         )

@@ -107,8 +107,8 @@ class ProgressLine:
 
 @contextmanager
 def cancel_on_sigint(cancel: Callable[[], object]) -> Iterator[None]:
-    """Inside, Ctrl-C calls `cancel`, which must be safe in a signal handler; a second Ctrl-C ends
-    the process."""
+    """In the block, Ctrl-C calls `cancel`, which must be safe in a signal handler. A second Ctrl-C
+    ends the process."""
 
     def on_sigint(*_: object) -> None:
         cancel()

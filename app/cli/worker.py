@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def _which_address(problem: str) -> UserError:
     commands = [f"`specchat worker {each}` ({interface})" for each, interface in own_addresses()]
     if not commands:
-        return UserError(problem, "connect this machine to a network first: it has no address")
+        return UserError(problem, "connect this machine to a network first: it has none")
     return UserError(problem, " or ".join(commands))
 
 

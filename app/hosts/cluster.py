@@ -160,7 +160,7 @@ class Cluster:
         self._process: ShardProcess | None = None
         self._replies: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._said: dict[int, Message] = {}
-        """The last message of each rank, by rank, until all have loaded."""
+        """What each rank has reported so far, by rank, until all have loaded."""
         self._numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()

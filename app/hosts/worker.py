@@ -160,7 +160,7 @@ def _listen(address: str, port: int) -> socket.socket:
         listening.listen()
     except (OSError, UnicodeError, TypeError, ValueError) as error:  # not a valid address
         listening.close()
-        reason = getattr(error, "strerror", None) or "no name of a machine"
+        reason = getattr(error, "strerror", None) or "not a valid address"
         raise UserError(
             f"The worker cannot listen at {address}, port {port} ({reason})",
             "name an address of this machine, or another --port",

@@ -24,6 +24,7 @@ PASSWORD, TOO_SLOW = 3, 4
 MAX_SLOW_PAGES = 3
 """After this many pages that take too long, the rest of the file is not read."""
 _UNSEEN = 1 << 1 | 1 << 5
+"""Flags of annotations that are not shown."""
 _PUSH_BUTTON, _SECRET = 1 << 16, 1 << 13
 """Flags of form fields: a push button, and a password."""
 _NO_COMMENT = ("/Widget", "/Link", "/Popup")

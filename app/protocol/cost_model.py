@@ -91,8 +91,8 @@ class LinearCost:
         return self.fixed + self.per_token * work.tokens + self.per_pair * work.attention_pairs
 
     def seconds_until(self, work: AttentionWork, counted: int = 0) -> Callable[[int], float]:
-        """A function that predicts the remaining seconds of `work` from the number of tokens done,
-        which includes `counted` tokens that were cached before."""
+        """A function that predicts the seconds of `work` until a number of tokens is done, of
+        which `counted` were cached before."""
         return lambda done: self.seconds(replace(work, tokens=min(done - counted, work.tokens)))
 
     def saves(self, share: float, work: AttentionWork, other: AttentionWork) -> bool:

@@ -342,7 +342,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         listening.listen(BACKLOG)  # before the address is printed, so that requests can follow
     except (OSError, UnicodeError, TypeError, ValueError) as error:  # not a valid name
         listening.close()
-        reason = getattr(error, "strerror", None) or "no name of a machine"
+        reason = getattr(error, "strerror", None) or "not a valid address"
         raise UserError(
             f"Port {port} of {host} cannot be used ({reason})", _port_advice(error)
         ) from None
