@@ -93,7 +93,7 @@ def _decoded(pages: Sequence[str | None]) -> Decoded:
     if pages and len(unreadable) == len(pages):
         raise Rejected(SkipReason.PDF, "is a damaged PDF file", _SAVE_AGAIN)
     if len(unreadable) + len(empty) == len(pages):
-        raise Rejected(SkipReason.PDF, "is a PDF file without text, only pictures", _OCR)
+        raise Rejected(SkipReason.PDF, "is a PDF file with pictures but no text", _OCR)
     missing = []
     if unreadable:
         detail = f"has {_listed(unreadable, len(pages))} that cannot be read"

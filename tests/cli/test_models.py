@@ -298,7 +298,7 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     amounts = [size_of(line) for line in lines[2:7]]
     total = next(size_of(line) for line in lines if "  total · " in line)
     assert sum(amounts) == pytest.approx(total, abs=0.26)
-    assert "32,768 bytes a token" in out
+    assert "32,768 bytes per token" in out
     assert "9.6 GB  limit · models may use 10.7 GB of 16 GB" in out
     assert "\nFits 93K tokens when read in full.\n" in out
     assert "When read sparsely at keep 20% or less" in out
@@ -318,12 +318,12 @@ def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
     full, eight, four = (
         shell("fit", BIG, "--memory", "16GB", "--kv-bits", bits)[1] for bits in ("full", "8", "4")
     )
-    assert "32,768 bytes a token" in full
-    assert "17,408 bytes a token" in eight  # 8 bits, and two of 16 for each 64 numbers
-    assert "9,216 bytes a token" in four
+    assert "32,768 bytes per token" in full
+    assert "17,408 bytes per token" in eight  # 8 bits, and two of 16 for each 64 numbers
+    assert "9,216 bytes per token" in four
     assert "not fused" not in four, "a prefill of such a cache is"
     sinks = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")[1]
-    assert "13,056 bytes a token" in sinks
+    assert "13,056 bytes per token" in sinks
 
 
 def test_this_machine_and_the_embedded_pair(shell: Shell) -> None:

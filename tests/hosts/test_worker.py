@@ -96,7 +96,7 @@ def test_only_the_model_that_was_compared_is_loaded(
         assert "before its model was checked" in asked(control, "start", **RANK)["problem"]
     control, data = started(running, folder)
     assert [shard.model for shard in shards] == [folder]
-    assert "was started before" in asked(control, "start", **RANK)["problem"]
+    assert "is already running" in asked(control, "start", **RANK)["problem"]
     control.close()
     data.close()
 

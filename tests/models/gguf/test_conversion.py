@@ -333,7 +333,7 @@ REFUSED = {
     "no merges": ({"tokenizer.ggml.merges": None}, "without merges"),
     "a merge of nothing": ({"tokenizer.ggml.merges": ["zz yy"]}, "the merge"),
     "an end that is no token": ({"tokenizer.ggml.eos_token_id": 1 << 20}, "token 1048576"),
-    "kinds of too few tokens": ({"tokenizer.ggml.token_type": [1, 1]}, "kind of each"),
+    "kinds of too few tokens": ({"tokenizer.ggml.token_type": [1, 1]}, "kinds of its tokens"),
     "more tokens than embeddings": (
         {
             "tokenizer.ggml.merges": ["t 1"],
