@@ -53,16 +53,16 @@ from app.util.formatting import size
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 10
-"""Skipped files that are listed one by one."""
+"""Maximum number of skipped files to list one by one."""
 SILENCE_SECONDS = 1.0
-"""Seconds of silence on standard input before a message says that it is waited for."""
+"""Seconds without standard input after which a message says that specchat waits for it."""
 _EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
 
 
 def read_inputs(paths: Sequence[str], limits: ReadLimits | None = None) -> ReadResults:
-    """The documents in `paths`, where `-` is standard input. Without paths, standard input is read
-    if something is piped in. What was read of folders, and what was skipped and why, goes to
-    standard error. Raises IngestError."""
+    """Read the documents in `paths`; `-` is standard input. Without paths, read standard input if
+    something is piped in. Print what was read and skipped in folders to standard error. Raises
+    IngestError."""
     if not paths and _is_piped() and _has_input():
         paths = (STDIN,)
     elif STDIN not in paths and _is_waiting():
@@ -84,14 +84,14 @@ def _is_piped() -> bool:
     """Whether standard input may be a document: not a terminal, and not /dev/null."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none, or a test replaced it
+    except (AttributeError, OSError, ValueError):  # missing, or replaced by a test
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
 def _has_input() -> bool:
-    """Whether standard input has a byte before its end. Waits for either, and says so: this program
-    may have inherited a pipe into which nothing is ever written."""
+    """Wait until standard input has data or ends; return whether it has data. After a second of
+    silence, say so: this process may have inherited a pipe into which nothing is ever written."""
     if not select.select([sys.stdin], [], [], SILENCE_SECONDS)[0]:
         sys.stderr.write("Waiting for standard input; add `</dev/null` if there is none.\n")
     return bool(sys.stdin.buffer.peek(1))  # type: ignore[union-attr]
@@ -107,7 +107,7 @@ def _is_waiting() -> bool:
 
 def _report_lines(result: ReadResult) -> list[str]:
     lines = [f"Read {result.summary}."] if result.tree is not None else []
-    # Files that one expects to be skipped come last.
+    # Files that users expect to be skipped come last.
     skipped = sorted(result.skipped, key=lambda each: (not each.rest, each.reason in _EXPECTED))
     lines += [f"Skipped: {each.sentence}" for each in skipped[:MAX_LISTED]]
     if len(skipped) > MAX_LISTED:
@@ -116,7 +116,7 @@ def _report_lines(result: ReadResult) -> list[str]:
     lines += doubtful[:MAX_LISTED]
     if len(doubtful) > MAX_LISTED:
         lines.append(
-            f"{len(doubtful) - MAX_LISTED:,} more files have guessed encodings or bad bytes."
+            f"{len(doubtful) - MAX_LISTED:,} more files have guessed encodings or invalid bytes."
         )
     return lines
 
@@ -132,15 +132,15 @@ SAMPLING_OPTIONS = (
     *("thinking", "thinking_budget"),
 )
 ONLY_QUOTES = (
-    f"This demo model only quotes. `specchat models pull {SMOLLM2.repository}`"
-    f" ({size(SMOLLM2.download)}) gets a small model that answers in its own words, with --target"
-    f" {SMOLLM2.repository}.\n"
+    "This demo model can only quote. For answers in a model's own words, run"
+    f" `specchat models pull {SMOLLM2.repository}` ({size(SMOLLM2.download)}), then ask with"
+    f" --target {SMOLLM2.repository}.\n"
 )
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.epilog = "Defaults come from the settings, which `specchat settings` prints."
-    command.add_argument("question", metavar="QUESTION")
+    command.add_argument("question", metavar="QUESTION", help="the question to answer")
     command.add_argument(
         "-f",
         "--file",
@@ -159,9 +159,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--keep",
         type=parse_keep,
-        help=f"read this fraction, 0 to 1, such as {DEFAULT_KEEP_RATIO}, or auto",
+        help=f"fraction of the documents to read: 0 to 1, such as {DEFAULT_KEEP_RATIO}, or auto",
     )
-    how.add_argument("--full", action="store_true", help="read the whole prompt")
+    how.add_argument("--full", action="store_true", help="read everything")
     how.add_argument("--auto", action="store_true", help="choose sparse or full automatically")
     command.add_argument(
         "--conversation",
@@ -173,7 +173,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_hosts(command)
     add_kv_bits(command)
     command.add_argument(
-        "--max-tokens", type=ANSWER, metavar="N", help="the maximum length of the answer"
+        "--max-tokens", type=ANSWER, metavar="N", help="maximum tokens of the answer"
     )
     command.add_argument(
         "--temp",
@@ -186,7 +186,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--top-p",
         type=number("top-p", 0.0001, 1),
         metavar="P",
-        help="sample only from the most likely tokens",
+        help="sample only from the most likely tokens that together have this probability",
     )
     command.add_argument(
         "--top-k",
@@ -198,18 +198,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--min-p",
         type=number("min-p", 0, 1),
         metavar="P",
-        help="sample only from tokens at least this share as likely as the likeliest",
+        help="sample only from tokens with at least this fraction of the highest probability",
     )
     command.add_argument(
         "--repetition-penalty",
         type=number("repetition penalty", 0.5, 2),
         metavar="R",
-        help="above 1, what the last 64 tokens said becomes less likely",
+        help="a value above 1 makes the last 64 tokens less likely to be repeated",
     )
     command.add_argument(
         "--thinking",
         action=argparse.BooleanOptionalAction,
-        help="whether a model that can think before it answers does so",
+        help="think before answering, or do not, if the model can think",
     )
     command.add_argument(
         "--thinking-budget",
@@ -223,7 +223,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--skip-memory-check",
         action="store_true",
-        help="try even if the memory estimate says that it does not fit",
+        help="answer even if the prompt is predicted not to fit in memory",
     )
     command.add_argument(
         "-v",
@@ -232,7 +232,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="also print phases, tokens, certainty and the reason for how it was read",
     )
     command.add_argument("--json", action="store_true", help="print the events as JSON lines")
-    command.add_argument("--map", action="store_true", help="print a map of what was read")
+    command.add_argument(
+        "--map", action="store_true", help="print the importance and all selected spans"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -251,7 +253,7 @@ def run(options: argparse.Namespace) -> int:
         if saves:
             title = store.conversation(turn.conversation).title
             sys.stderr.write(f"Conversation {turn.conversation} · {sanitize_line(title)}\n")
-            # No other program saves any now: this one has the lock on the conversations.
+            # This process has the lock on the conversations, so no other one saves snapshots now.
             remove_other_snapshots(snapshots_path(), map(str, store.conversation_ids()))
         snapshots = str(snapshots_path()) if saves else None
         policy = settings.cache_policy(snapshots, str(costs_path()))
@@ -328,11 +330,11 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
 
 
 def _check_document(load: Load, turns: Iterable[Turn], question: Question) -> None:
-    """UserError when the embedded pair is asked without a document."""
+    """Raise UserError if the demo model is asked without a document."""
     if lacks_document(load, turns, question.documents):
         raise UserError(
-            "The embedded pair answers questions about documents",
-            "add one with -f or on standard input, or choose another pair with --target:"
+            "The demo model can only answer questions about documents",
+            "add one with -f or on standard input, or choose another model with --target:"
             f" `specchat models pull {SMOLLM2.repository}` downloads a small one (93 MB)",
         )
 
@@ -369,7 +371,8 @@ def _conversation(store: Store, name: str) -> int | None:
 
 
 class JsonLines:
-    """Prints every event as a JSON object: its class as `event`, its fields, and its sentences."""
+    """Prints every event as a JSON object: its class as `event`, its fields, and sentences about
+    it."""
 
     def show(self, event: Event) -> None:
         sys.stdout.write(json.dumps({"event": type(event).__name__} | _plain(event)) + "\n")

@@ -1,4 +1,4 @@
-"""`specchat bench`: how fast a pair of models is on this machine, as one table to paste."""
+"""`specchat bench`: measures how fast a pair of models is on this machine and prints a table."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ from app.util.tables import TextTable
 ANSWER_TOKENS = 32
 MODES = (Mode.SPARSE, Mode.FULL)
 ALONE = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
-"""No turn starts from what another one has read."""
+"""No turn reuses what another one has read."""
 Runs = list[tuple[Statistics, Statistics]]
-"""Statistics of the sparse turn and of the full one of each run."""
+"""Statistics of the sparse and the full turn of each run."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Asks a question about a long text sparsely and in full, and reports the time to the first"
+        " word, tokens per second and peak memory."
+    )
     add_length(command)
     command.add_argument(
         "--keep",
@@ -43,7 +47,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         default=DEFAULT_KEEP_RATIO,
         help="fraction of the prompt that the sparse turn reads (default %(default)s)",
     )
-    command.add_argument("--runs", type=RUNS, default=3, help="runs (default %(default)s)")
+    command.add_argument(
+        "--runs", type=RUNS, default=3, help="number of runs (default %(default)s)"
+    )
     command.add_argument("--json", action="store_true", help="print every run as JSON")
     add_models(command)
     add_kv_bits(command)
@@ -69,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 def ask(
     session: EngineSession, text: str, question: str, mode: Mode, keep: float, sampling: Sampling
 ) -> Finished:
-    """How turn 0, one question about a text, ended. Raises EngineError."""
+    """Ask one question about `text` as turn 0; return how it ended. Raises EngineError."""
     asked = Question(question, (Document("text.txt", text),), mode, keep)
     _, command = Conversation(sampling).start_turn(asked, number=0)
     *_, event = session.run(command)
@@ -140,5 +146,5 @@ def _print(loaded: Loaded, runs: Runs, keep: float) -> None:
         f"specchat {version('specchat')}; {machine()}\n"
         f"{loaded.target.name} with {draft}, medians of {len(runs)}\n\n"
         f"{TextTable(['', f'keep {keep:.0%}', 'in full'], rows).plain()}\n"
-        f"\nSparse, the first word came {ratio:.2f} times as soon as in full.\n"
+        f"\nThe first word of a sparse read came {ratio:.2f} times as fast as in full.\n"
     )

@@ -36,24 +36,24 @@ from app.util.sanitize import sanitize, sanitize_line
 
 LAST = "last"
 LOCK_SECONDS = 2.0
-"""How long a command that writes waits for another one to end."""
+"""Seconds that a command that writes waits for another process to finish."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Manages saved conversations. ID is a number from the list, or `last`. Without an action,"
-        " they are listed."
+        "Manages saved conversations. ID is a number from the list, or `last`. The default action"
+        " is `list`."
     )
     command.set_defaults(action=_list, trash=False, json=False)
     action = partial(add_action, command.add_subparsers(metavar="ACTION", title="actions"))
-    listing = action("list", _list, "list them: pinned ones first, then by last use")
+    listing = action("list", _list, "list conversations: pinned ones first, then the most recent")
     listing.add_argument("--trash", action="store_true", help="list the trash instead")
-    show = action("show", _show, "print one", "ID")
+    show = action("show", _show, "print a conversation", "ID")
     for parser in (listing, show):
         parser.add_argument("--json", action="store_true", help="print as JSON")
     search = action("search", _search, "find messages and documents that contain all these words")
     search.add_argument("words", nargs="+", metavar="WORD")
-    export = action("export", _export, "write one to a file or to standard output", "ID")
+    export = action("export", _export, "write a conversation to a file or to standard output", "ID")
     export.add_argument("-o", "--output", metavar="FILE")
     export.add_argument("--force", action="store_true", help="replace FILE if it exists")
     export.add_argument(
@@ -61,14 +61,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         choices=("md", "json", "html"),
         help="md and html for reading, json for importing; by default FILE's ending, or md",
     )
-    action("import", _import, "import one from JSON").add_argument(
+    action("import", _import, "import a JSON export as a new conversation").add_argument(
         "file", metavar="FILE", help="a file, or - for standard input"
     )
-    action("delete", _delete, "move one to the trash", "ID")
-    action("restore", _restore, "restore one from the trash", "ID")
-    rename = action("rename", _rename, "change the title of one", "ID")
+    action("delete", _delete, "move a conversation to the trash", "ID")
+    action("restore", _restore, "restore a conversation from the trash", "ID")
+    rename = action("rename", _rename, "change the title of a conversation", "ID")
     rename.add_argument("title", metavar="TITLE")
-    pin = action("pin", _pin, "pin one to the top of the list", "ID")
+    pin = action("pin", _pin, "pin a conversation to the top of the list", "ID")
     pin.add_argument("--unpin", action="store_true", help="unpin it")
 
 
@@ -95,7 +95,7 @@ def open_store(timeout: float = 0.0, settings: Settings | None = None) -> Iterat
 
 
 def find_conversation(store: Store, name: str) -> ConversationRecord:
-    """The conversation with a number (which may be in the trash), or the `last` one (which is not).
+    """Find a conversation by its number, also in the trash, or the `last` one outside the trash.
     Raises UserError."""
     if name == LAST:
         last = store.last_used()
@@ -146,19 +146,19 @@ def _show(store: Store, options: argparse.Namespace) -> None:
 
 
 def _search(store: Store, options: argparse.Namespace) -> None:
-    """Messages, then documents, which are indexed first."""
+    """Index new documents, then print matching messages and documents."""
     words = " ".join(options.words)
     _finish_index(store)
     hits, found = store.search(words), store.search_documents(words)
     if found.unindexed:
         documents = formatting.plural(found.unindexed, "document")
-        sys.stderr.write(f"{documents} not indexed yet, so not searched.\n")
+        sys.stderr.write(f"{documents} not searched, because not indexed yet.\n")
     if not hits and not found.hits:
         raise UserError(f"Nothing matches {words!r}", "try fewer or shorter words")
     _print_lines(*map(_hit_line, hits), *map(_document_line, found.hits))
     if found.total > len(found.hits):
         shown, total = len(found.hits), formatting.plural(found.total, "document")
-        sys.stderr.write(f"The best {shown} of {total} with these words: add a word for fewer.\n")
+        sys.stderr.write(f"The best {shown} of {total}. Add a word to narrow the search.\n")
 
 
 def _finish_index(store: Store) -> None:
@@ -233,7 +233,7 @@ def _delete(store: Store, options: argparse.Namespace) -> None:
     store.trash(found.id)
     remove_snapshot(snapshots_path(), str(found.id))
     _print_lines(
-        f"Conversation {found.id} is in the trash for {store.trash_days:.0f} days."
+        f"Conversation {found.id} is in the trash, which keeps it for {store.trash_days:.0f} days."
         f" `specchat conversations restore {found.id}` restores it."
     )
 

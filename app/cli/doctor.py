@@ -1,4 +1,4 @@
-"""`specchat doctor`: checks the installation, and a model if one is named, and reports versions,
+"""`specchat doctor`: checks the installation and, if one is named, a model, and reports versions,
 memory and folders."""
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="run a stress test with long prompts instead, and print what to report",
     )
     command.description = (
-        "With --target, that model is loaded and checked as on its first load: what later loads"
-        " remember of it is replaced. All other options are for --stress."
+        "With --target, loads and checks a model as on its first load, and replaces the stored"
+        " result. All other options belong to --stress."
     )
     command.add_argument(
         "--runs", type=RUNS, metavar="N", help=f"number of runs (default {STRESS_RUNS})"
@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def doctor(out: TextIO, target: str | None = None, gpu: GpuProbe | None = None) -> int:
-    """Write the report and one sentence for each fault. Returns the exit status: 1 for faults.
-    Without a `gpu` the system's own is checked. Raises ModelError if there is no such `target`."""
+    """Write the report and one sentence for each fault. Return the exit status, 1 for faults.
+    Check the system's GPU unless `gpu` replaces it. Raises ModelError if `target` is not found."""
     folder = None if target is None else located(target).target
     rows: list[Row] = []
     faults: list[str] = []
@@ -183,7 +183,7 @@ def _mlx(gpu: GpuProbe | None) -> Finding:
 
 
 def _gpu(probe: GpuProbe) -> Finding:
-    """Whether MLX's matrix products are correct on its device, and use all of the chip."""
+    """Check that MLX's matrix products are correct on this GPU and use its neural accelerators."""
     from app.engine.backend.memory import cause_of
 
     device, build = probe.device(), probe.build()
@@ -215,8 +215,8 @@ def _product(product: Product | None, build: Build) -> tuple[Row, str]:
     if product.error <= MAX_ERROR:
         return (label, f"as on the CPU (within {product.error:.1%}), {speed}"), ""
     return (label, f"wrong (differs by {product.error:.0%} from the CPU's), {speed}"), (
-        "MLX multiplies matrices wrongly on this GPU, so answers are wrong, and nothing else shows"
-        f" it: {_install(build)}."
+        "MLX computes wrong matrix products on this GPU, so answers are wrong although nothing"
+        f" fails: {_install(build)}."
     )
 
 
@@ -292,7 +292,7 @@ def _cached() -> str:
         weights = sum(loaded_bytes(Path(path)) for path in (found.target, found.draft) if path)
         requested = settings.cache_policy(None).disk_budget
         limit = disk_limit(requested, paths.snapshots_path(), weights)
-    except UserError:  # reported elsewhere; the size is still known
+    except UserError:  # reported elsewhere
         note = "up to "
     return f"{folder_bytes(paths.cache_path()) / 1e9:.1f} of {note}{limit / 1e9:.1f} GB"
 
@@ -308,7 +308,7 @@ def _folder_state(folder: Path) -> str:
 
 
 def _model(name: str, folder: Path) -> Finding:
-    """Everything that a model's first load checks, again."""
+    """Repeat all checks of a model's first load."""
     from app.engine.backend import mlx_patches
     from app.engine.backend.memory import NotEnoughMemory
     from app.engine.cache.prefill import device_backend
@@ -334,23 +334,21 @@ def _model(name: str, folder: Path) -> Finding:
     finally:
         texts.close()
     loaded = f"{name}, loaded and checked in {time.perf_counter() - start:.1f} s"
-    sparse = "works: gaps change no answer"
+    sparse = "supported"
     if model.dense_only is not None:
         sparse = wording.reason(model.dense_only)
     rows = [
         ("model", loaded),
-        ("weights", f"{format_bytes(model.info.weight_bytes)}, all of them numbers"),
+        ("weights", f"{format_bytes(model.info.weight_bytes)}, all finite"),
         ("cache", f"{model.cache_size.bytes(1000) / 1e6:,.1f} MB for 1,000 tokens"),
         ("sparse reading", sparse),
     ]
     if model.speed is not None:
         each = f"{1 / model.speed.per_token:,.0f} tokens/s"
-        rows.append(
-            ("first estimate", f"{each} read, {1 / model.speed.step:,.0f} tokens/s written")
-        )
+        rows.append(("speed", f"reads {each}, writes {1 / model.speed.step:,.0f} tokens/s"))
     return rows, []
 
 
 def _pair() -> Finding:
     faults = embedded.integrity()
-    return [("embedded pair", "damaged" if faults else "intact")], list(faults)
+    return [("demo model", "damaged" if faults else "intact")], list(faults)

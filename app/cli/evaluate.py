@@ -1,4 +1,4 @@
-"""`specchat eval`: which answers of a pair of models survive sparse reading.
+"""`specchat eval`: measures which answers of a pair of models survive sparse reading.
 
 Facts, sentences and marked lines are hidden in a text, and asked for in full and sparsely. Needles
 follow RULER (arXiv 2404.06654).
@@ -97,12 +97,16 @@ def document(task: Task, length: int, rng: Random) -> str:
 
 
 def is_right(answer: str, expected: str) -> bool:
-    """White space and case are ignored."""
+    """Whether `answer` contains `expected` as a word, ignoring white space and case."""
     plain, wanted = (" ".join(each.casefold().split()) for each in (answer, expected))
     return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", plain) is not None
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Hides facts, sentences and marked lines in a text, asks for them in full and sparsely, and"
+        " reports which correct answers sparse reading loses."
+    )
     add_length(command)
     command.add_argument(
         "--keep",
@@ -126,7 +130,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask, and print a table of what was answered so far when it is interrupted; returns the exit
+    """Ask all questions and print a table, after Ctrl-C of the answers so far. Return the exit
     status. Raises UserError."""
     results: list[Comparison] = []
     total = options.n * len(KINDS)
@@ -138,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
         session.cancel()
 
     with EngineSession(upkeep=ALONE) as session, ProgressLine() as line:
-        # What the model itself writes is measured, also of one that only quotes.
+        # Measure what the model itself writes, even if it can only quote.
         load = requested_load(options, user_settings())
         session.load(replace(load, only_quotes=False))
         with cancel_on_sigint(stop):
@@ -158,8 +162,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Comparison | None]:
-    """One a task; None where it was cancelled. All kinds in turn, so that a part of them is a
-    sample of all."""
+    """Yield a comparison for each task, or None if it was cancelled. The kinds alternate, so that
+    partial results cover all of them."""
     for number in range(options.n):
         for kind, make in KINDS.items():
             rng = Random(f"{options.seed} {kind} {number}")
@@ -176,7 +180,7 @@ def _results(session: EngineSession, options: argparse.Namespace) -> Iterator[Co
 def _answer(
     session: EngineSession, task: Task, text: str, mode: Mode, keep: float
 ) -> Attempt | None:
-    """None if it was cancelled. Raises EngineError."""
+    """Ask once. Returns None if cancelled. Raises EngineError."""
     sampling = Sampling(max_tokens=ANSWER_TOKENS)
     ended = ask(session, text, task.question, mode, keep, sampling)
     stats = ended.statistics
@@ -207,6 +211,6 @@ def _print(results: Sequence[Comparison], keep: float, out: TextIO) -> None:
         rows.append(row)
     out.write(
         f"{TextTable(head, rows).plain()}\n"
-        "\nRight answers with all of the text and with a part of it; *lost* were right with all."
-        "\nWhat needs every line, as counting does, is asked with Ctrl+T (`--full`).\n"
+        "\nCorrect answers when read in full and sparsely; *lost* ones are correct only in full."
+        "\nRead in full (Ctrl+T, `--full`) if a question needs every line, as counting does.\n"
     )

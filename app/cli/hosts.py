@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def chosen_hosts(text: str | None) -> Hosts | None:
-    """The machines of `--hosts`, or else of the environment. Raises UserError."""
+    """The machines named by `--hosts`, or else by the environment. Raises UserError."""
     if text is not None:
         from app.hosts.hostfile import refuse_keys
 
@@ -38,14 +38,14 @@ def chosen_hosts(text: str | None) -> Hosts | None:
 
 
 def connect(command: Load, stopped: Callable[[], bool]) -> Shards:
-    """Meets the engine's `Connect`. Imports what it needs only when a target is spread."""
+    """Implements the engine's `Connect`. Imports its packages only when a target is spread."""
     from app.hosts.cluster import Cluster
 
     return Cluster(command, stopped)
 
 
 class HostsLook:
-    """Meets `Machines`, and imports what it needs only when it looks."""
+    """Implements `Machines`. Imports its packages only when it measures."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
@@ -58,19 +58,19 @@ class HostsLook:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Prints the processor and memory of each machine, and the latency and rate of its link."
+        "Prints the processor and memory of each machine, and the latency and speed of its link."
     )
     command.add_argument(
         "machines",
         metavar="HOSTS",
         nargs="?",
-        help="as for --hosts; without it, all machines whose key was used before",
+        help="machines, as for --hosts (default: all machines whose keys are stored)",
     )
-    command.add_argument("--json", action="store_true", help="print them as JSON")
+    command.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what this and the other machines are like. Returns the exit status: 1 if one cannot be
+    """Print a table of this and the other machines. Return the exit status, 1 if one cannot be
     used."""
     machines = HostsLook(chosen_hosts(args.machines or args.hosts) or _known()).look()
     out = sys.stdout
@@ -92,8 +92,8 @@ def _known() -> Hosts:
     keys = read_keys(config_path() / KEYS_FILE)
     if not keys:
         raise UserError(
-            "No other machine was used before",
-            "run `specchat worker` on one, and type what it prints here",
+            "No other machine is known",
+            "run `specchat worker` on one, and type the line that it prints on this machine",
         )
     return parse_hosts(",".join(keys), keys)
 

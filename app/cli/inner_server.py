@@ -27,8 +27,8 @@ STOP_SECONDS = 1.0
 
 
 class InnerServer:
-    """Meets `LocalServer`. Requests use the pair of the app, and the `settings` of the moment at
-    which it is started."""
+    """Implements `LocalServer`. Requests use the app's pair, and the settings at the time when the
+    server was started."""
 
     def __init__(self, engine: Engine, settings: Callable[[], Settings]) -> None:
         self._engine, self._settings = engine, settings
@@ -71,12 +71,12 @@ class InnerServer:
         log_requests(logging.getLogger("app").handlers)  # the file: standard error is the screen
         thread = threading.Thread(target=_run, args=(http, listening), name="server", daemon=True)
         self._running = http, server, thread
-        self._use_pair()  # another one may have been loaded meanwhile
+        self._use_pair()  # another pair may have been loaded in the meantime
         thread.start()
         where = display_path(config_path() / TOKEN_FILE)
         return (
-            f"Other programs can ask at http://{HOST}:{PORT}/v1, with the API key in {where}."
-            " /serve ends that."
+            f"Server started at http://{HOST}:{PORT}/v1. The API key is in {where}. /serve stops"
+            " the server."
         )
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class InnerServer:
         http, server, thread = self._running
         http.should_exit = True
         thread.join(STOP_SECONDS)
-        http.force_exit = True  # requests still run
+        http.force_exit = True  # do not wait for running requests
         server.drop_conversations()
         self._running = None
 

@@ -35,7 +35,7 @@ class Launcher:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--remove", action="store_true", help="remove it again")
+    command.add_argument("--remove", action="store_true", help="remove the launcher")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def _launcher(platform: str) -> Launcher:
 
 def own_program(called_as: str | None = None, python: str = sys.executable) -> Path:
     """The running `specchat`: the path it was called by, which survives updates, or else the one
-    beside `python`."""
+    next to `python`."""
     candidates = (Path(called_as or sys.argv[0]), Path(python).with_name("specchat"))
     for each in candidates:
         if each.name == "specchat" and os.access(each, os.X_OK) and each.is_file():
@@ -91,7 +91,7 @@ def for_mac(applications: Path, program: Path) -> Launcher:
         "CFBundleShortVersionString": "1.0",
         # Without it, macOS offers Rosetta for a script.
         "LSArchitecturePriority": ["arm64"],
-        # It ends at once, so it needs no icon in the Dock.
+        # It ends immediately, so it needs no icon in the Dock.
         "LSUIElement": True,
     }
     opened = '"${0%/*}/../Resources/specchat.command"'
@@ -134,19 +134,20 @@ def _icon(name: str) -> bytes:
 
 
 def _quoted(path: str) -> str:
-    """The value of Exec: some characters are escaped inside the quotes, then backslashes again as
-    in every value, and % is doubled."""
+    """Quote a path as the value of Exec: escape special characters inside the quotes, then all
+    backslashes, as in every value, and double %."""
     for special in ("\\", '"', "`", "$"):
         path = path.replace(special, f"\\{special}")
     quoted = f'"{path}"'.replace("\\", "\\\\")
     return quoted.replace("%", "%%")
 
 
-# --------------------------------------------------------------------------- on the disk
+# --------------------------------------------------------------------------- on disk
 
 
 def write_launcher(launcher: Launcher) -> None:
-    """Write it, replacing an earlier one. Raises UserError where another file is in its place."""
+    """Write the launcher, replacing an earlier one. Raises UserError if the file there is not
+    ours."""
     _check_ours(launcher)
     try:
         for path, data in launcher.files.items():
@@ -159,7 +160,8 @@ def write_launcher(launcher: Launcher) -> None:
 
 
 def remove_launcher(launcher: Launcher) -> bool:
-    """Remove it; False when there is none. Raises UserError where another file is in its place."""
+    """Remove the launcher; return False if there is none. Raises UserError if the file there is
+    not ours."""
     if not os.path.lexists(launcher.shown):
         return False
     _check_ours(launcher)

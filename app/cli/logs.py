@@ -1,5 +1,4 @@
-"""The folder of logs: the app's own warnings, and the note about a crash, which is shown at the
-next start."""
+"""Log files: the app's warnings, and a note about a crash, which is shown at the next start."""
 
 from __future__ import annotations
 
@@ -15,14 +14,15 @@ from app.util.regular_files import NotRegular, make_private
 
 CRASH_NOTE, CRASH_LOG = "crash.json", "crash.log"
 MAX_LINE = 200
-"""Characters of a library's last line that are shown."""
+"""Maximum characters of a library's last line to show."""
 FAULTHANDLER = "Fatal Python error"
-"""The first words of faulthandler, which writes after the library that failed."""
+"""First words of faulthandler, which writes after the library that failed."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """`signal` by its name; `stderr_line` is the last line of the library that failed, or empty."""
+    """`signal` is a signal's name, `stderr_line` the last line of the library that failed, if
+    any."""
 
     signal: str
     stderr_line: str = ""
@@ -35,8 +35,8 @@ class Crash:
         return f"specchat crashed ({why}). Nothing you wrote is lost."
 
     def record(self, folder: Path, log: str) -> Path | None:
-        """Write the note for the next start, and `log` beside it. Returns the log's path, or None
-        when there is no log or `folder` cannot be written."""
+        """Write the note for the next start, and `log` next to it. Return the log's path, or None
+        if there is no log or `folder` cannot be written."""
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / CRASH_NOTE).write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -53,10 +53,10 @@ def last_stderr_line(log: str) -> str:
 
 
 def pop_crash(folder: Path) -> Crash | None:
-    """The note about the last crash, which is deleted; None when there is none."""
+    """Delete and return the note about the last crash; None if there is none."""
     note = folder / CRASH_NOTE
     try:
-        if not note.is_file():  # reading a pipe would not end
+        if not note.is_file():  # reading a pipe would block
             return None
         content = json.loads(note.read_text(encoding="utf-8"))
         crash = Crash(str(content["signal"]), str(content["stderr_line"]))
@@ -70,11 +70,11 @@ def pop_crash(folder: Path) -> Crash | None:
 
 LOG = "specchat.log"
 MAX_LOG_BYTES = 500_000
-"""The limit of one file; there is one older file."""
+"""Size limit of the log file. One older file is kept."""
 
 
 def log_to(folder: Path) -> None:
-    """Write the app's own warnings to a file in `folder`, which is created with the first one."""
+    """Write the app's warnings to a file in `folder`, which is created with the first one."""
     with suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_private(folder)
@@ -88,7 +88,7 @@ def log_to(folder: Path) -> None:
 class _QuietHandler(RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         path = Path(self.baseFilename)
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # opening a pipe would block
             raise NotRegular(str(path))
         return super()._open()
 

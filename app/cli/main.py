@@ -27,7 +27,7 @@ managers start a server again."""
 INTERRUPTED = 128 + signal.SIGINT
 """Stopped with Ctrl-C."""
 PIPE_CLOSED = 128 + signal.SIGPIPE
-"""The program that reads the output has gone."""
+"""The program that reads the output has ended."""
 
 
 HOSTS_VARIABLE = "SPECCHAT_HOSTS"
@@ -80,7 +80,8 @@ def parser() -> TopParser:
 
 
 def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None = None) -> int:
-    """Run a command line, by another `command` than specchat's; returns the exit status."""
+    """Run a command line, with `command` instead of specchat's own if given; return the exit
+    status."""
     from app.cli.terminal import OutputError, discard_output
 
     try:
@@ -95,7 +96,7 @@ def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None
     except UserError as error:
         _print_error(error)
         return BAD_INPUT
-    except BrokenPipeError:  # the program that reads the output has gone
+    except BrokenPipeError:  # the program that reads the output has ended
         discard_output()
         return PIPE_CLOSED
 
@@ -103,12 +104,12 @@ def run(arguments: Sequence[str], command: Callable[[Sequence[str]], int] | None
 def _print_error(error: UserError) -> None:
     from app.util.sanitize import sanitize_line
 
-    # It may quote untrusted names.
+    # The message may quote untrusted names.
     sys.stderr.write(f"specchat: {sanitize_line(str(error))}\n")
 
 
 def _check_environment() -> None:
-    """UserError when huggingface_hub, which nearly everything imports, would fail at import."""
+    """Raise UserError if huggingface_hub, which nearly everything imports, would fail at import."""
     from urllib.parse import urlsplit
 
     for name, parse in (
@@ -124,7 +125,7 @@ def _check_environment() -> None:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     _check_environment()
-    if not arguments and HOSTS_VARIABLE not in os.environ:  # it starts without even the parser
+    if not arguments and HOSTS_VARIABLE not in os.environ:  # start faster, without the parser
         from app.cli.run_app import StartOptions, run_app
 
         return run_app(StartOptions())

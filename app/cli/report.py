@@ -1,4 +1,4 @@
-"""A turn on a plain terminal: progress and statistics on standard error, the answer on output."""
+"""Prints a turn: progress and statistics to standard error, the answer to standard output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
 
 QUOTE = "Quote:"
-CUT_OFF = "Cut off at the maximum length: --max-tokens allows more."
+CUT_OFF = "Cut off at the maximum length. --max-tokens sets another maximum."
 
 
 class Report:
@@ -42,14 +42,14 @@ class Report:
         hint: str = "",
         quotes: bool = False,
     ) -> None:
-        """`verbose` adds everything known about how it was read, a line each. `hint` follows what
-        was read, on a terminal. `quotes`: the target can only quote, so the answer gets that
-        heading."""
+        """`verbose` prints all details of how the prompt was read. `hint` is printed after how
+        much was read, on a terminal only. `quotes`: the target can only quote, so the answer gets
+        a heading that says so."""
         self._heading = QUOTE if quotes else ""
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()
-        # Control sequences in an answer must not reach a terminal; a file may have them.
+        # Control sequences in an answer must not reach a terminal; in a file they are harmless.
         self._sanitized = sanitize if sys.stdout.isatty() else str
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
@@ -93,7 +93,7 @@ class Report:
         if event.finish_reason is FinishReason.CANCELLED:
             self._note("Stopped.")
         if event.finish_reason is FinishReason.MEMORY:
-            self._note("Stopped: memory was nearly used up. A lower --keep needs less.")
+            self._note("Stopped: memory was nearly used up. A lower --keep needs less memory.")
         if event.finish_reason is FinishReason.LENGTH:
             self._note(self._cut_off)
         if event.finish_reason is FinishReason.REPEATED:
@@ -102,7 +102,7 @@ class Report:
             self._tell_reading(event.statistics)
 
     def _tell_reading(self, statistics: Statistics) -> None:
-        """How much was read and how soon the first word came; what was unusual; the rest."""
+        """Print how much was read, when the first word came, warnings, and details if verbose."""
         if unsure := wording.unsure_note(statistics):
             self._note(f"{unsure}: --full reads everything.")
         if (guard := self._turn.guard) is not None:
@@ -115,7 +115,7 @@ class Report:
                 self._note(f"  {label:<12}{text}")
 
     def _show_retrieved(self, event: Retrieved) -> None:
-        """Which files the model gets."""
+        """Print which files were chosen for the model."""
         names = dict.fromkeys(part.document.name for part in event.parts)
         listed = "".join(f"\n  {name}" for name in names)
         if event.total_files == 1:

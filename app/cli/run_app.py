@@ -1,4 +1,4 @@
-"""`specchat` without a command: the app."""
+"""`specchat` without a command: opens the app."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from app.cli.supervisor import Supervisor, current_supervisor, supervise
 from app.errors import UserError
 
 AFTER_RESTART = (
-    "specchat has started again, because the system stopped its work on the GPU. Until you quit, it"
-    " reads in smaller steps."
+    "specchat restarted because the system stopped its work on the GPU. Until you quit, it reads in"
+    " smaller steps."
 )
 RESTART_STEP = 256
 """Prefill step after a restart, in tokens. The system stops processes with long GPU commands."""
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class StartOptions(NamedTuple):
-    """What the command line says: models, bits of the KV cache, machines, and paths to attach."""
+    """Options of the command line: models, bits of the KV cache, machines, and paths to attach."""
 
     target: str | None = None
     draft: str | None = None
@@ -129,8 +129,8 @@ def _library() -> Library:
 
 
 def _pair(chosen: StartOptions, settings: Settings) -> tuple[Load, list[str]]:
-    """The pair to load, not yet checked, and messages. Models from the command line must exist; if
-    those of the settings do not, the app opens with the embedded pair and a message."""
+    """The pair to load, not checked yet, and messages. Models from the command line must exist; if
+    those from the settings do not, the app opens with the demo model and a message."""
     from app.chat.model_pairs import find_pair
     from app.cli.settings import requested_kv_bits, requested_pair
 

@@ -1,4 +1,4 @@
-"""`specchat serve`: other programs on this machine ask the loaded models over HTTP."""
+"""`specchat serve`: serves the loaded models to other programs on this machine over HTTP."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--allow-others", action="store_true", help="allow a --host that other machines can reach"
     )
-    command.add_argument("--no-token", action="store_true", help="ask for no API key")
+    command.add_argument("--no-token", action="store_true", help="do not require an API key")
     add_models(command)
     add_hosts(command)
     add_kv_bits(command)
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if not is_local(options.host) and not options.allow_others:
         raise UserError(
             f"Other machines can reach {options.host}",
-            "add --allow-others if that is what you want, or leave --host out",
+            "add --allow-others if you want that, or leave out --host",
         )
     load = requested_load(options, settings, chosen_hosts(options.hosts))
     token, is_new = (None, False) if options.no_token else read_token(config_path() / TOKEN_FILE)
@@ -89,14 +89,14 @@ def run(options: argparse.Namespace) -> int:
 def _announce(options: argparse.Namespace, model: str, token: str | None, is_new: bool) -> None:
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"http://{shown}:{options.port}"
-    lines = [f"{sanitize_line(model)} answers at {address}/v1 (Ctrl+C ends)."]
+    lines = [f"Serving {sanitize_line(model)} at {address}/v1 (Ctrl+C stops)."]
     if token is None:
         who = "every program and user of this machine"
         if options.allow_others:
             who += ", and every machine that reaches this address,"
-        lines.append(f"Warning: without a token {who} can ask.")
+        lines.append(f"Warning: without an API key, {who} can send requests.")
     elif is_new:
-        lines.append(f"API key, shown only this once: {token}")
+        lines.append(f"API key (shown only once): {token}")
     if token is not None:
         lines.append(f"The API key is in {display_path(config_path() / TOKEN_FILE)}.")
     if options.allow_others:

@@ -51,7 +51,7 @@ def requested_load(
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="print them as JSON")
+    command.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
-"""`specchat doctor --stress`: long prompts prefilled repeatedly, each by a new process.
+"""`specchat doctor --stress`: prefills a long prompt repeatedly, each time in a new process.
 
-The prefill of a long prompt is the hardest test of a machine's memory and graphics driver. Every
-run is a separate process, so that one that is killed, aborts or hangs becomes a line of the report.
-The report is also written to a file, line by line, since the machine itself may crash.
+The prefill of a long prompt is the hardest test of a machine's memory and graphics driver. With a
+process for each run, a run that is killed, aborts or hangs becomes a line of the report. The report
+is also written to a file, line by line, since the machine itself may crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Document
 
 MODES = (Mode.SPARSE, Mode.FULL)
-"""The modes of the runs, in turn."""
+"""The runs alternate between these modes."""
 SAMPLE_SECONDS = 0.5
 """Seconds between two samples of memory use."""
 TIMEOUT = 600.0
@@ -48,7 +48,7 @@ Show = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Stress:
-    """The runs to do. `command`, followed by mode, tokens and models, does one."""
+    """What to run. `command`, followed by mode, tokens and models, starts one run."""
 
     runs: int
     tokens: int
@@ -64,7 +64,8 @@ class Stress:
 
 @dataclass(slots=True)
 class Run:
-    """The outcome of one run, in bytes; `stats` are what the process reported, if it did."""
+    """The outcome of one run. Memory is in bytes; `stats` is what the process reported, if
+    anything."""
 
     mode: Mode
     stats: dict[str, Any] = field(default_factory=dict)
@@ -75,8 +76,8 @@ class Run:
 
 
 def stress(options: Stress, folder: Path, out: TextIO) -> int:
-    """Run it and report to `out` and to a file in `folder`; returns the exit status, 1 if a run
-    failed. Ctrl-C ends the current run, writes the report and raises KeyboardInterrupt."""
+    """Run the test and report to `out` and to a file in `folder`. Return the exit status, 1 if a
+    run failed. Ctrl-C ends the current run, writes the report and raises KeyboardInterrupt."""
     done: list[Run] = []
     with _Report(folder / REPORT, out) as report:
         report.line(f"specchat {version('specchat')}, {platform.platform()}")
@@ -104,7 +105,7 @@ def stress(options: Stress, folder: Path, out: TextIO) -> int:
 def one_run(options: Stress, mode: Mode, line: ProgressLine) -> Run:
     run, swap = Run(mode), psutil.swap_memory().used
     with tempfile.TemporaryFile() as errors:
-        # In its own process group, so that Ctrl-C interrupts only us.
+        # In its own process group, so that Ctrl-C interrupts only this process.
         child = subprocess.Popen(
             options.arguments(mode),
             bufsize=0,  # `select` sees no lines in a buffer
@@ -130,7 +131,7 @@ def one_run(options: Stress, mode: Mode, line: ProgressLine) -> Run:
 def _follow(
     child: subprocess.Popen[bytes], run: Run, timeout: float, swap: int, show: Show
 ) -> None:
-    """Read its output and sample its memory until it ends or hangs."""
+    """Read the child's output and sample its memory until it ends or hangs."""
     assert child.stdout is not None
     last_output = last_sample = time.monotonic()
     while True:
@@ -193,7 +194,7 @@ class _Report:
         self.note(text)
 
     def note(self, text: str) -> None:
-        """For the file only."""
+        """Write a line to the file only."""
         with suppress(OSError):
             if self._file is not None:
                 self._file.write(text + "\n")
@@ -206,7 +207,7 @@ def _row(number: int, run: Run) -> str:
     if run.stats:
         phases = run.stats["phases"]
         parts.append(f"read {run.stats['read']:,} of {run.stats['tokens']:,} tokens")
-        parts.append(f"TTFT {run.stats['seconds']:.1f} s")
+        parts.append(f"first word {run.stats['seconds']:.1f} s")
         parts.append(
             f"(score {phases.get('score', 0):.1f}, prefill {phases.get('prefill', 0):.1f})"
         )
@@ -232,8 +233,8 @@ def _summary(done: Sequence[Run], planned: int) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run once, for `MODE TOKENS TARGET [DRAFT]`, and print one JSON object a line: the progress,
-    and finally the statistics or an error."""
+    """Run once. `arguments` are `MODE TOKENS TARGET [DRAFT]`. Print JSON objects, one per line:
+    progress, and finally the statistics or an error."""
     mode, tokens, target, *draft = arguments
     try:
         measure(Mode(mode), int(tokens), target, draft[0] if draft else None)

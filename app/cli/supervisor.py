@@ -1,5 +1,5 @@
-"""The parent process of the app, which restores the terminal when the app is killed, and starts the
-app again when it has lost the GPU.
+"""The parent process of the app. It restores the terminal if the app is killed, and restarts the
+app if it lost the GPU.
 
 Metal aborts a process whose commands fail, and the system kills the largest one when memory runs
 out. Neither leaves the app time to restore the terminal. The app's first frame waits for this
@@ -25,7 +25,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 REQUESTED = (*FORWARDED, signal.SIGINT)
 """Signals by which the user or the system ends the app; they are not crashes."""
 MIN_SECONDS = 600.0
-"""An app that loses the GPU sooner after a restart is not started again."""
+"""If the app loses the GPU sooner than this after a restart, it is not restarted again."""
 LOST_AGAIN = (
     "The system stopped specchat's work on the GPU again, soon after a restart. Close other"
     " programs that use the GPU, or restart this machine, then start `specchat` again. Nothing you"
@@ -67,8 +67,8 @@ def current_supervisor(environment: Mapping[str, str] = os.environ) -> Superviso
 
 
 def supervise() -> int:
-    """Run the same command in a child process, again whenever it exits with RESTART, and wait
-    for it; returns its exit status, or 128 + n after signal n."""
+    """Run the same command in a child process, and again whenever it exits with RESTART. Return
+    its exit status, or 128 + n after signal n."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
@@ -104,7 +104,7 @@ def supervise() -> int:
     path = crash.record(logs_path(), stderr)
     _write(f"{sanitize_line(crash.sentence)}\nStart `specchat` again to continue.\n")
     if path is not None:
-        _write(f"The libraries' messages are in {path}\n")
+        _write(f"Messages of the libraries were saved to {path}\n")
     return 128 + ended_by
 
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or no longer read; a line of progress; Ctrl-C."""
+"""Handles closed, full or unread standard streams; a progress line; Ctrl-C."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OutputError(UserError):
 
 
 class _Output(io.FileIO):
-    """Its errors differ from those of other files."""
+    """Standard output. Its errors raise OutputError, to tell them from errors of other files."""
 
     def write(self, data: bytes) -> int | None:  # type: ignore[override]
         try:
@@ -46,13 +46,13 @@ class _Messages(io.FileIO):
 
 
 def guard_streams() -> None:
-    """Called at the start: opens missing streams, and makes errors of output one sentence."""
+    """Open missing standard streams, and report output errors as one sentence. Call this first."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # Closed: the next file would get its number, and be written into. Writing to a
-            # read-only descriptor fails like writing to a closed one.
+            # Otherwise the next file that is opened would get this number and be written to.
+            # Writing to a read-only descriptor fails like writing to a closed one.
             os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
@@ -75,8 +75,8 @@ def discard_output() -> None:
 
 
 class ProgressLine:
-    """A line on standard error that each `show` replaces, on a terminal only. It begins with
-    `label`. A context manager, which clears it."""
+    """A line on standard error that begins with `label` and that each `show` replaces. Shown on a
+    terminal only. A context manager that clears the line at the end."""
 
     def __init__(self, label: str = "") -> None:
         self.live, self._label = sys.stderr.isatty(), label
@@ -107,8 +107,8 @@ class ProgressLine:
 
 @contextmanager
 def cancel_on_sigint(cancel: Callable[[], object]) -> Iterator[None]:
-    """Inside, Ctrl-C calls `cancel`, which must be safe in a signal handler; a second Ctrl-C ends
-    the process."""
+    """In the block, Ctrl-C calls `cancel`, which must be safe in a signal handler. A second Ctrl-C
+    ends the process."""
 
     def on_sigint(*_: object) -> None:
         cancel()

@@ -22,35 +22,36 @@ from app.util.sanitize import sanitize_line
 
 KEY_FILE = "worker-key"
 EVERY_ADDRESS = ("", "0.0.0.0", "::", "0")
-REMARK = "Token ids go over the network unencrypted. Ctrl+C ends the worker."
+REMARK = "Token ids are sent unencrypted. Ctrl+C stops the worker."
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = (
-        "Holds a shard of a model that is too large for one machine. Another machine uses it with"
-        " the key that it prints. That machine sends token ids, never files; nothing is encrypted."
+        "Holds a shard of a model that is too large for one machine. The first machine connects"
+        " with the key that the worker prints. It sends token ids, never files; nothing is"
+        " encrypted."
     )
     command.add_argument(
         "address",
         metavar="ADDRESS",
         nargs="?",
-        help="this machine's address at which the other reaches it; without one, all are listed",
+        help="this machine's address to listen on; without it, this machine's addresses are listed",
     )
     command.add_argument(
         "--port",
         type=whole("port", 0, MAX_PORT),
         default=WORKER_PORT,
-        help="the port to listen on; 0: one that is free (default %(default)s)",
+        help="the port to listen on; 0: any free port (default %(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer first machines at the address until interrupted."""
+    """Serve first machines at the address until interrupted."""
     if args.address is None:
-        raise _which_address("Say at which of this machine's addresses the other one reaches it")
+        raise _which_address("The address to listen on is missing")
     address = args.address.removeprefix("[").removesuffix("]")
     if address in EVERY_ADDRESS:
-        raise _which_address("A worker listens at one address only")
+        raise _which_address("A worker listens on one address only")
     for number in (signal.SIGTERM, signal.SIGHUP):  # its shard's process would stay
         signal.signal(number, _end)
     key = _key(config_path() / KEY_FILE)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def _which_address(problem: str) -> UserError:
     commands = [f"`specchat worker {each}` ({interface})" for each, interface in own_addresses()]
     if not commands:
-        return UserError(problem, "this one has none yet, so connect it to a network first")
+        return UserError(problem, "connect this machine to a network first: it has none")
     return UserError(problem, " or ".join(commands))
 
 
@@ -78,7 +79,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _key(path: Path) -> str:
-    """This machine's, which is made once. Raises UserError."""
+    """This machine's key, which is created once. Raises UserError."""
     try:
         if key := read_secret(path):
             return key

@@ -1,7 +1,7 @@
-"""The first machine's side: all machines load their shards of a target, and run what the engine
-sends.
+"""The first machine's side of a sharded target: loads a shard on every machine, and sends them the
+engine's operations.
 
-The first machine's own shard runs in a separate process, too: when another machine is gone, a
+The first machine's own shard runs in a separate process, too: if another machine is lost, a
 collective operation never returns, and only ending the process frees its weights.
 """
 
@@ -34,7 +34,7 @@ from app.protocol.reasons import Data, FailureKind
 THIS_MACHINE = "this machine"
 CLOSED_SECONDS, STALLED_SECONDS = 2.0, 10.0
 """Time after which the ring counts as broken: closed, or without an exchange while the layers run.
-A machine that is gone closes the ring, too, but is reported before that."""
+A lost machine closes the ring, too, but is reported before that."""
 _EXCHANGING = ("fill", "forward")
 """Operations during which the layers exchange results."""
 
@@ -47,13 +47,13 @@ class RankMemory(NamedTuple):
     active: float
 
     def free(self, share: float) -> float:
-        """Bytes that are left below this share of the ceiling."""
+        """Free bytes below this share of the ceiling."""
         return min(self.available, share * self.ceiling - self.active)
 
 
 class RingState(NamedTuple):
-    """Whether a neighbour has closed its end, and the bytes exchanged so far; None where they are
-    not counted."""
+    """Whether a neighbour has closed its end, and the bytes exchanged so far; None if the system
+    does not count them."""
 
     closed: bool = False
     bytes: int | None = None
@@ -69,7 +69,8 @@ class RingWatch:
         self._bytes: int | None = None
 
     def problem(self, states: Sequence[RingState], exchanging: bool, now: float) -> str:
-        """What is wrong, a clause, or an empty text. `states` are those of all ranks."""
+        """A clause that says what is wrong; an empty string if nothing is. `states` has the state
+        of each rank."""
         closed = any(state.closed for state in states)
         self._closed_since = min(self._closed_since, now) if closed else math.inf
         counts = [state.bytes for state in states if state.bytes is not None]
@@ -83,8 +84,8 @@ class RingWatch:
 
 
 class Rank:
-    """A connection to one rank's process. Its messages go into `replies`, with its number;
-    `on_lost` gets a name and a reason once the rank is silent, gone, or failed after loading."""
+    """A connection to one rank's process. Puts its messages into `replies`, with the rank's number.
+    Calls `on_lost` with a name and a reason if the rank is silent, ends, or fails after loading."""
 
     def __init__(
         self,
@@ -97,8 +98,8 @@ class Rank:
         self.number, self.name, self.memory = number, name, RankMemory(0.0, 0.0, 0.0)
         self.ring = RingState()
         self._ended_with_ring = False
-        """Whether the process ended because a neighbour closed the ring, which is then the one to
-        report."""
+        """Whether the process ended because a neighbour closed the ring; then the neighbour is
+        reported."""
         self._connection, self._replies, self._on_lost = connection, replies, on_lost
         self.joining = self._joined = self._loaded = False
         self.sent_bytes = 0
@@ -123,7 +124,8 @@ class Rank:
 
     @property
     def _silent_seconds(self) -> float:
-        """Time limit for silence. Until a rank has joined the others, MLX blocks its process."""
+        """Time limit for silence. It is longer until a rank has joined the others, because MLX
+        blocks the process until then."""
         return LOST_SECONDS if self._joined else JOIN_SECONDS + LOST_SECONDS
 
     def _take(self, message: Message) -> None:
@@ -146,7 +148,7 @@ class Rank:
 
 
 class Cluster:
-    """All ranks of one loaded target. Meets the engine's `Shards`."""
+    """All ranks of one loaded target. Implements the engine's `Shards`."""
 
     def __init__(self, command: Load, stopped: Callable[[], bool]) -> None:
         """Raises LoadError."""
@@ -158,7 +160,7 @@ class Cluster:
         self._process: ShardProcess | None = None
         self._replies: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._said: dict[int, Message] = {}
-        """Messages of each rank, by rank, until all have loaded."""
+        """What each rank has reported so far, by rank, until all have loaded."""
         self._numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._losing, self._closed = threading.Lock(), threading.Event()
@@ -203,15 +205,16 @@ class Cluster:
         self._gather("ready", check)
 
     def ring_file(self, rank: int, ring: list[str]) -> str:
-        """MLX's file with the addresses of all ranks, for one of them. A benchmark puts relays
-        between them."""
+        """Content of MLX's file with the addresses of all ranks, for `rank`. A benchmark overrides
+        this to put relays between them."""
         return json.dumps([[address] for address in ring])
 
     def _add(self, name: str, connection: Connection) -> None:
         self.ranks.append(Rank(len(self.ranks), name, connection, self._replies, self._lose))
 
     def _load(self, command: Load, stopped: Callable[[], bool]) -> Message:
-        """Load all shards; returns their description, with the largest of each number."""
+        """Load all shards. Returns their description, with the maximum over ranks of each
+        number."""
 
         def check() -> None:
             if stopped():
@@ -226,7 +229,8 @@ class Cluster:
         return described
 
     def _gather(self, what: str, check: Check) -> list[Any]:
-        """The value that each rank has sent for `what`, in order of rank. Raises LoadError."""
+        """Wait for the value that each rank sends for `what`; return them by rank. Raises
+        LoadError."""
         found: dict[int, Any] = {}
         while len(found) < len(self.ranks):
             check()
@@ -292,7 +296,7 @@ class Cluster:
         if self._process is not None:
             self._process.kill()
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ lost machines
 
     def _say_alive(self) -> None:
         while not self._closed.wait(ALIVE_SECONDS):
@@ -300,13 +304,14 @@ class Cluster:
             self._watch_ring(time.monotonic())
 
     def _watch_ring(self, now: float) -> None:
-        """All processes may be alive and wait for each other forever."""
+        """Detect a broken ring, in which all processes are alive but wait for each other."""
         reason = self._ring.problem([rank.ring for rank in self.ranks], self._exchanging, now)
         if reason:
             self._end(FailureKind.RING_BROKEN, {"error": reason})
 
     def _lose(self, name: str, reason: Data) -> None:
-        """Called on any thread. Only the first loss counts: others follow from it."""
+        """Report a lost machine. Only the first call has an effect, because further losses follow
+        from it. Thread-safe."""
         machine = None if name == THIS_MACHINE else name
         self._end(FailureKind.MACHINE_LOST, {"machine": machine, **reason})
 
@@ -319,7 +324,7 @@ class Cluster:
 
 
 def largest(values: Sequence[Any]) -> Any:
-    """The largest of numbers, key by key in dictionaries; the first of anything else."""
+    """The maximum of numbers, key by key in dictionaries; the first of any other values."""
     first = values[0]
     if isinstance(first, dict):
         return {key: largest([each[key] for each in values]) for key in first}

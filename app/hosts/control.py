@@ -1,4 +1,4 @@
-"""What the first machine asks a worker before a model is loaded, and how fast its link is."""
+"""The first machine's requests to a worker before a model is loaded, and the speed of its link."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ASK_SECONDS = 30.0
 START_SECONDS = 60.0
 """Time limit until all machines are ready to load."""
 SMALL, LARGE = 64, 4 << 20
-"""Bytes of the echoes that measure latency and rate."""
+"""Bytes of the messages that measure latency and rate."""
 RUNS = 5
 
 Check = Callable[[], None]
@@ -67,7 +67,7 @@ class HostControl:
                 raise LoadError(FailureKind.VERSIONS_DIFFER, data)
 
     def _connect(self) -> Connection:
-        """Connect on another thread, because an address look-up cannot be interrupted."""
+        """Connect, on another thread because an address look-up cannot be interrupted."""
         found: queue.SimpleQueue[Connection | Exception] = queue.SimpleQueue()
         unused = threading.Event()
 
@@ -118,12 +118,12 @@ class HostControl:
 
     @property
     def address(self) -> str:
-        """The worker's numeric address, so that MLX's ring need not look a name up."""
+        """The worker's numeric address, so that MLX's ring needs no name look-up."""
         address: str = self._connection.socket.getpeername()[0]
         return address
 
     def attach(self, ticket: str) -> Connection:
-        """A second connection, which the worker hands to the process of its rank."""
+        """Open a second connection, which the worker passes to the process of its rank."""
         connection = self._connect()
         with suppress(WireError):
             connection.send({"ticket": ticket})
@@ -141,11 +141,11 @@ def _close_all(found: queue.SimpleQueue[Connection | Exception]) -> None:
                 connection.close()
 
 
-# --------------------------------------------------------------------------- looking
+# --------------------------------------------------------------------------- measuring
 
 
 def look_at_hosts(hosts: Hosts) -> list[HostMachine]:
-    """Measure this machine and the others, this one first. Takes seconds."""
+    """Measure this machine and all `hosts`; this machine comes first. Takes seconds."""
     memory = psutil.virtual_memory()
     own = HostMachine(platform.node(), machine_name(), memory.total, memory.available * FREE_SHARE)
     return [own, *(_look_at(host) for host in hosts.others)]
@@ -171,7 +171,7 @@ def _look_at(host: Host) -> HostMachine:
 def _measure(control: HostControl) -> tuple[float, float]:
     """Latency in seconds one way, and rate in bytes a second."""
     small, large = (_echo_seconds(control, size) for size in (SMALL, LARGE))
-    # Each message gets a tag at one end, which is checked at the other; the layers' data have none.
+    # Unlike the layers' data, each message has a tag, which takes time to make and to check.
     started_at = time.perf_counter()
     Seal(b"").tag(bytes(LARGE))
     tags = 4 * (time.perf_counter() - started_at)

@@ -1,5 +1,4 @@
-"""The value of `--hosts` or of SPECCHAT_HOSTS: workers, with their keys in the latter; and the keys
-that were given once."""
+"""Parses `--hosts` and SPECCHAT_HOSTS (which may contain keys), and stores the workers' keys."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ KEYS_FILE = "host-keys.json"
 MAX_BYTES = 1 << 20
 """Size limit of the file with the keys."""
 _ADDRESS = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.A)
-_RUN_WORKER = "run `specchat worker` there, and use the line that it prints once"
+_RUN_WORKER = "run `specchat worker` there, and type the line that it prints once on this machine"
 
 
 def requested_hosts(text: str) -> Hosts:
@@ -42,11 +41,11 @@ def requested_hosts(text: str) -> Hosts:
 
 
 def refuse_keys(text: str) -> None:
-    """Raise UserError when `text`, from a command line, contains keys: all users of a machine see
-    the arguments of its processes."""
+    """Raise UserError if `text`, from a command line, contains keys: every user of a machine can
+    see the arguments of its processes."""
     if "@" in text:
         raise UserError(
-            "A key in a command can be seen by every user of this machine",
+            "A key in a command is visible to every user of this machine",
             f"write {VARIABLE}=KEY@ADDRESS before the command, once: specchat stores the key",
         )
 
@@ -64,14 +63,14 @@ def read_keys(path: Path) -> dict[str, str]:
     if not all(isinstance(key, str) and key and _ADDRESS.fullmatch(name) for name, key in used):
         raise UserError(
             f"The keys of other machines in '{path}' cannot be read",
-            "delete that file, and use the line of each `specchat worker` again",
+            "delete that file, and type the line of each `specchat worker` again",
         )
     return found
 
 
 def parse_hosts(text: str, keys: Mapping[str, str]) -> Hosts:
-    """Workers with commas between them, `KEY@ADDRESS[:PORT]` or `ADDRESS[:PORT]` of a stored key.
-    Raises UserError."""
+    """Parse workers separated by commas: `KEY@ADDRESS[:PORT]`, or `ADDRESS[:PORT]` if the key is
+    stored. Raises UserError."""
     if not text.strip():
         raise UserError("--hosts names no machine", _RUN_WORKER)
     hosts = Hosts(tuple(_worker(part.strip(), keys) for part in text.split(",")))
@@ -96,21 +95,21 @@ def _split(where: str) -> tuple[str, int | None]:
     """Address and port. Raises UserError."""
     if _is_ipv6(where):
         raise UserError(
-            f"{where!r} cannot be used: MLX's ring knows no IPv6",
+            f"{where!r} cannot be used: MLX's ring does not support IPv6",
             "start the worker at an IPv4 address",
         )
     found = _ADDRESS.fullmatch(where)
     if found is None:
-        advice = "use the line that `specchat worker` prints, KEY@ADDRESS or KEY@ADDRESS:PORT"
-        raise UserError(f"{where!r} is not the address of a machine", advice)
+        advice = "use KEY@ADDRESS or KEY@ADDRESS:PORT, as `specchat worker` prints it"
+        raise UserError(f"{where!r} is not a valid address", advice)
     port = int(found[2]) if found[2] else None
     if port is not None and not 1 <= port <= MAX_PORT:
-        raise UserError(f"{port} is not a port", f"use one from 1 to {MAX_PORT:,}")
+        raise UserError(f"{port} is not a valid port", f"use one from 1 to {MAX_PORT:,}")
     return found[1], port
 
 
 def _is_ipv6(text: str) -> bool:
-    """Whether it is an IPv6 address, also in brackets that a port may follow."""
+    """Whether `text` is an IPv6 address, or one in brackets, with or without a port."""
     bracketed = re.fullmatch(r"\[(.*)\](?::\d*)?", text)
     try:
         ipaddress.IPv6Address(bracketed[1] if bracketed else text)
@@ -120,7 +119,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _known(address: str, port: int | None, keys: Mapping[str, str]) -> Host:
-    """The worker at this address, whose key is stored. Raises UserError."""
+    """The worker at this address, with its stored key. Raises UserError."""
     stored = [(_split(each), key) for each, key in keys.items()]
     there = {at or WORKER_PORT: key for (name, at), key in stored if name == address}
     if port is None and WORKER_PORT not in there and len(there) == 1:

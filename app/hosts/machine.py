@@ -19,7 +19,7 @@ FREE_SHARE = 0.9
 """Share of the available memory that a shard may use."""
 PACKAGES = ("specchat", "mlx", "mlx-lm")
 SAMPLES, SAMPLE_BYTES = 64, 4096
-"""How many parts of each file of weights are compared, and their size."""
+"""Number of samples of each weight file, and bytes of each sample."""
 
 
 def machine_name() -> str:
@@ -41,7 +41,7 @@ def machine_name() -> str:
 
 
 def own_addresses() -> list[tuple[str, str]]:
-    """IPv4 addresses of this machine that others may reach it at, and their interfaces."""
+    """IPv4 addresses at which other machines may reach this one, and their interfaces."""
     return [
         (each.address, interface)
         for interface, addresses in psutil.net_if_addrs().items()
@@ -61,8 +61,8 @@ def versions() -> dict[str, str]:
 
 
 def content_fingerprint(folder: Path) -> str:
-    """Digest of a model's files, equal on every machine: size and samples of the weights, all of
-    the configuration and the tokenizer. Raises OSError."""
+    """Digest of a model's files, to compare machines. It covers the size and samples of the
+    weights, and all of the configuration and tokenizer. Raises OSError."""
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.suffix == ".safetensors":

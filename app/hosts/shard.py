@@ -1,10 +1,11 @@
 """The process of one rank: `python -m app.hosts.shard FD MODEL FILES`.
 
-`specchat worker` starts it, and the first machine for itself. It reads the keys of its connection,
-if there are any, from standard input, and reports when it is ready to join the others. Once the
-first machine sends what to load, it joins them, loads its shard, and runs the operations that come
-over the connection. Nothing can interrupt a collective operation, so a second thread reports once
-a second that the process is alive, and ends it once the first machine is gone.
+`specchat worker` starts it, and the first machine starts one for its own shard. It reads the keys
+of its connection, if there are any, from standard input, and reports when it is ready to join the
+other ranks. Once the first machine sends what to load, it joins them, loads its shard, and runs the
+operations that arrive over the connection. Nothing can interrupt a collective operation, so a
+second thread reports once a second that the process is alive, and ends it if the first machine is
+lost.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from typing import Any
 from app.hosts.wire import Connection, Message, Seals, WireError
 
 ALIVE_SECONDS = 1.0
-"""Interval of the messages that only say that the sender is alive."""
+"""Interval of keep-alive messages."""
 OWN, OWNER = "own", re.compile("own|[0-9a-f]{12}")
-"""Owner of the snapshots that a rank has parts of: this machine, or another one's number."""
+"""Owner of snapshots of which a rank stores parts: this machine, or another machine's number."""
 LOST_SECONDS = 4.0
-"""Silence after which a process counts as gone."""
+"""Seconds of silence after which a process counts as lost."""
 JOIN_SECONDS = 20.0
-"""Time limit for the ranks to join each other. MLX holds the interpreter's lock while it waits, so
-nothing else runs in the process."""
+"""Time limit for the ranks to join each other. MLX holds the interpreter's lock (GIL) while it
+waits, so nothing else runs in the process."""
 RING_PORTS = 20_000, 32_768
 _LINUX = sys.platform == "linux"
 # `getsockopt` for statistics of a connection: level, option, size; and the offsets of the counts.
@@ -50,8 +51,8 @@ _PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class ShardProcess:
-    """Starts and ends the process of a rank. It takes over `connection`, and loads its shard of the
-    model in the folder `model`. `ring` is the content of MLX's file of addresses."""
+    """Starts and ends the process of a rank. The process takes over `connection`, and loads its
+    shard of the model in the folder `model`. `ring` is the content of MLX's file of addresses."""
 
     MODULE = "app.hosts.shard"
 
@@ -71,13 +72,13 @@ class ShardProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=Path(__file__).parents[2],
-            start_new_session=True,  # Ctrl+C in the terminal is for the first process
+            start_new_session=True,  # Ctrl+C in the terminal must reach only this process
         )
         assert self._process.stdin is not None
         with (
             suppress(BrokenPipeError),
             self._process.stdin as keys,
-        ):  # no argument: all can see those
+        ):  # not as an argument, because every user can see those
             keys.write(b"" if seals is None else seals.to_json().encode())
 
     def wait(self) -> None:
@@ -90,10 +91,10 @@ class ShardProcess:
 
 
 def free_port(address: str) -> int:
-    """A port that is free now, and that the system gives to nobody who asks for any port.
+    """A port that is free now, and that the system does not assign by itself.
 
-    MLX binds it seconds later. A port that the system chose (`bind` to 0) could be given to
-    another connection in between; Linux and macOS choose from 32,768 and 49,152 on.
+    MLX binds it seconds later. A port that the system chose (`bind` to 0) could be assigned to
+    another connection in between. Linux assigns ports from 32,768, macOS from 49,152.
     """
     while True:
         port = random.randrange(*RING_PORTS)
@@ -115,14 +116,14 @@ def main() -> None:
     connection = Connection(sock, Seals.from_json(keys) if keys else None)
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
     samples: dict[str, Callable[[], Any]] = {}
-    """Functions that read the memory, once MLX is imported, and the ring, once it is joined."""
+    """Functions that measure the memory (set once MLX is imported) and the ring (once joined)."""
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
     threading.Thread(target=_say_alive, args=(connection, samples), daemon=True).start()
     try:
         _work(connection, messages, samples)
     except WireError:
         pass
-    except Exception as error:  # whatever goes wrong, the first machine says it
+    except Exception as error:  # reported by the first machine
         _report(connection, error, samples)
     os._exit(0)  # the layers' exchange may never end
 
@@ -169,7 +170,7 @@ def _work(
     folder, files = sys.argv[2:4]
     connection.send({"ready": True})
     load = messages.get()
-    # All are ready, so it is quick. If not, a thread that needs no lock ends the process.
+    # All ranks are ready, so joining is quick. If not, a thread that needs no GIL ends the process.
     faulthandler.dump_traceback_later(JOIN_SECONDS, exit=True)
     before = sockets()
     try:
@@ -178,7 +179,7 @@ def _work(
         raise RuntimeError(f"the machines do not reach each other ({error})") from error
     finally:
         faulthandler.cancel_dump_traceback_later()
-    shutil.rmtree(files, ignore_errors=True)  # who started this may be killed
+    shutil.rmtree(files, ignore_errors=True)  # the parent may be killed
     ring = Ring(before)
     samples["ring"] = lambda: [ring.closed, ring.bytes]
     connection.send({"joined": True})
@@ -194,7 +195,7 @@ def _work(
         name, number = message.pop("operation"), message.pop("number", None)
         reply = operations[name](**message) or {}
         if number is not None:
-            if name == "fill":  # before the next step it is asked what is free
+            if name == "fill":  # the engine asks for free memory before the next step
                 reply |= {"memory": memory.sample()}
             connection.send({"number": number, **reply})
 
@@ -207,21 +208,21 @@ def _report(
     try:
         ring = {"ring": samples["ring"]()} if "ring" in samples else {}
         connection.send({"failed": dict(cause_of(error)), **ring})
-        time.sleep(ALIVE_SECONDS)  # until it has been read
+        time.sleep(ALIVE_SECONDS)  # wait until the message has been read
     except WireError:
         return
 
 
 # --------------------------------------------------------------------------- MLX's ring
 
-# MLX waits without end for its connections; the system knows their state.
+# MLX waits for its connections without a time limit, so their state is read from the system.
 
 
 def sockets() -> dict[int, tuple[int, int]]:
     """Open sockets of this process: device and inode by descriptor."""
     found = {}
     for name in os.listdir("/dev/fd"):
-        with suppress(OSError, ValueError):  # closed meanwhile
+        with suppress(OSError, ValueError):  # closed in the meantime
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):
                 found[int(name)] = (status.st_dev, status.st_ino)
@@ -229,13 +230,13 @@ def sockets() -> dict[int, tuple[int, int]]:
 
 
 class Ring:
-    """Connections to the neighbours: the sockets that were opened since `before`."""
+    """Connections to the neighbours: all sockets that are not in `before`."""
 
     def __init__(self, before: dict[int, tuple[int, int]]) -> None:
         self._sockets = []
         for descriptor, reference in sockets().items():
             if before.get(descriptor) != reference:
-                with suppress(OSError):  # one that only listens, or that is closed by now
+                with suppress(OSError):  # a listening socket, or one that was closed
                     opened = socket.socket(fileno=os.dup(descriptor))
                     opened.getpeername()
                     self._sockets.append(opened)
@@ -250,7 +251,7 @@ class Ring:
 
     @property
     def bytes(self) -> int | None:
-        """Bytes sent and received so far. None where the system does not count them."""
+        """Bytes sent and received so far; None if the system does not count them."""
         try:
             return sum(map(_bytes, self._sockets)) if self._sockets else None
         except (OSError, struct.error):

@@ -1,7 +1,7 @@
 """Messages between machines: plain values and NumPy arrays over TCP.
 
-Both ends first prove that they know the same key. Each message carries a tag that only they can
-make, so none can be changed, dropped or repeated on the way. Nothing is encrypted.
+Both ends first prove that they know the same key. Each message carries an authentication tag, so
+that a changed, dropped or repeated message is detected. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 Message = dict[str, Any]
-"""Plain values by key; arrays only at the first level."""
+"""Plain values by key. Arrays are allowed only at the top level."""
 
 GREETING = b"specchat hosts 2\n"
 NONCE_BYTES = TAG_BYTES = 32
 ANSWER_SECONDS = 10.0
-"""Time limit for both proofs of the key."""
+"""Time limit for proving the key, in both directions together."""
 CHECK_SECONDS = 0.1
 """Interval between two calls of a `check`."""
 MAX_TEXT, MAX_ARRAYS = 1 << 24, 1 << 30
@@ -39,18 +39,18 @@ _SIZES = struct.Struct("!IQ")
 
 
 class WireError(ConnectionError):
-    """The other end is gone, or does not follow the protocol. The text is a clause."""
+    """The other end has disconnected or violates the protocol. The text is a clause."""
 
 
 @dataclass(slots=True)
 class Seal:
-    """Makes the tags of one direction. A tag covers the message's number."""
+    """Computes the authentication tags of one direction. A tag covers the message's number."""
 
     key: bytes
     count: int = 0
 
     def tag(self, *parts: bytes) -> bytes:
-        """TAG_BYTES for the next message."""
+        """The tag (TAG_BYTES) of the next message."""
         self.count += 1
         digest = hmac.new(self.key, self.count.to_bytes(8, "big"), hashlib.sha256)
         for part in parts:
@@ -66,7 +66,7 @@ class Seals:
     received: Seal
 
     def to_json(self) -> str:
-        """Encode it for another process that takes the connection over."""
+        """Encode the seals for another process that takes over the connection."""
         return json.dumps([[seal.key.hex(), seal.count] for seal in (self.sent, self.received)])
 
     @classmethod
@@ -75,8 +75,8 @@ class Seals:
 
 
 class Connection:
-    """Sends from any thread, receives on one. Without `seals`, messages have no tags: for a process
-    on this machine."""
+    """Sends from any thread and receives on one. Without `seals` (for a process on this machine),
+    messages have no tags."""
 
     def __init__(self, sock: socket.socket, seals: Seals | None = None) -> None:
         self.socket, self.seals = sock, seals
@@ -85,7 +85,7 @@ class Connection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: Message) -> int:
-        """Returns the number of bytes. Raises WireError."""
+        """Send a message; return its number of bytes. Raises WireError."""
         plain, arrays = dict[str, Any](), list[np.ndarray[Any, Any]]()
         described = []
         for key, value in message.items():
@@ -108,8 +108,8 @@ class Connection:
     def receive(
         self, seconds: float | None = None, check: Callable[[], None] | None = None
     ) -> Message:
-        """The next message. Raises WireError, also when nothing comes for `seconds`, and whatever
-        `check` raises, which is called during the wait."""
+        """Wait for the next message. `check` is called while waiting and may raise. Raises
+        WireError, also if nothing arrives for `seconds`."""
         try:
             self.socket.settimeout(seconds)
         except OSError as error:
@@ -122,7 +122,7 @@ class Connection:
         if self.seals is not None:
             expected = self.seals.received.tag(sizes, text, data)
             if not hmac.compare_digest(self._exactly(TAG_BYTES, check), expected):
-                raise WireError("a message was changed on its way")
+                raise WireError("a message was changed on the way")
         try:
             plain, described = json.loads(text)
             if not isinstance(plain, dict):
@@ -169,7 +169,7 @@ class Connection:
                 raise TimeoutError
 
     def close(self) -> None:
-        with suppress(OSError):  # another thread may wait in `receive`, which closing does not end
+        with suppress(OSError):  # wakes a thread that waits in `receive`, which closing does not
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
@@ -179,7 +179,7 @@ def connect(address: str, port: int, key: str) -> Connection:
     try:
         sock = socket.create_connection((address, port), ANSWER_SECONDS)
     except UnicodeError as error:
-        raise WireError("it has no address of that name") from error
+        raise WireError("its name has no address") from error
     except OSError as error:
         raise WireError(_reason(error)) from error
     with _closed_on_error(sock):
@@ -187,14 +187,15 @@ def connect(address: str, port: int, key: str) -> Connection:
 
 
 def accept(sock: socket.socket, key: str) -> Connection:
-    """Let the other end prove that it knows the key; returns the connection. Raises WireError."""
+    """Accept a connection after the other end has proved that it knows the key. Raises
+    WireError."""
     with _closed_on_error(sock):
         return _prove_worker(sock, key)
 
 
 @contextmanager
 def _closed_on_error(sock: socket.socket) -> Iterator[None]:
-    """Close the socket and raise WireError when the block fails."""
+    """Close the socket and raise WireError if the block fails."""
     try:
         yield
     except WireError:
@@ -207,9 +208,9 @@ def _closed_on_error(sock: socket.socket) -> Iterator[None]:
 
 def _prove_first(sock: socket.socket, key: str) -> Connection:
     end = time.monotonic() + ANSWER_SECONDS
-    first = _receive(sock, len(GREETING) + NONCE_BYTES, "it is no specchat worker", end)
+    first = _receive(sock, len(GREETING) + NONCE_BYTES, "it is not a specchat worker", end)
     if not first.startswith(GREETING):
-        raise WireError("it is no specchat worker, or one of another version")
+        raise WireError("it is not a specchat worker, or has another version")
     theirs, own = first[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)
     sock.sendall(own + _proof(key, b"first", theirs, own))
     proof = _receive(sock, 32, "its key is another one", end)
@@ -236,8 +237,8 @@ def _prove_worker(sock: socket.socket, key: str) -> Connection:
 
 
 def _session_seals(key: str, workers: bytes, firsts: bytes) -> tuple[Seal, Seal]:
-    """The seals of the first machine's messages and of the worker's. `workers` and `firsts` are
-    the random numbers that each sent."""
+    """Seals for the first machine's messages and for the worker's. `workers` and `firsts` are the
+    random numbers that each has sent."""
     ends = (b"messages of first", b"messages of worker")
     of_first, of_worker = (Seal(_proof(key, end, workers, firsts)) for end in ends)
     return of_first, of_worker

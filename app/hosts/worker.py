@@ -1,8 +1,8 @@
 """`specchat worker`: holds a shard of another machine's model.
 
-It tells its versions and free memory, and whether it has a model. For one first machine at a time
-it starts the process of a rank (`shard.py`), which then talks to that machine directly. It receives
-token ids and positions, never a file, and reads only models that are on this machine.
+It reports its versions and free memory, and whether it has a model. For one first machine at a time
+it starts the process of a rank (`shard.py`), which then communicates with that machine directly. It
+receives token ids and positions, never a file, and reads only models that are on this machine.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from app.models.check import check_model
 from app.util.sanitize import sanitize_line
 
 MAX_UNPROVED, MAX_UNPROVED_PER_ADDRESS = 32, 2
-"""Limits of simultaneous connections whose other end has not proved the key yet."""
+"""Maximum connections whose other end has not proved the key yet, in total and per address."""
 PAUSE_SECONDS = 0.1
-"""Pause after a connection that could not be accepted."""
+"""Pause after a failure to accept a connection."""
 NOTICED_SECONDS = 1.0
-"""Time in which a worker notices that a first machine has left."""
+"""Time within which a worker notices that a first machine has disconnected."""
 ENDING_SECONDS = 15.0
-"""Time in which the process of its rank ends, which may have to free 100 GB."""
+"""Time within which the process of a rank ends. It may have to free 100 GB."""
 IDLE_SECONDS = 60.0
-"""Silence after which a first machine is disconnected."""
+"""Seconds of silence after which a first machine is disconnected."""
 PREPARED_SECONDS = 30.0
-"""The same for one that has reserved the worker, until the rank's process runs. That process
-notices by itself when the first machine is gone."""
+"""The same for a first machine that has reserved the worker, until the rank's process runs. That
+process notices by itself if the first machine is lost."""
 
 
 class Worker:
-    """Listens on `address`. `say` gets one line for each event."""
+    """Listens on `address`, and calls `say` with a line for each event."""
 
     def __init__(self, address: str, port: int, key: str, say: Callable[[str], None]) -> None:
         """Raises UserError."""
@@ -55,7 +55,7 @@ class Worker:
         """The session whose model is loaded."""
         self._freed = threading.Condition()
         self._unproved: Counter[str] = Counter()
-        """Connections that have not proved the key, by address."""
+        """Number of connections that have not proved the key, by address."""
         self._counting = threading.Lock()
         self._closed = threading.Event()
 
@@ -64,7 +64,7 @@ class Worker:
         while not self._closed.is_set():
             try:
                 sock, other = self._listening.accept()
-            except OSError:  # of one connection, or for want of files: others may still come
+            except OSError:  # the connection failed, or too many files are open: keep accepting
                 self._closed.wait(PAUSE_SECONDS)
                 continue
             if not self._admit(other[0]):
@@ -72,7 +72,7 @@ class Worker:
                 continue
             try:
                 threading.Thread(target=self._answer, args=(sock, other[0]), daemon=True).start()
-            except RuntimeError:  # there are too many threads
+            except RuntimeError:  # too many threads
                 self._dismiss(other[0])
                 sock.close()
 
@@ -88,7 +88,7 @@ class Worker:
     def _dismiss(self, other: str) -> None:
         with self._counting:
             self._unproved[other] -= 1
-            self._unproved += Counter()  # without those at 0
+            self._unproved += Counter()  # drops entries of 0
 
     def close(self) -> None:
         self._closed.set()
@@ -134,7 +134,8 @@ class Worker:
                 self._freed.notify_all()
 
     def reserve(self, session: Session) -> bool:
-        """Reserve the worker for a session; False if another has it. Waits for one that ends."""
+        """Reserve the worker for a session; False if another one has it. Waits for a session that
+        is ending."""
         asked_at = time.monotonic()
         with self._freed:
             while (user := self._user) is not None and user is not session:
@@ -149,7 +150,7 @@ class Worker:
 def _listen(address: str, port: int) -> socket.socket:
     if ":" in address:
         raise UserError(
-            f"The worker cannot listen at {address}: MLX's ring knows no IPv6",
+            f"The worker cannot listen at {address}: MLX's ring does not support IPv6",
             "name an IPv4 address of this machine",
         )
     listening = socket.socket()
@@ -157,9 +158,9 @@ def _listen(address: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((address, port))
         listening.listen()
-    except (OSError, UnicodeError, TypeError, ValueError) as error:  # no address looks like that
+    except (OSError, UnicodeError, TypeError, ValueError) as error:  # not a valid address
         listening.close()
-        reason = getattr(error, "strerror", None) or "no name of a machine"
+        reason = getattr(error, "strerror", None) or "not a valid address"
         raise UserError(
             f"The worker cannot listen at {address}, port {port} ({reason})",
             "name an address of this machine, or another --port",
@@ -194,7 +195,7 @@ class Session:
         return secrets.compare_digest(str(ticket).encode(), self._ticket.encode())
 
     def run(self, first: Message) -> None:
-        """Answer until the first machine leaves, or the process of its rank ends."""
+        """Answer until the first machine disconnects, or the process of its rank ends."""
         answers = {
             "hello": self._hello,
             "echo": lambda message: {"data": message["data"]},
@@ -211,7 +212,7 @@ class Session:
         except WireError:
             self.ending = True
             if self._process is not None:
-                self._worker.say(f"{self._other} left.")
+                self._worker.say(f"{self._other} disconnected.")
 
     @property
     def _idle_seconds(self) -> float | None:
@@ -223,9 +224,9 @@ class Session:
         try:
             return answer(message)
         except (KeyError, TypeError, ValueError, AttributeError):
-            return {"problem": "it was asked in another way than it knows"}
+            return {"problem": "it does not know the request"}
         except OSError as error:
-            return {"problem": f"its part could not be started ({error.strerror})"}
+            return {"problem": f"its process could not be started ({error.strerror})"}
 
     def end(self) -> None:
         with self._lock:
@@ -246,7 +247,7 @@ class Session:
         }
 
     def _model(self, message: Message) -> Message:
-        """Compare a model with the first machine's. Only an equal one is loaded."""
+        """Compare a model with the first machine's. Only an identical model is loaded."""
         name = sanitize_line(str(message["name"]))
         try:
             folder = resolve_model(str(message["name"]))
@@ -258,7 +259,7 @@ class Session:
             return {"problem": f"{name} cannot be read ({error.strerror})", "advice": ""}
         if not same:
             return {
-                "problem": f"its {name} is another one than on this machine",
+                "problem": f"its {name} differs from this machine's",
                 "advice": "download the same model on both",
             }
         self._model_folder = folder
@@ -267,28 +268,28 @@ class Session:
     def _prepare(self, message: Message) -> Message:
         """Reserve the worker; the reply has a port for the ring, and a ticket for `attach`."""
         if not self._worker.reserve(self):
-            return {"problem": "another machine uses it", "advice": "wait until it has left"}
+            return {"problem": "another machine uses it", "advice": "try again when it is free"}
         self._prepared = True
         return {"port": free_port(self._worker.address), "ticket": self._ticket}
 
     def _start(self, message: Message) -> Message:
         rank, ring = int(message["rank"]), str(message["ring"])
         if self._model_folder is None or not self._prepared:
-            return {"problem": "it was asked to start before its model was compared"}
+            return {"problem": "it was asked to start before its model was checked"}
         if not self._attached.wait(LOST_SECONDS) or self._data is None:
-            return {"problem": "the second connection did not come"}
+            return {"problem": "the second connection was not opened"}
         with self._lock:
             if self.ending or self._process is not None:
-                return {"problem": "its part was started before"}
+                return {"problem": "its process is already running"}
             data = self._data
             self._process = ShardProcess(data, rank, ring, self._model_folder)
-        data.socket.close()  # the process has it
+        data.socket.close()  # the process has its own copy
         threading.Thread(target=self._watch, args=(self._process,), daemon=True).start()
         shown = sanitize_line(str(message["name"]))
-        self._worker.say(f"{self._other} uses this machine for a part of {shown}.")
+        self._worker.say(f"{self._other} uses this machine for a shard of {shown}.")
         return {}
 
     def _watch(self, process: ShardProcess) -> None:
-        """End the session with its process."""
+        """End the session when its process ends."""
         process.wait()
         self._control.close()

@@ -1,4 +1,4 @@
-"""What a file name says about its content, and printable names."""
+"""Classifies files by name (private, README), and makes names printable."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _PRIVATE_FILES = _any(
     worker-key host-keys.json
     """
 )
-"""The last two are specchat's own; `serve-token` is like other tokens."""
-# Samples, and code that handles secrets, contain none.
+"""The last two are specchat's own. Its `serve-token` matches the patterns for tokens."""
+# Sample files, and source files, do not contain secrets.
 _OPEN_FILES = _any(
     """
     *.example *.sample *.template *.dist example.* *.example.* *.cc *.cpp *.cs *.css *.hpp *.html
@@ -47,14 +47,13 @@ _PRIVATE_KEY = re.compile(rb"\s*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY( BLOCK)?-----|
 
 
 def printable(path: str) -> str:
-    """`path` with control characters and bytes that are not UTF-8 escaped, so that it stays on one
-    line."""
+    """Escape control characters, and bytes that are not UTF-8, so that a path stays on one line."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda hit: hit[0].encode("unicode_escape").decode(), text)
 
 
 def reading_order(name: str) -> tuple[bool, str]:
-    """The sort key of a folder's entries: README files first, then by name."""
+    """Sort key of a folder's entries: README files first, then by name."""
     return _README.fullmatch(name) is None, name
 
 

@@ -1,8 +1,8 @@
-"""Asks git for a repository's files: tracked ones, and untracked ones that are not ignored.
+"""Asks git for a repository's files: tracked files, and untracked files that are not ignored.
 
-The repository is untrusted: its configuration can name programs for git to run, such as
-core.fsmonitor. So git runs in an empty repository of ours, with the other one's index and files.
-The list only says what to skip; opening files is done elsewhere.
+The repository is not trusted: its configuration can name programs for git to run, such as
+core.fsmonitor. So git runs in a new, empty repository, with the index and files of the other one.
+The list only determines what to skip. Files are opened elsewhere.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ _PASSED_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "TMPDIR")
 _SETTINGS = ("core.fsmonitor=false", "core.untrackedCache=false", "core.hooksPath=/dev/null")
 _MAX_BYTES = 64 * 1024 * 1024
 _MAX_INDEX_BYTES = 256 * 1024 * 1024
-# Without these, macOS's git is a stub that opens a window to install them.
+# Without one of these, macOS's git is a stub that asks the user to install them.
 _MAC_TOOLS = ("/Library/Developer/CommandLineTools", "/Applications/Xcode.app")
 
 
 class GitList(IgnoreRules):
-    """Ignores everything that git does not list."""
+    """Rules that ignore everything that git does not list."""
 
     def __init__(self, prefix: str, listed: list[str]) -> None:
-        """`prefix`: the path from the top of the walk to the folder that `listed` is relative
-        to."""
+        """`listed` are paths in the folder `prefix`, which is relative to the top of the walk."""
         self._prefix = len(prefix)
         self._paths = {_composed(path.rstrip("/")) for path in listed}
         self._folders: set[str] = set()
@@ -47,7 +46,7 @@ class GitList(IgnoreRules):
 
 
 def _composed(path: str) -> str:
-    """NFC: macOS may write accents decomposed, and git's index composed."""
+    """Normalise a path to NFC, because macOS may return accents decomposed, unlike git's index."""
     return path if path.isascii() else unicodedata.normalize("NFC", path)
 
 
@@ -72,9 +71,9 @@ def repository(folder: Path) -> Path | None:
 
 
 def git_files(top: Path, folder: Path, limits: ReadLimits, budget: ReadBudget) -> list[str] | None:
-    """The paths, relative to `folder`, of the files that git does not ignore in a folder of the
-    repository `top`; a nested repository is one path. None when git is not installed, takes longer
-    than `limits.git_seconds`, or cannot read the index. Raises what `budget.check` raises."""
+    """Paths, relative to `folder`, of the files in a folder of the repository `top` that git does
+    not ignore. A nested repository is one path. None if git is not installed, takes longer than
+    `limits.git_seconds`, or cannot read the index. Raises what `budget.check` raises."""
     git = _git()
     if git is None:
         return None
@@ -107,7 +106,7 @@ def git_files(top: Path, folder: Path, limits: ReadLimits, budget: ReadBudget) -
 def _git() -> str | None:
     git = shutil.which("git")
     if git is None or not os.path.isabs(git):
-        return None  # a relative entry in PATH: it may be anybody's program
+        return None  # a relative entry in PATH, which may be any program
     if sys.platform == "darwin" and git == "/usr/bin/git":
         return git if any(map(os.path.isdir, _MAC_TOOLS)) else None
     return git

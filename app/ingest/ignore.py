@@ -1,7 +1,7 @@
-"""Applies .gitignore files, nested as in git, where git itself is not available.
+"""Applies nested .gitignore files, like git, where git itself is not available.
 
-The rules are untrusted: pathspec turns them into regular expressions, and one with many wildcards
-can take years. Such rules are not applied.
+The rules are not trusted: pathspec converts them to regular expressions, and a rule with many
+wildcards can take years. Such rules are not applied.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ NAME = ".gitignore"
 _MAX_BYTES = 128 * 1024
 _MAX_RULES = 1_000
 _MAX_WILDCARDS = 3
-"""In one rule: the cost is the length of the name to the power of this."""
+"""Maximum wildcards in a rule. The cost of a rule is the name's length to the power of this."""
 _MAX_COSTLY_RULES = 50
-"""Rules in one file that have _MAX_WILDCARDS."""
+"""Maximum rules with _MAX_WILDCARDS wildcards in a file."""
 _FOLDER_MARK = "ps_d"
-"""pathspec's name of the group that matches the slash after a folder's name."""
+"""pathspec's name for the group that matches the slash after a folder's name."""
 _WILDCARD = re.compile(r"\*+")
 
 
 class IgnoreRules:
-    """Which files are ignored in a folder: none."""
+    """Rules about ignored files. This base class ignores none."""
 
     def in_folder(self, folder: int, path: str) -> IgnoreRules:
-        """The rules for a folder, given its descriptor and its path from the top (ends with '/',
-        empty for the top)."""
+        """The rules for a folder. `folder` is its descriptor, `path` its path from the top, which
+        ends with '/' (empty for the top)."""
         return self
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        """Whether an entry of that folder is ignored. `path` is from the top, without a last
-        '/'."""
+        """Whether an entry of the folder is ignored. `path` is its path from the top, without '/'
+        at the end."""
         return False
 
 
 class IgnoreFiles(IgnoreRules):
-    """The rules of the current folder and of its parents."""
+    """Rules from the .gitignore files of the current folder and its parents."""
 
     def __init__(self, budget: ReadBudget, report: Callable[[str, Rejected], None]) -> None:
         """`report` is called with the path of each .gitignore file that was not fully applied."""
         self._budget = budget
         self._report = report
-        # Innermost first: the prefix to add to a path, the prefix to remove from it, the rules.
+        # Innermost first: prefix to add to a path, prefix to remove from it, and rules.
         self._chain: tuple[tuple[str, str, RuleFile], ...] = ()
 
     def in_folder(self, folder: int, path: str) -> IgnoreRules:
@@ -58,8 +58,8 @@ class IgnoreFiles(IgnoreRules):
         return self if spec is None else self._with(("", path, spec))
 
     def with_parents(self, top: Path, folder: Path) -> IgnoreFiles:
-        """With the rules of all folders from `top` to above `folder`; without them if they ignore
-        `folder` itself, which the user asked for."""
+        """A copy with the rules of all folders from `top` to the parent of `folder`. Without them
+        if they ignore `folder` itself, because the user named it."""
         names = folder.relative_to(top).parts
         rules = self
         for depth in range(len(names)):
@@ -88,7 +88,7 @@ class IgnoreFiles(IgnoreRules):
         try:
             data = read_file(NAME, folder, lambda head: _MAX_BYTES, self._budget)
         except Rejected as rejected:
-            # A link or FIFO of that name is not a rule file for git either; the walk lists it.
+            # git does not use a link or FIFO of that name either. The walk lists it.
             if rejected.reason is SkipReason.TOO_LARGE:
                 self._report(path, Rejected(SkipReason.RULES, rejected.detail))
             return None
@@ -106,11 +106,11 @@ class IgnoreFiles(IgnoreRules):
 
 
 class RuleFile:
-    """The rules of one .gitignore file.
+    """The rules of a .gitignore file.
 
-    pathspec parses the rules, and we match them one by one: its own match of a whole file applies
-    rules for a folder to everything inside, so that `!*/` includes too much. Since ignored folders
-    are never entered, each rule only needs to match the path itself.
+    pathspec parses the rules, but they are matched one by one here: pathspec's match of a whole
+    file applies rules for a folder to everything inside, so that `!*/` includes too much. Since
+    ignored folders are never entered, each rule only needs to match the path itself.
     """
 
     def __init__(self, lines: Iterable[str], budget: ReadBudget | None = None) -> None:
@@ -144,7 +144,7 @@ def _matches(regex: re.Pattern[str], path: str, is_folder: bool) -> bool:
 
 
 def parse(data: bytes, budget: ReadBudget | None = None) -> tuple[RuleFile, bool]:
-    """The rules of a .gitignore file, and whether all of them are applied."""
+    """Parse a .gitignore file. Returns the rules, and whether all of them are applied."""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     lines = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
     usable = list(_bounded(lines))[:_MAX_RULES]
@@ -170,7 +170,7 @@ def _spec(lines: list[str]) -> GitIgnoreSpec:
 
 
 def _is_valid(line: str) -> bool:
-    """git silently ignores invalid rules."""
+    """Whether a rule is valid. Like git, invalid rules are silently ignored."""
     try:
         GitIgnoreSpec.from_lines([line])
     except (ValueError, re.error):

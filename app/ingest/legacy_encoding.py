@@ -1,7 +1,7 @@
-"""Guesses which encoding a text is in that is not UTF-8, from the letters and words of languages.
+"""Guesses the encoding of a text that is not UTF-8, from letters and words of languages.
 
-A byte beyond ASCII is a letter in most encodings: only the language says which. So each encoding is
-tried with each language, and the likeliest pair wins.
+A byte beyond ASCII is a letter in most encodings, and only the language tells which. So each
+encoding is tried with each language, and the most likely pair is chosen.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _UNIX = ("iso8859_2", "iso8859_15", "koi8_r", "koi8_u", "iso8859_5", "iso8859_7"
 _OLD = ("cp850", "cp852", "cp866", "cp857", "cp437")
 _MAC = ("mac_roman", "mac_latin2", "mac_cyrillic", "mac_turkish")
 _TWO_BYTES = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
-# What an encoding takes from a score: the rarer, the more.
+# Penalty of each encoding: the rarer, the larger.
 _HANDICAPS = (
     {"cp1252": 0.0}
     | dict.fromkeys((*_WINDOWS, *_TWO_BYTES), -1.0)
     | dict.fromkeys(_UNIX, -2.0)
     | dict.fromkeys((*_OLD, *_MAC), -4.0)
 )
-# Letters beyond ASCII, the most frequent first, and frequent words in ASCII.
+# Letters beyond ASCII, most frequent first, and frequent words in ASCII.
 _LANGUAGES = {
     "English": ("éïèêüñöçà", "the of and to a in is that it for as with be by on are this or"),
     "German": ("üäößéà", "der die und in den von zu das mit ist des im nicht ein auf dem"),
@@ -106,23 +106,23 @@ _OPENING, _CLOSING = frozenset("“‘«„‚‹¿¡"), frozenset("”’»›�
 _IN_WORDS = frozenset("’·µªº°״׳\xad")
 
 _MAX_BYTES = 4_096
-"""Bytes of parts of lines with characters beyond ASCII that are looked at."""
+"""Maximum bytes that are examined, from parts of lines with characters beyond ASCII."""
 _LETTER_ELSEWHERE, _LETTER_OF_NO_LANGUAGE = math.log(1e-4), math.log(1e-5)
 _QUOTE, _PUNCTUATION, _LINE, _CORNER, _SYMBOL, _CONTROL = map(
     math.log, (0.1, 1e-2, 0.5, 5e-3, 1e-4, 1e-8)
 )
 _FRAMES = frozenset("─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬")
 _ODD, _ALONE = -7.0, -3.0
-"""What a capital within a word or a symbol between letters takes from a character's score, and what
-a letter takes that stands alone."""
+"""Penalty of a capital within a word or a symbol between letters, and of a letter that stands
+alone."""
 _WORD, _OTHER_WORD = math.log(0.25 / 0.02), math.log(0.75 / 0.98)
 _MIN_SCORE, _MIN_WIDE_SCORE = -6.5, -4.6
-"""The mean of a byte beyond ASCII in a text that an encoding and a language fit."""
+"""Minimum mean score per byte beyond ASCII for an encoding and a language to match a text."""
 _BEYOND_ASCII = re.compile("[^\x00-\x7f]")
 _NEAR_BEYOND_ASCII = re.compile(rb"[\t -\x7f]{0,80}(?:[\x80-\xff][\t -\x7f]{0,80})+")
 _ASCII_WORD = re.compile(rb"(?<![\x80-\xffA-Za-z])[A-Za-z]+(?![\x80-\xffA-Za-z])")
 
-# Scores of characters of two bytes, in the encodings of their language.
+# Scores of two-byte characters, in the encodings of their language.
 _KANA, _HANGUL, _HAN, _RARE, _PRIVATE = -4.5, -8.5, -8.5, -11.0, -16.0
 _FREQUENT = -5.0
 _WIDE_PUNCTUATION = frozenset("、。，；：？！「」『』（）《》“”・ー　")
@@ -144,7 +144,7 @@ _FREQUENT_HAN["euc_jp"] = _FREQUENT_HAN["cp932"]
 
 
 def _letter_scores(letters: str) -> dict[str, float]:
-    """A letter is as frequent as its place in the order says."""
+    """Score of each letter, which decreases with its position in `letters`."""
     total = sum(1 / (place + 1) for place in range(len(letters)))
     return {letter: -math.log((place + 1) * total) for place, letter in enumerate(letters)}
 
@@ -154,7 +154,7 @@ _WORDS = {name: frozenset(words.encode().split()) for name, (_, words) in _LANGU
 
 
 def guess_encoding(sample: bytes) -> str | None:
-    """The encoding of a text with bytes beyond ASCII. None if no known one fits."""
+    """Guess the encoding of a text with bytes beyond ASCII. None if no known encoding fits."""
     lines = b"\n".join(_NEAR_BEYOND_ASCII.findall(sample))[:_MAX_BYTES]
     found = [word.lower() for word in _ASCII_WORD.findall(lines)]
     words = {
@@ -182,14 +182,14 @@ def guess_encoding(sample: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """The letters of a text beyond ASCII in lower case, and the score of everything else about
-    it: symbols, and what is oddly placed."""
+    """A decoded text: its letters beyond ASCII in lower case, and the score of everything else,
+    such as symbols and oddly placed characters."""
 
     letters: Counter[str]
     rest: float
 
     def score(self, letters: dict[str, float]) -> float:
-        """`letters`: the scores of a language's letters."""
+        """The text's score for a language, given the scores of its letters."""
         return self.rest + sum(
             times * letters.get(letter, _score_elsewhere(letter))
             for letter, times in self.letters.items()
@@ -226,7 +226,7 @@ def _read(text: str) -> _Text:
 
 
 def _is_odd(before: str, letter: str, after: str) -> bool:
-    """Whether a letter hardly stands between these two characters."""
+    """Whether it is unusual for a letter to stand between these two characters."""
     if (letter.isupper() and before.islower()) or (letter.islower() and after.isupper()):
         return True
     if before == letter == after:

@@ -1,4 +1,4 @@
-"""ReadLimits on how much input is read."""
+"""Limits on how much input is read."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Limits for one call of `app.ingest.reader.read`. What exceeds one is skipped and reported."""
+    """Limits for a call of `app.ingest.reader.read`. What exceeds a limit is skipped and
+    reported."""
 
     total_bytes: int = 64 * MIB
-    """Bytes of all inputs together, and so of one file named directly."""
+    """Bytes of all inputs together, and therefore of a file that is named directly."""
     file_bytes: int = 8 * MIB
-    """Bytes of one file inside a folder."""
+    """Bytes of a file inside a folder."""
     pdf_bytes: int = 64 * MIB
-    """Bytes of one PDF file."""
+    """Bytes of a PDF file."""
     files: int = 5_000
-    """Files read from one folder."""
+    """Files read from a folder."""
     entries: int = 200_000
-    """Files and folders visited inside one folder, read or skipped."""
+    """Files and folders visited inside a folder, read or skipped."""
     depth: int = 40
     """Levels of folders."""
     path_bytes: int = 1_024
-    """Bytes of a path below the folder."""
+    """Bytes of a path relative to the folder."""
     tree_lines: int = 300
     """Lines of a folder's tree."""
     seconds: float = 60.0
-    """Seconds for all inputs except standard input and pages of PDF files."""
+    """Seconds for all inputs, without standard input and pages of PDF files."""
     git_seconds: float = 10.0
     """Seconds for git to list a repository; after that, .gitignore files are read instead."""
     pdf_seconds: float = 30.0
@@ -49,7 +50,7 @@ PROGRESS_SECONDS = 0.05
 
 
 class ReadBudget:
-    """Counts files and bytes, and is checked at every step."""
+    """Counts files and bytes, and checks the limits at every step."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class ReadBudget:
         self._page_at = time.monotonic()
 
     def check(self) -> None:
-        """Raises ReadCancelled, or LimitReached when the time is up."""
+        """Raise ReadCancelled, or LimitReached if the time limit is exceeded."""
         if self._cancelled is not None and self._cancelled():
             raise ReadCancelled
         if time.monotonic() > self._end:
@@ -76,11 +77,11 @@ class ReadBudget:
             raise LimitReached(Rejected(SkipReason.TOO_SLOW, detail, limit=limit))
 
     def time_left(self, seconds: float) -> float:
-        """`seconds`, or what is left of the whole time limit if that is less."""
+        """`seconds`, or the remaining time if that is less."""
         return min(seconds, self._end - time.monotonic())
 
     def visit(self, path: str) -> None:
-        """Report progress, at most 20 times a second. Raises like `check`."""
+        """Report progress, at most 20 times a second. Raises as `check` does."""
         self.entries += 1
         self.path = path
         self._page_at = time.monotonic()
@@ -88,8 +89,8 @@ class ReadBudget:
         self._report()
 
     def show_page(self, page: int, pages: int) -> None:
-        """Report that `page` of `pages` of this file is read. What that took does not count towards
-        the time limit, which is for what does not get on."""
+        """Report that `page` of `pages` pages of this file is being read. The time of pages does
+        not count towards the time limit, because the file makes progress."""
         now = time.monotonic()
         self._end += now - self._page_at
         self._page_at = now

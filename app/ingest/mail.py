@@ -1,4 +1,4 @@
-"""The text of mails: the head, the body, and the texts attached."""
+"""Extracts the text of mails: headers, body and attached texts."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ _BYTE_COUNT = re.compile(rb"\s*[0-9]{1,12}\s*\n")
 _CONTENT_HEADER = re.compile(rb"^content-[a-z-]{1,40}:[^\n]*(?:\n[ \t][^\n]*)*", re.I | re.M)
 _MAX_HEADER = 8_192
 _PIECE = 1 << 14
-"""Bytes that are parsed before the next check."""
+"""Bytes that are parsed between two checks."""
 MAX_DEPTH = 20
-"""How deeply mails and their parts may be nested."""
+"""Maximum nesting of mails and their parts."""
 
 
 @dataclass(slots=True)
 class Mail:
-    """The text of a mail, or of several in one file."""
+    """The text of one or more mails in a file."""
 
     text: str = ""
     unread: list[str] = field(default_factory=list)
-    """Names of attachments that are no text."""
+    """Names of attachments that are not text."""
     doubts: list[Decoded] = field(default_factory=list)
-    """Parts whose encoding was guessed, or that have bad bytes."""
+    """Parts whose encoding was guessed, or that have invalid bytes."""
 
 
 def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
-    """None if it cannot be parsed. Raises what `check` raises."""
+    """Extract the text of a mail or mailbox; None if it cannot be parsed. Raises what `check`
+    raises."""
     if any(len(hit[0]) > _MAX_HEADER for hit in _CONTENT_HEADER.finditer(data)):
-        return None  # Python's parser of parameters takes time with the square of their length
+        return None  # Python's parser of parameters takes quadratic time
     mail, starts, ends = Mail(), [0], [len(data)]
     if data.startswith(b"From ") and (marks := [*_NEXT_IN_MBOX.finditer(data)]):
         starts = [mark.end() for mark in marks]
         ends = [*(mark.start() for mark in marks[1:]), len(data)]
-    elif (count := _BYTE_COUNT.match(data)) is not None:  # as Apple's Mail keeps it
+    elif (count := _BYTE_COUNT.match(data)) is not None:  # the format of Apple Mail
         starts = [count.end()]
     texts = []
     for start, end in zip(starts, ends, strict=True):
@@ -61,8 +62,8 @@ def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:
 
 
 def _parsed(data: bytes, start: int, end: int, check: Callable[[], None]) -> email.message.Message:
-    """The mail from `start` to `end`. In parts within parts, each line takes time with their
-    number, so `check` is called meanwhile."""
+    """Parse the mail from byte `start` to `end`. With nested parts, the time of each line grows
+    with their number, so `check` is called in between."""
     parser = email.feedparser.BytesFeedParser()
     for at in range(start, end, _PIECE):
         check()
@@ -82,7 +83,7 @@ def _mail(message: email.message.Message, mail: Mail, depth: int) -> Iterator[st
 
 
 def _part(part: email.message.Message, mail: Mail, depth: int) -> Iterator[str]:
-    """The texts of a part and of those within it."""
+    """Yield the texts of a part and of the parts inside it."""
     kind, name = part.get_content_type(), _header(part.get_filename())
     inner = part.get_payload()
     attached = part.get_content_disposition() == "attachment"
@@ -114,7 +115,7 @@ def _messages(parts: list[Any]) -> list[email.message.Message]:
 
 
 def _chosen(parts: list[email.message.Message]) -> list[email.message.Message]:
-    """The plain form of a text that is sent in several, or else the form with the most text."""
+    """Choose among alternative forms of a text: the plain one, or else the one with most text."""
     for wanted in ("text/plain", "text/html"):
         for part in parts:
             if part.get_content_type() == wanted and _decoded(part).text.strip():
@@ -136,10 +137,10 @@ def _decoded(part: email.message.Message) -> Decoded:
 
 
 def _header(value: object) -> str:
-    """A header on one line, with its words decoded; empty if there is none."""
+    """A decoded header on one line; an empty string if there is none."""
     text = "" if value is None else str(value)[:_MAX_HEADER]
-    with suppress(Exception):  # bytes beyond ASCII, as newer mails have them, come as surrogates
+    with suppress(Exception):  # newer mails have bytes beyond ASCII, which appear as surrogates
         text = text if text.isascii() else decode(text.encode("ascii", "surrogateescape")).text
-    with suppress(Exception):  # whatever a malformed word raises
+    with suppress(Exception):  # malformed words may raise anything
         text = str(email.header.make_header(email.header.decode_header(text)))
     return " ".join(text.split())

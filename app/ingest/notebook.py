@@ -1,4 +1,4 @@
-"""The text of a Jupyter notebook: its cells in their order, each with its kind and its outputs."""
+"""Extracts the text of a Jupyter notebook: cells in order, each with its kind and outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _KINDS = {"markdown": "text", "heading": "text", "raw": "raw text"}
 
 
 def notebook_text(source: str) -> str | None:
-    """None if this is no notebook. Pictures and other data are only named."""
+    """The text of a notebook; None if `source` is not one. Pictures and other data are only
+    named."""
     try:
         notebook = json.loads(source)
         sheets = notebook.get("worksheets") or [notebook]  # before version 4, cells are in sheets
@@ -51,7 +52,7 @@ def _output(output: dict[str, Any]) -> Iterator[str]:
         trace = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
         yield _plain("\n".join(map(str, trace)))
     else:
-        # Before version 4, what is now `data` by media type stood in the output itself.
+        # Before version 4, the contents of `data` were in the output itself.
         data = output.get("data", output)
         shown = next((data[name] for name in _TEXTS if name in data), "")
         if not shown and "text/html" in data:
@@ -66,5 +67,5 @@ def _plain(text: Any) -> str:
 
 
 def _joined(text: Any) -> str:
-    """A text, or a list of its lines with their ends."""
+    """Join a text that is given as a string or as a list of lines."""
     return "".join(map(str, text)) if isinstance(text, list) else str(text)

@@ -23,7 +23,7 @@ _MARK = b"%PDF-"
 _MARK_WITHIN = 1024
 _UNREADABLE = "(This page could not be read.)"
 _MAX_RANGES = 6
-"""Ranges of pages that are listed."""
+"""Maximum number of page ranges to list."""
 _SECONDS_TO_START = 3.0
 _SAVE_AGAIN = "save it again, or convert it to text"
 _OCR = "run text recognition (OCR) on it first"
@@ -35,7 +35,7 @@ def is_pdf(head: bytes) -> bool:
 
 
 class _PageProgress:
-    """Passes on what the worker writes about its pages. Returns whether there are more."""
+    """Reports the worker's progress in pages. A call returns whether there were new pages."""
 
     def __init__(self, file: int, budget: ReadBudget) -> None:
         self._file, self._budget = file, budget
@@ -51,15 +51,15 @@ class _PageProgress:
 
 
 def pdf_text(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
-    """The text of all pages, each below a line such as `[Page 1]`. A page that cannot be read, or
-    has no text, is reported. Raises Rejected, and what `budget.check` raises. The time limit is for
-    each page."""
+    """Extract the text of all pages, each after a line such as `[Page 1]`. Pages that cannot be
+    read or have no text are reported. The time limit applies to each page. Raises Rejected, and
+    what `budget.check` raises."""
     # -P: the current folder may contain a file named pypdf.py.
     command = [sys.executable, "-P", str(Path(pdf_worker.__file__)), str(limits.pdf_memory)]
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as pages:
         file.write(data)
         file.seek(0)
-        # The worker ends a page that is too slow; if it cannot, it is ended.
+        # The worker stops a page that is too slow. If it cannot, the process is stopped.
         done = run_bounded(
             [*command, str(pages.fileno()), str(limits.pdf_seconds)],
             limits.pdf_seconds + _SECONDS_TO_START,
@@ -72,7 +72,7 @@ def pdf_text(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
     if done is None or done[0] == pdf_worker.TOO_SLOW:
         raise Rejected(
             SkipReason.TOO_SLOW,
-            f"is a PDF file of which a page took longer than {limits.pdf_seconds:g} seconds",
+            f"is a PDF file with a page that took longer than {limits.pdf_seconds:g} seconds",
             "convert it to text first",
         )
     status, written = done
@@ -84,7 +84,8 @@ def pdf_text(data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
 
 
 def _decoded(pages: Sequence[str | None]) -> Decoded:
-    """`pages`: None for each that cannot be read."""
+    """Join pages and report missing ones. An entry of `pages` is None if the page cannot be
+    read."""
     unreadable = [number for number, page in enumerate(pages, 1) if page is None]
     empty = [
         number for number, page in enumerate(pages, 1) if page is not None and not page.strip()
@@ -92,7 +93,7 @@ def _decoded(pages: Sequence[str | None]) -> Decoded:
     if pages and len(unreadable) == len(pages):
         raise Rejected(SkipReason.PDF, "is a damaged PDF file", _SAVE_AGAIN)
     if len(unreadable) + len(empty) == len(pages):
-        raise Rejected(SkipReason.PDF, "is a PDF file with pictures and no text", _OCR)
+        raise Rejected(SkipReason.PDF, "is a PDF file with pictures but no text", _OCR)
     missing = []
     if unreadable:
         detail = f"has {_listed(unreadable, len(pages))} that cannot be read"

@@ -1,8 +1,8 @@
-"""AES for pypdf, which has it only with another library: many PDF files open without a password but
-are encrypted nevertheless.
+"""AES for pypdf, which otherwise needs another library. Many PDF files are encrypted although they
+open without a password.
 
-Decryption works on all blocks at once with NumPy. Encryption, which depends on the block before,
-is needed for the short texts that keys are derived from.
+Decryption works on all blocks at once with NumPy. Encryption, in which each block depends on the
+one before, is only needed for the short texts from which keys are derived.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _Bytes = NDArray[np.uint8]
 
 
 def install() -> None:
-    """Make pypdf use this module."""
+    """Install this module's cipher in pypdf."""
     for name in ("CryptAES", "aes_cbc_decrypt", "aes_cbc_encrypt", "aes_ecb_decrypt"):
         setattr(_encryption, name, globals()[name])
 
 
 def _double(value: int) -> int:
-    """Times 2 in AES's field of 256 elements."""
+    """Multiply by 2 in AES's field of 256 elements."""
     return (value << 1) ^ (0x11B if value & 0x80 else 0)
 
 
 def _times(factor: int) -> list[int]:
-    """All 256 elements times `factor`."""
+    """All 256 elements, multiplied by `factor`."""
     products = []
     for value in range(256):
         product = 0
@@ -61,16 +61,16 @@ def _substitutions() -> list[int]:
 _BOX = _substitutions()
 _INVERSE_BOX = np.argsort(_BOX).astype(np.uint8)
 _TWICE, _THRICE = _times(2), _times(3)
-# What each byte of a column adds to the next column, as 32 bits: S-box and column mix in one.
+# Contribution of each byte of a column to the next column, in 32 bits: S-box and column mix in one.
 _MIX = [(_TWICE[s] << 24) | (s << 16) | (s << 8) | _THRICE[s] for s in _BOX]
 _MIXES = [[(m >> 8 * n | m << (32 - 8 * n)) & 0xFFFFFFFF for m in _MIX] for n in range(4)]
 _UNMIX = [np.array(_times(factor), np.uint8) for factor in (14, 11, 13, 9)]
-# Where each byte of a block comes from when the rows are shifted back.
+# Source of each byte of a block when the row shift is undone.
 _UNSHIFT = np.array([(i - 4 * (i % 4)) % 16 for i in range(16)])
 
 
 def _round_keys(key: bytes) -> list[int]:
-    """The expanded key, in words of 32 bits."""
+    """The expanded key, in 32-bit words."""
     if len(key) not in (16, 24, 32):
         raise ValueError("an AES key has 16, 24 or 32 bytes")
     count = len(key) // 4
@@ -91,7 +91,7 @@ def _substitute(word: int) -> int:
 
 
 def _encrypt_block(words: Sequence[int], keys: Sequence[int]) -> tuple[int, ...]:
-    """`words`: the block's four columns."""
+    """Encrypt a block. `words` are its four columns."""
     m0, m1, m2, m3 = _MIXES
     a, b, c, d = (word ^ key for word, key in zip(words, keys, strict=False))
     for at in range(4, len(keys) - 4, 4):
@@ -109,7 +109,7 @@ def _encrypt_block(words: Sequence[int], keys: Sequence[int]) -> tuple[int, ...]
 
 
 def aes_cbc_encrypt(key: bytes, iv: bytes, data: bytes) -> bytes:
-    """`data`: whole blocks, as in all functions here."""
+    """Encrypt in CBC mode. `data` must consist of whole blocks, as in all functions here."""
     keys, before = _round_keys(key), struct.unpack(">4I", iv)
     out = bytearray()
     for block in struct.iter_unpack(">4I", data):
@@ -120,7 +120,7 @@ def aes_cbc_encrypt(key: bytes, iv: bytes, data: bytes) -> bytes:
 
 
 def _decrypt_blocks(key: bytes, data: bytes) -> _Bytes:
-    """All blocks decrypted on their own, (blocks, 16)."""
+    """Decrypt each block independently. Returns an array (blocks, 16)."""
     words = np.array(_round_keys(key), ">u4")
     keys = words.view(np.uint8).reshape(-1, BLOCK)[::-1]
     state = np.frombuffer(data, np.uint8).reshape(-1, BLOCK) ^ keys[0]
@@ -130,7 +130,7 @@ def _decrypt_blocks(key: bytes, data: bytes) -> _Bytes:
 
 
 def _unmixed(state: _Bytes) -> _Bytes:
-    """Each column multiplied by the inverse of the matrix that mixes it."""
+    """Multiply each column by the inverse of the mixing matrix."""
     columns = state.reshape(-1, 4, 4)
     out = np.zeros_like(columns)
     for distance, table in enumerate(_UNMIX):
@@ -148,13 +148,13 @@ def aes_cbc_decrypt(key: bytes, iv: bytes, data: bytes) -> bytes:
 
 
 class CryptAES(CryptBase):
-    """Decrypts strings and streams: an initial block, then whole blocks with padding."""
+    """Decrypts strings and streams, which have an initial block, then whole padded blocks."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def decrypt(self, data: bytes, *, strict: bool = True) -> bytes:
-        """A stream that was cut off loses its last, incomplete block."""
+        """Decrypt `data`. If it was cut off, its incomplete last block is dropped."""
         iv, body = data[:BLOCK], data[BLOCK : len(data) // BLOCK * BLOCK]
         if not body:
             return b""

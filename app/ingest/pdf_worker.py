@@ -1,7 +1,7 @@
 """A script that reads a PDF file on standard input and writes its text to standard output.
 
-It imports almost nothing from the app, so that it starts quickly. Its exit status says what is
-wrong with the whole file. Each page is one line of JSON: its text, or null if it cannot be read.
+It imports almost nothing from the app, so that it starts quickly. The exit status reports errors of
+the whole file. Each page is a line of JSON: its text, or null if it cannot be read.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 
 PASSWORD, TOO_SLOW = 3, 4
 MAX_SLOW_PAGES = 3
-"""After as many pages that take too long, the rest of the file is not tried."""
+"""After this many pages that take too long, the rest of the file is not read."""
 _UNSEEN = 1 << 1 | 1 << 5
+"""Flags of annotations that are not shown."""
 _PUSH_BUTTON, _SECRET = 1 << 16, 1 << 13
-"""Flags of annotations that are not shown, and of form fields."""
+"""Flags of form fields: a push button, and a password."""
 _NO_COMMENT = ("/Widget", "/Link", "/Popup")
 
 
 class _PageTooSlow(BaseException):
-    """Extracting a page took too long. No handler of errors may catch it."""
+    """Extracting a page took too long. A BaseException, so that no error handler catches it."""
 
 
 def main(memory: int, progress: int, seconds: float) -> int:
-    """`memory` is the limit for this process, in bytes, and `seconds` that for a page. To the file
-    `progress`, a descriptor, it writes how many pages it has read, and of how many."""
+    """Read a PDF file from standard input. `memory` is the limit of this process in bytes,
+    `seconds` the limit for a page. `progress` is a file descriptor to which the numbers of pages
+    done and of all pages are written."""
     bound(memory)
     from pypdf import PdfReader
 
@@ -49,10 +51,10 @@ def main(memory: int, progress: int, seconds: float) -> int:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
             return PASSWORD
-    except NotImplementedError:  # a file for those who have certain keys
+    except NotImplementedError:  # encrypted for the owners of certain keys
         return PASSWORD
     total = len(reader.pages)
-    fields: set[int] = set()  # kept alive by the reader, which caches its objects
+    fields: set[int] = set()  # ids stay valid, because the reader caches its objects
     slow, found = 0, False
     for number in range(total):
         text = None
@@ -63,7 +65,7 @@ def main(memory: int, progress: int, seconds: float) -> int:
                 text, found = extracted, True
         except _PageTooSlow:
             slow += 1
-        except Exception:  # whatever a parser raises for a damaged page
+        except Exception:  # a parser may raise anything for a damaged page
             pass
         os.pwrite(progress, b"%d %d" % (number + 1, total), 0)
         line = json.dumps(text, ensure_ascii=False) + "\n"
@@ -73,13 +75,13 @@ def main(memory: int, progress: int, seconds: float) -> int:
 
 
 def _page_text(page: PageObject, fields: set[int]) -> str:
-    """The text of a page, then the values of its form fields and its comments, which are no part of
-    that text. `fields`: those that were already written."""
+    """The text of a page, followed by the values of its form fields and its comments, which are not
+    part of that text. `fields` are the ids of fields that were already written."""
     text = page.extract_text()
     lines: list[str] = []
     with contextlib.suppress(Exception):
         for reference in page.get("/Annots", ()):
-            with contextlib.suppress(Exception):  # whatever is damaged there
+            with contextlib.suppress(Exception):  # skip damaged annotations
                 added = _annotation(reference.get_object(), fields)
                 lines += [each.replace("\r\n", "\n").replace("\r", "\n") for each in added]
     if lines and text.strip():
@@ -99,7 +101,8 @@ def _annotation(annotation: Any, fields: set[int]) -> Iterator[str]:
 
 
 def _form_field(widget: Any, fields: set[int]) -> Iterator[str]:
-    """A field may have several widgets, which inherit from it: it is written once."""
+    """Yield a line for the form field of a widget. A field may have several widgets, which inherit
+    from it, but is written once."""
     chain = [widget]
     while "/Parent" in chain[-1] and len(chain) < 32:
         chain.append(chain[-1]["/Parent"].get_object())
@@ -124,7 +127,7 @@ def _form_field(widget: Any, fields: set[int]) -> Iterator[str]:
 
 
 def _shown(value: Any, options: Any) -> str:
-    """A value as its reader sees it: `options` has pairs of what is stored and what is shown."""
+    """A field's value as a reader sees it. `options` has pairs of stored and shown values."""
     value = value.get_object() if hasattr(value, "get_object") else value
     if isinstance(value, list):
         return ", ".join(_shown(each, options) for each in value)
@@ -136,7 +139,8 @@ def _shown(value: Any, options: Any) -> str:
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises _PageTooSlow in what runs longer, or after it if that was swallowed there."""
+    """Raise _PageTooSlow if the block runs longer than `seconds`: inside it, or after it if the
+    block suppressed the exception."""
     over = False
 
     def stop(*_: object) -> None:
@@ -155,7 +159,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def bound(memory: int) -> None:
-    """Limit this process's memory, where the system supports it. The caller limits the time."""
+    """Limit this process's memory, if the system supports it. The caller limits the time."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 

@@ -25,9 +25,10 @@ def run_bounded(
     pass_fds: Sequence[int] = (),
     progressed: Callable[[], bool] = lambda: False,
 ) -> tuple[int, bytes] | None:
-    """Exit status and output; None when it ran longer than `seconds`, wrote more than `max_bytes`,
-    or could not be started. `progressed` is called while it runs: if it returns True, `seconds`
-    start again. The process never outlives this call. Raises what `budget.check` raises."""
+    """Run a program. Returns exit status and output; None if it ran longer than `seconds`, wrote
+    more than `max_bytes`, or could not be started. `progressed` is called while it runs; if it
+    returns True, `seconds` start again. The process never outlives this call. Raises what
+    `budget.check` raises."""
     with tempfile.TemporaryFile() as output:
         try:
             process = subprocess.Popen(

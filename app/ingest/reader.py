@@ -41,7 +41,7 @@ STDIN = "-"
 _MAILS = frozenset({".eml", ".emlx", ".mbox", ".mht", ".mhtml"})
 _PAGES = frozenset({".html", ".htm", ".xhtml"})
 _MAX_NAMES = 5
-"""Attachments of a mail that are listed by name."""
+"""Maximum number of a mail's attachments to list by name."""
 _INDENT = "  "
 
 
@@ -54,13 +54,14 @@ def read(
 ) -> ReadResults:
     """Read files, folders and standard input (`-`).
 
-    A document is named after its file, or by its path from the folder's name on. Paths in `paths`
-    are read even if they are links, private or ignored. Inside a folder, links are not followed;
-    unreadable, ignored and private files are skipped and listed.
+    A document is named after its file or, inside a folder, by its path, which begins with the
+    folder's name. Paths in `paths` are read even if they are links, private or ignored. Inside a
+    folder, links are not followed, and unreadable, ignored and private files are skipped and
+    listed.
 
     `progress` is called at most 20 times a second, `cancelled` at every step, both on the calling
-    thread. Raises IngestError when a path is missing, empty or not text, when a folder has no
-    readable file, or when the input is larger than `limits` allow, and ReadCancelled.
+    thread. Raises ReadCancelled, and IngestError if a path is missing, empty or not text, if a
+    folder has no readable file, or if the input is larger than `limits` allow.
     """
     if paths.count(STDIN) > 1:
         raise IngestError("Standard input can be read only once", "give `-` only once")
@@ -98,7 +99,8 @@ def _read_path(path: str, bytes_left: int, limits: ReadLimits, budget: ReadBudge
 
 
 def file_mode(path: str) -> int:
-    """Raises IngestError if there is no such file or folder, or it cannot be reached."""
+    """Mode bits of a file or folder. Raises IngestError if it does not exist or cannot be
+    reached."""
     if not path:
         raise IngestError("The file name is empty", "give a file, a folder or `-`")
     try:
@@ -125,7 +127,7 @@ def _read_stdin(stdin: BinaryIO | None, limits: ReadLimits) -> ReadResult:
 
 @contextmanager
 def _errors_about(what: str) -> Iterator[None]:
-    """Raises an IngestError in place of Rejected and LimitReached."""
+    """Turn Rejected and LimitReached in the block into an IngestError about `what`."""
     try:
         yield
     except (Rejected, LimitReached) as error:
@@ -151,7 +153,7 @@ class _Content:
         return tuple(skipped(path, each) for each in self.decoded.missing)
 
     def alone(self, name: str) -> ReadResult:
-        """As an input of its own."""
+        """The result for a file that is an input itself."""
         document = Document(name, self.decoded.text)
         return ReadResult(name, (document,), (self.read_as(name),), self.missing_of(name))
 
@@ -164,7 +166,7 @@ def _read_file(
     max_bytes: int,
     include_private: bool,
 ) -> _Content:
-    """The text of a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
+    """Read a file of at most `max_bytes`: `name` in the open folder `parent`, or a path.
 
     `include_private`: also read private keys. Raises Rejected, LimitReached and ReadCancelled.
     """
@@ -183,8 +185,8 @@ def _read_file(
 
 
 def _text_of(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget) -> Decoded:
-    """The text of a file. What a program would show of a PDF file, a web page, a notebook, a mail
-    or Rich Text; of all others what they hold. Raises like `_read_file`."""
+    """The text of a file: for PDF, web pages, notebooks, mail and Rich Text what a program would
+    show, for other files their content. Raises as `_read_file` does."""
     decoded = _decoded(name, data, limits, budget)
     if not decoded.text.strip():
         raise Rejected(SkipReason.EMPTY)
@@ -225,12 +227,12 @@ def _decoded_mail(mail: Mail) -> Decoded:
 
 
 def _read_folder(path: str, max_bytes: int, limits: ReadLimits, budget: ReadBudget) -> ReadResult:
-    """The files below a folder, at most `max_bytes` of them. What cannot be read is skipped and
-    listed.
+    """Read the files below a folder, at most `max_bytes` in total. What cannot be read is skipped
+    and listed.
 
-    Every file is a separate document, so that the models always know which file they read; `texts`
-    are in the order of the tree. Raises IngestError when there is nothing to read, and
-    ReadCancelled.
+    Every file is a separate document, so that the models always know which file they read. `texts`
+    are in the order of the tree. Raises ReadCancelled, and IngestError if there is nothing to
+    read.
     """
     reader = _FolderReader(Path(path).resolve(), max_bytes, limits, budget)
     reader.run()
@@ -293,7 +295,8 @@ class _FolderReader:
 
 
 def _overview(reader: _FolderReader, limits: ReadLimits) -> Document:
-    """The tree for the models. It also lists what was skipped, except what git ignores."""
+    """The folder's tree, as a document for the models. It also lists skipped files, except those
+    that git ignores."""
     top = len(reader.name) + 1
     files = [(each.path[top:], "") for each in reader.files]
     files += [
@@ -322,16 +325,16 @@ def _no_files(path: str, reader: _FolderReader) -> IngestError:
 @dataclass
 class _Folder:
     entries: dict[str, _Folder | str] = field(default_factory=dict)
-    """Subfolders, and for files a remark or an empty string."""
+    """Entries by name: a subfolder, or for a file a remark or an empty string."""
     total: int = 0
-    """Files in it and in its subfolders."""
+    """Number of files in the folder and its subfolders."""
 
 
 def folder_tree(name: str, files: Iterable[tuple[str, str]], max_lines: int) -> str:
-    """A folder drawn as a tree of names, which tells the model what is where. `files`: sorted paths
-    below the folder `name`, each with a remark or ''.
+    """Draw a folder as a tree of names, which shows the model what is where. `files` are sorted
+    paths below the folder `name`, each with a remark or ''.
 
-    Draws as many levels as fit into `max_lines`, and says how many lines were left off.
+    Draws as many levels as fit in `max_lines`, and says how many lines are missing.
     """
     top = _Folder()
     for path, remark in files:

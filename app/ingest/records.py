@@ -1,4 +1,4 @@
-"""The results of reading files and folders, as plain data."""
+"""Results of reading files and folders, as plain data."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ REASON_TEXTS: dict[SkipReason, tuple[str, str, str]] = {
         "simplify them, or add the files you want by name",
     ),
 }
-"""For each reason: a label, the end of a sentence that begins with the path, and advice."""
+"""For each reason: a label, the rest of a sentence that begins with the path, and advice."""
 
 
 class Rejected(Exception):
-    """A file or folder cannot be read. `detail` (the end of a sentence) and `advice` replace the
-    texts of the reason."""
+    """A file or folder cannot be read. `detail` (the rest of a sentence that begins with the path)
+    and `advice` replace the texts of the reason."""
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class Rejected(Exception):
         limit: str = "",
         pages: int = 0,
     ) -> None:
-        """`limit` is a few words, such as `5,000 files`, if a limit is the reason; `pages` is how
-        many are missing of a file that is read otherwise."""
+        """`limit` names the limit, such as `5,000 files`, if a limit is the reason. `pages` is the
+        number of missing pages of a file that is read otherwise."""
         super().__init__(reason, detail, advice)
         self.reason, self.limit, self.pages = reason, limit, pages
         self.detail = detail or REASON_TEXTS[reason][1]
@@ -108,7 +108,7 @@ class Rejected(Exception):
 
 
 class LimitReached(Exception):
-    """A limit on the whole input is reached: the files read so far are used, and no more are
+    """A limit on the whole input was reached. The files read so far are used, and no others are
     opened."""
 
     def __init__(self, rejected: Rejected) -> None:
@@ -117,29 +117,29 @@ class LimitReached(Exception):
 
 
 def limit_reached(limit: str) -> LimitReached:
-    """`limit` is a few words, such as `5,000 files`."""
+    """An error for a limit, named in a few words, such as `5,000 files`."""
     detail = f"is over the limit of {limit}"
     return LimitReached(Rejected(SkipReason.TOO_MUCH, detail, limit=limit))
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder inside a folder that was skipped, or pages of a file. `path` begins with the
-    folder's name and has no control characters, but is otherwise untrusted."""
+    """A skipped file or folder inside a folder, or skipped pages of a file. `path` begins with the
+    folder's name and has no control characters, but is not trusted otherwise."""
 
     path: str
     reason: SkipReason
     detail: str
-    """The end of a sentence that begins with the path."""
+    """The rest of a sentence that begins with the path."""
     advice: str
     limit: str = ""
-    """The limit that was reached, such as `5,000 files`, if everything after it was skipped too."""
+    """The limit, such as `5,000 files`, if everything after this entry was skipped, too."""
     pages: int = 0
-    """How many pages of the file are missing, if the rest of it was read."""
+    """Number of missing pages, if the rest of the file was read."""
 
     @property
     def rest(self) -> bool:
-        """Whether everything after it was skipped too."""
+        """Whether everything after this entry was skipped, too."""
         return bool(self.limit)
 
     @property
@@ -149,7 +149,7 @@ class Skipped:
 
 
 def skipped(path: str, rejected: Rejected) -> Skipped:
-    """`path`: as in Skipped."""
+    """The record of a rejected file or folder. `path`: see Skipped."""
     why = rejected.reason, rejected.detail, rejected.advice
     return Skipped(path, *why, rejected.limit, rejected.pages)
 
@@ -159,37 +159,37 @@ class FileRead:
     """A file that was read."""
 
     path: str
-    """As in Skipped."""
+    """See Skipped."""
     size: int
     """Bytes of the file."""
     encoding: str
     lossy: bool
     guessed: bool
-    """As in Decoded."""
+    """See Decoded."""
 
     @property
     def doubtful(self) -> bool:
-        """Whether its text may have other characters than its author wrote."""
+        """Whether the text may differ from what its author wrote."""
         return self.lossy or self.guessed
 
     @property
     def label(self) -> str:
-        """The name of the encoding, for a chip."""
+        """Name of the encoding, for a chip."""
         return ENCODING_NAMES.get(self.encoding, self.encoding)
 
     @property
     def sentence(self) -> str:
-        """What is doubtful about its text, and what to do."""
+        """A sentence about what may be wrong with the text, and what to do."""
         if self.guessed:
             advice = "if letters look wrong, save it as UTF-8"
-            return f"{self.path} does not say its encoding and was read as {self.label}: {advice}."
-        return f"{self.path} is not valid {self.label} throughout: bad bytes appear as \\xff."
+            return f"{self.path} states no encoding and was read as {self.label}: {advice}."
+        return f"{self.path} is not entirely valid {self.label}: invalid bytes appear as \\xff."
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """One input, which becomes one attachment. For a folder, `tree` lists its files, and `texts`
-    are their contents in the same order."""
+    """An input, which becomes an attachment. For a folder, `tree` lists its files, and `texts` are
+    their contents in the same order."""
 
     name: str
     texts: tuple[Document, ...]
@@ -249,19 +249,19 @@ class ReadResults:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """How far reading has come."""
+    """Progress of reading."""
 
     entries: int
     """Files and folders visited."""
     files: int
     """Files read."""
     size: int
-    """Bytes of them."""
+    """Bytes of the files read."""
     path: str
-    """The one visited last; as in Skipped."""
+    """The last visited path; see Skipped."""
     page: int = 0
     pages: int = 0
-    """Of that file, if it has pages: `page` of `pages` is read."""
+    """If the file has pages: `page` of `pages` is being read."""
 
     @property
     def page_text(self) -> str:

@@ -1,4 +1,4 @@
-"""The text of a file in Rich Text Format."""
+"""Extracts the text of files in Rich Text Format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     rb"|([{}])|([\r\n]+)|([^\\{}\r\n]+)",
     re.DOTALL,
 )
-# Groups that hold no text of the document.
+# Groups that contain no text of the document.
 _SKIPPED = frozenset(
     b"fonttbl colortbl stylesheet listtable listoverridetable rsidtbl generator info pict object"
     b" themedata colorschememapping datastore latentstyles fldinst xmlnstbl filetbl revtbl fchars"
@@ -30,7 +30,7 @@ _SYMBOLS = {
     b"ltrmark": "\u200e", b"rtlmark": "\u200f",
 }  # fmt: skip
 _ESCAPED = {b"~": "\xa0", b"_": "\u2011", b"\n": "\n", b"\r": "\n", b"\t": "\t"}
-# By the number of a font's character set.
+# Encodings by the number of a font's character set.
 _CHARACTER_SETS = {
     77: "mac_roman", 128: "cp932", 129: "cp949", 134: "gb18030", 136: "big5", 161: "cp1253",
     162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251",
@@ -40,18 +40,18 @@ _CHARACTER_SETS = {
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What holds within a pair of braces."""
+    """State within a pair of braces."""
 
     skipped: bool = False
     encoding: str = ""
-    """That of its font; empty for that of the document."""
+    """The encoding of the font; empty: the document's."""
     fallback: int = 1
-    """How many characters follow a Unicode character for programs that cannot show it."""
+    """Number of fallback characters after a Unicode character, for programs that cannot show it."""
     font_table: bool = False
 
 
 def rtf_text(data: bytes, check: Callable[[], None] = lambda: None) -> str:
-    """`check` is called all the time, and may raise."""
+    """Extract the text. `check` is called regularly, and may raise."""
     return _RtfReader().text(data, check)
 
 
@@ -63,7 +63,7 @@ class _RtfReader:
         self._fonts: dict[int, str] = {}
         self._font = 0
         self._bytes = bytearray()
-        """Bytes that are not decoded yet: a character may have two."""
+        """Bytes that are not decoded yet, because a character may have two."""
         self._pieces: list[str] = []
         self._to_skip = 0
         self._star = False
@@ -90,7 +90,7 @@ class _RtfReader:
                 self._escape(symbol)
         self._decode()
         text = "".join(self._pieces).replace(" | \n", "\n")
-        return whole_characters(text)  # those beyond the first 65,536 are written as two halves
+        return whole_characters(text)  # characters beyond U+FFFF are written as surrogate pairs
 
     def _brace(self, brace: bytes) -> None:
         self._decode()

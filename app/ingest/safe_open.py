@@ -1,7 +1,7 @@
-"""Opens untrusted files: never follows an unexpected link, and never blocks.
+"""Opens untrusted files without following unexpected links and without blocking.
 
-Everything inside a folder is opened relative to an open descriptor of that folder, so that renaming
-or replacing a parent folder cannot redirect it.
+Everything inside a folder is opened relative to a descriptor of that folder, so that renaming or
+replacing a parent folder cannot redirect it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def open_folder(name: str, parent: int | None = None) -> int:
-    """A descriptor of a folder: a path, or a name in the open folder `parent`, where links are not
-    followed. Raises Rejected."""
+    """Open a folder, given by its path or by its name in the open folder `parent`, where links are
+    not followed. Returns a descriptor. Raises Rejected."""
     try:
         if parent is None:
             return os.open(name, _FOLDER)
@@ -34,7 +34,7 @@ def open_folder(name: str, parent: int | None = None) -> int:
 
 
 def stat_entry(name: str, parent: int) -> os.stat_result:
-    """The status of `name` in `parent`, without following links. Raises Rejected."""
+    """Status of `name` in `parent`, without following links. Raises Rejected."""
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except OSError as error:
@@ -44,10 +44,10 @@ def stat_entry(name: str, parent: int) -> os.stat_result:
 def read_file(
     name: str, parent: int | None, size_limit: Callable[[bytes], int], budget: ReadBudget
 ) -> bytes:
-    """The bytes of a regular file, as many as it has when it is opened: a log may grow meanwhile.
+    """Read a regular file, up to the size that it has when it is opened, because a log may grow.
     Links in `parent` are not followed.
 
-    `size_limit` gets the first HEAD bytes and returns how large the file may be, or raises
+    `size_limit` gets the first HEAD bytes and returns the maximum size of the file, or raises
     Rejected. Raises Rejected, and what `budget.check` raises.
     """
     try:
@@ -76,7 +76,7 @@ def too_large(limit: int) -> Rejected:
 
 
 def rejection_for(error: OSError) -> Rejected:
-    """The reason for an error from opening or reading."""
+    """The Rejected error for an OSError from opening or reading."""
     if isinstance(error, NotRegular):
         return Rejected(SkipReason.SPECIAL)
     if error.errno == errno.ELOOP:

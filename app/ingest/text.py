@@ -1,4 +1,4 @@
-"""Decodes files: detects the encoding, and whether a file is text at all."""
+"""Decodes files: detects whether a file is text, and its encoding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.ingest.legacy_encoding import guess_encoding
 from app.ingest.records import Rejected, SkipReason
 from app.ingest.safe_open import HEAD
 
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
+# UTF-32 first, because its little-endian mark begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -25,8 +25,8 @@ _LEGACY = re.compile(r"(cp|iso8859_|koi8_|mac_|shift_jis|euc_|gb|big5|hz|johab|t
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _SAMPLE = 1 << 15
-# All control characters but those that text files use: tab, line ends, form feed, backspace,
-# escape.
+# All control characters except those that text files use: tab, line ends, form feed, vertical tab,
+# backspace and escape.
 _BINARY_BYTES = bytes(set(range(0x20)) - set(b"\t\n\r\f\v\b\x1b")) + b"\x7f"
 _MAX_BINARY_SHARE = 0.01
 _MAX_WRONG_SHARE = 0.01
@@ -35,15 +35,16 @@ _WIDE = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\ufffe\uffff]")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A text without its byte order mark."""
+    """A decoded text, without its byte order mark."""
 
     text: str
     encoding: str
-    """Python's name of it; or `pdf`, `rtf` or `mail`, which may have several."""
+    """Python's name of the encoding; or `pdf`, `rtf` or `mail`, which may have several
+    encodings."""
     lossy: bool = False
-    """Whether some bytes could not be decoded; they are written as `\\xff`."""
+    """Whether some bytes could not be decoded. They are written as `\\xff`."""
     guessed: bool = False
-    """Whether the encoding follows only from which characters are frequent."""
+    """Whether the encoding was guessed from the frequency of characters."""
     missing: tuple[Rejected, ...] = ()
     """Pages that are not in the text."""
 
@@ -54,7 +55,7 @@ def is_binary(head: bytes) -> bool:
 
 
 def decode(data: bytes) -> Decoded:
-    """The text of a file. Raises Rejected when it is empty, binary or in an unknown encoding."""
+    """Decode a file. Raises Rejected if it is empty, binary or in an unknown encoding."""
     wide = _wide_encoding(data[:HEAD])
     if wide is not None and not wide.startswith("utf-8"):
         decoded = _decode_wide(data, wide)
@@ -66,8 +67,8 @@ def decode(data: bytes) -> Decoded:
 
 
 def _wide_encoding(head: bytes) -> str | None:
-    """The encoding of the byte order mark, or UTF-16 without a mark: in mostly Latin text, every
-    other byte is then NUL."""
+    """The encoding of the byte order mark; or UTF-16 without a mark, which is recognised because
+    every other byte is NUL in mostly Latin text."""
     for mark, encoding in _MARKS:
         if head.startswith(mark):
             return encoding
@@ -89,7 +90,7 @@ def _decode_wide(data: bytes, encoding: str) -> Decoded:
 
 
 def _may_be_wrong(wrong: int, characters: int) -> bool:
-    """Whether a UTF-16 or UTF-32 text may have this many bad ones among its characters."""
+    """Whether this many invalid characters are acceptable in a UTF-16 or UTF-32 text."""
     return 2 * wrong <= characters and wrong <= max(1, _MAX_WRONG_SHARE * characters)
 
 
@@ -120,19 +121,19 @@ def _decode_bytes(data: bytes) -> Decoded:
 
 
 def whole_characters(text: str) -> str:
-    """With a character in place of each two halves (surrogates), and U+FFFD for each half alone,
-    which can neither be encoded nor stored."""
+    """Replace surrogate pairs by their characters, and lone surrogates, which can neither be
+    encoded nor stored, by U+FFFD."""
     if _SURROGATE.search(text) is None:
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def declared_encoding(name: str) -> str | None:
-    """What Python calls an encoding of texts that a file names; None for those that are none, such
-    as `punycode`, whose decoder takes time with the square of the length, or `unicode_escape`."""
+    """Python's name of a text encoding that a file declares. None for codecs that are not text
+    encodings, such as `punycode` (whose decoder takes quadratic time) and `unicode_escape`."""
     with suppress(LookupError, ValueError):
         found = codecs.lookup(name).name.replace("-", "_")
-        if found in ("iso8859_1", "latin_1"):  # what browsers take it for
+        if found in ("iso8859_1", "latin_1"):  # browsers use Windows-1252 for it
             return "cp1252"
         if _LEGACY.fullmatch(found) or found.startswith(("ascii", "utf_", "iso2022")):
             return found
@@ -140,7 +141,8 @@ def declared_encoding(name: str) -> str | None:
 
 
 def _as_declared(data: bytes) -> Decoded | None:
-    """A text that names its encoding in its first lines, as pages and source files do."""
+    """Decode a text that declares its encoding in its first lines, as web pages and source files
+    do."""
     for hit in _DECLARED.finditer(data[:_DECLARED_WITHIN]):
         with suppress(UnicodeDecodeError):
             encoding = declared_encoding(hit[1].decode("ascii").lower().replace("latin-", "latin"))
@@ -150,8 +152,8 @@ def _as_declared(data: bytes) -> Decoded | None:
 
 
 def _sample(data: bytes, fault: int) -> bytes:
-    """Lines from the start of the file and from around the first byte that is not UTF-8 (at
-    `fault`): enough to detect the encoding quickly."""
+    """Lines from the start of the file and around the first byte that is not UTF-8 (at `fault`).
+    They suffice to detect the encoding quickly."""
     start = max(fault - _SAMPLE, 0)
     around = data[start : fault + _SAMPLE]
     end = around.rfind(b"\n") + 1
@@ -164,8 +166,8 @@ def _sample(data: bytes, fault: int) -> bytes:
 
 
 def _is_mostly_utf8(data: bytes) -> bool:
-    """Whether valid sequences beyond ASCII are at least as many as invalid ones. In other encodings
-    hardly any bytes happen to be valid ones."""
+    """Whether there are at least as many valid UTF-8 sequences beyond ASCII as invalid ones. In
+    other encodings, hardly any sequence happens to be valid."""
     text = data.decode("utf-8", "replace")
     beyond_ascii = len(text) - len(text.encode("ascii", "ignore"))
     wrong = text.count("\ufffd") - data.count("\ufffd".encode())

@@ -1,5 +1,5 @@
 """Walks through a folder in reading order. Links are not followed, and nothing outside the folder
-is reached, even if something is renamed or replaced meanwhile."""
+is reached, even if files are renamed or replaced during the walk."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from app.ingest.records import (
 )
 from app.ingest.safe_open import open_folder, rejection_for, stat_entry
 
-# Never listed: they contain nothing that the user wrote.
+# Never listed, because they contain nothing that the user wrote.
 VERSION_CONTROL = frozenset({".git", ".hg", ".svn", ".jj"})
-# macOS's flag for a file whose content is in iCloud only: reading it waits for the network.
+# macOS's flag for a file whose content is in iCloud only. Reading it would wait for the network.
 _DATALESS = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A regular file that may be read: its name in `folder` (a descriptor that is open until the
+    """A regular file that may be read: its name in `folder` (a descriptor that stays open until the
     walk continues), and its path from the top."""
 
     folder: int
@@ -44,7 +44,7 @@ _Files = Generator[FoundFile, None, None]
 
 
 class Walk:
-    """One walk through a folder."""
+    """A walk through a folder."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class Walk:
         budget: ReadBudget,
         skip: Callable[[str, Rejected], None],
     ) -> None:
-        """`top` is resolved. `skip` is called with the path from `top` of everything skipped."""
+        """`top` must be a resolved path. `skip` is called for everything that is skipped, with its
+        path from `top`."""
         self._top = top
         self._limits = limits
         self._budget = budget
@@ -62,13 +63,14 @@ class Walk:
         self._device = 0
 
     def files(self) -> _Files:
-        """Raises Rejected if `top` cannot be opened, LimitReached at a limit, and ReadCancelled."""
+        """Yield the files. Raises Rejected if `top` cannot be opened, LimitReached at a limit, and
+        ReadCancelled."""
         descriptor = open_folder(str(self._top))
         self._device = os.fstat(descriptor).st_dev
         yield from self._folder(descriptor, "", 0, IgnoreRules())
 
     def _folder(self, descriptor: int, path: str, depth: int, rules: IgnoreRules) -> _Files:
-        """`path` ends with '/', or is empty. Closes the descriptor."""
+        """Walk through a folder, and close its descriptor. `path` ends with '/', or is empty."""
         try:
             names, limit = self._names(descriptor)
             if not path or ".git" in names:
@@ -93,7 +95,7 @@ class Walk:
             os.close(descriptor)
 
     def _names(self, descriptor: int) -> tuple[list[str], LimitReached | None]:
-        """The sorted names, and the error to raise after them when the limit on entries is
+        """Sorted names in a folder, and the error to raise after them if the limit on entries is
         reached."""
         max_names, limit = self._entries_left, None
         try:
@@ -110,7 +112,8 @@ class Walk:
     def _entry(
         self, folder: int, name: str, path: str, depth: int, rules: IgnoreRules
     ) -> FoundFile | int | None:
-        """A file to read, or the descriptor of a folder to enter. Raises Rejected."""
+        """Open an entry. Returns a file to read, or the descriptor of a folder to enter. Raises
+        Rejected."""
         info = stat_entry(name, folder)
         if stat.S_ISLNK(info.st_mode):
             raise Rejected(SkipReason.LINK)
@@ -162,7 +165,7 @@ class Walk:
         listed = git_files(top, folder, self._limits, self._budget)
         if listed:
             return GitList(path, listed)
-        # An empty list means that the folder itself is ignored, but the user asked for it.
+        # An empty list means that the folder itself is ignored, but the user named it.
         return files if listed is not None else files.with_parents(top, folder)
 
 
@@ -173,8 +176,8 @@ def _is_empty(descriptor: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """A file or folder, or a link to one. `skip_reason`: why it would be skipped when its folder is
-    read, in one or two words, or empty."""
+    """A file or folder, or a link to one. `skip_reason` is one or two words that say why it would
+    be skipped when its folder is read; empty if it would not be."""
 
     name: str
     is_folder: bool
@@ -183,7 +186,7 @@ class FolderEntry:
 
 @dataclass(frozen=True, slots=True)
 class DirListing:
-    """`truncated`: the folder has more entries than these."""
+    """Entries of a folder. `truncated`: the folder has more entries."""
 
     entries: tuple[FolderEntry, ...]
     truncated: bool = False
@@ -192,11 +195,11 @@ class DirListing:
 def list_folder(
     path: str, max_entries: int, seconds: float, cancelled: Callable[[], bool] | None = None
 ) -> DirListing:
-    """Up to `max_entries` of a folder that can be listed in `seconds`, sorted by name, without
-    devices, FIFOs and the folders of version control.
+    """List up to `max_entries` entries of a folder, as many as `seconds` allow, sorted by name,
+    without devices, FIFOs and folders of version control.
 
-    Whether git ignores an entry is read from the .gitignore files. Raises IngestError when the
-    folder is missing or unreadable, and ReadCancelled.
+    Ignored entries are determined from .gitignore files. Raises IngestError if the folder is
+    missing or unreadable, and ReadCancelled.
     """
     budget = ReadBudget(seconds, None, cancelled)
     try:
@@ -245,7 +248,7 @@ def _entry(found: os.DirEntry[str], rules: IgnoreRules) -> FolderEntry | None:
         is_folder = found.is_dir()
         if found.name in VERSION_CONTROL or not (is_folder or found.is_file()):
             return None
-    except OSError:  # a link in a circle, or into a folder without permission
+    except OSError:  # a circular link, or a link into a folder without permission
         return None
     private = is_private_folder(found.name) if is_folder else is_private(found.name)
     reason = SkipReason.PRIVATE if private else None

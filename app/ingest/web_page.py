@@ -1,7 +1,7 @@
-"""The text of a web page: what a browser shows of it, without scripts and styles.
+"""Extracts the text that a browser shows of a web page, without scripts and styles.
 
-Reads the page once from start to end: no search starts over, so that a hostile page takes no longer
-than its size.
+Reads the page once from start to end and never searches backwards, so that even a hostile page
+takes linear time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HUGE_NUMBER = re.compile(r"&#[0-9]{20,}+;?")
 _LINE_END = re.compile(r"\r\n?|\n")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
-# Their content is not text of the page, and has no tags.
+# Elements whose content is not text of the page and has no tags.
 _RAW = {
     name: re.compile(f"</{name}", re.IGNORECASE)
     for name in ("script", "style", "iframe", "noembed", "noframes")
@@ -33,25 +33,25 @@ _LINES = (
     "address aside body caption center dd details div dt fieldset figcaption footer head header"
     " html label legend li main menu nav option optgroup summary tbody tfoot thead title tr"
 )
-# Elements that are often hidden, and whose end must be written.
+# Elements that are often hidden, and that need an end tag.
 _ENDING = frozenset(["div", "span", "section", "article", "aside", "nav", "header", "footer"])
 _BREAKS = dict.fromkeys(_LINES.split(), 1) | dict.fromkeys(_PARAGRAPHS.split(), 2)
-"""Elements that end a line, and how many line ends that takes."""
+"""Elements that end a line, and the number of line ends that they add."""
 
 
 def is_page(text: str) -> bool:
-    """Whether a text begins as a web page does."""
+    """Whether a text begins like a web page."""
     return _PAGE.match(text) is not None
 
 
 def page_text(source: str, check: Callable[[], None] = lambda: None) -> str:
-    """The text of a web page, with marks for headings, items of lists and cells of tables. Where
-    that is nothing, or the page is a template to be filled in, the source itself. `check` is called
-    all the time, and may raise."""
+    """The text of a web page, with marks for headings, list items and table cells. If the page has
+    no text, or is a template with placeholders, returns the source itself. `check` is called
+    regularly, and may raise."""
     if "<?php" in source or "<%" in source:
         return source
     reader = _read(source, check, _HIDDEN)
-    if reader.is_hidden:  # an element that does not end would hide the rest of the page
+    if reader.is_hidden:  # an unclosed element would hide the rest of the page
         reader = _read(source, check, frozenset())
     text = reader.whole()
     return source if reader.is_template or not text else text
@@ -69,14 +69,15 @@ def _read(source: str, check: Callable[[], None], hidden: frozenset[str]) -> _Pa
 
 
 def _parts(source: str) -> Iterator[tuple[str, str]]:
-    """Tags in lower case, such as `p` and `/p`, with their attributes, and texts with no tag."""
+    """Yield tags in lower case, such as `p` and `/p`, with their attributes, and texts with an
+    empty tag."""
     at, unclosed = 0, set[str]()
     while (start := source.find("<", at)) >= 0:
         if start > at:
             yield "", source[at:start]
         name = _NAME.match(source, start)
         if source.startswith("<!--", start):
-            at = source.find("-->", start + 2) + 3  # `<!-->` is whole
+            at = source.find("-->", start + 2) + 3  # `<!-->` is a complete comment
             if at < 3:
                 return
         elif name is not None:
@@ -102,8 +103,8 @@ def _parts(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _tag_end(source: str, at: int, unclosed: set[str]) -> int:
-    """Where the `>` of a tag is, outside of quotes; -1 if there is none. `unclosed`: quotes that do
-    not occur any more."""
+    """Index of the `>` that ends a tag, outside of quotes; -1 if there is none. `unclosed` are
+    quotes that do not occur later."""
     first = at
     while True:
         stop = _TO_QUOTE.match(source, at)
@@ -121,8 +122,8 @@ def _tag_end(source: str, at: int, unclosed: set[str]) -> int:
 
 
 def _begins_value(source: str, at: int) -> bool:
-    """Whether a quote is the beginning of a value; others, as in `width="9"">` and `title=Bob's`,
-    quote nothing."""
+    """Whether a quote begins a value. Other quotes, as in `width="9"">` and `title=Bob's`, do
+    not."""
     while source[at - 1].isspace():
         at -= 1
     return source[at - 1] == "="
@@ -130,26 +131,26 @@ def _begins_value(source: str, at: int) -> bool:
 
 @dataclass
 class _PageReader:
-    """Puts a page's text together."""
+    """Assembles the text of a page."""
 
     hidden: frozenset[str]
-    """Elements that are not shown. If there are some, those with the attribute `hidden` are not
+    """Elements that are not shown. If there are any, elements with the attribute `hidden` are not
     shown either."""
     is_template: bool = False
-    """Whether its text has places to be filled in."""
+    """Whether the text has placeholders."""
     _pieces: list[str] = field(default_factory=list)
     _breaks: int = 0
-    """Line ends to be written before the next text."""
+    """Line ends to write before the next text."""
     _begun: bool = False
-    """Whether a mark of an item, a heading or a cell was written last."""
+    """Whether the mark of an item, heading or cell was written last."""
     _hidden: list[str] = field(default_factory=list)
-    """Open elements that are not shown: the outermost one, and those of its name within it."""
+    """Open elements that are not shown: the outermost one, and those of the same name inside it."""
     _preformatted: int = 0
     _code: int = 0
     _lists: list[int] = field(default_factory=list)
-    """The number of the next item of each open list; 0 where they are not numbered."""
+    """Number of the next item of each open list; 0 if the list is not numbered."""
     _cells: list[int] = field(default_factory=list)
-    """How many cells the current row of each open table has."""
+    """Number of cells in the current row of each open table."""
 
     def text(self, text: str) -> None:
         if self._hidden:
@@ -189,7 +190,7 @@ class _PageReader:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether an element is open that is not shown."""
+        """Whether a hidden element is open."""
         return bool(self._hidden)
 
     def _opened(self, name: str, attributes: str) -> None:
@@ -234,7 +235,7 @@ class _PageReader:
         self._mark(f"{indent}{mark} ")
 
     def _replaced(self, name: str, attributes: dict[str, str]) -> None:
-        """An element that is shown with what its attributes say."""
+        """Write an element that is shown by the text of its attributes."""
         shown = attributes.get("alt", "")
         if name == "input":
             secret = attributes.get("type", "").lower() in ("hidden", "password")
@@ -270,8 +271,8 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _unescaped(text: str) -> str:
-    """With characters in place of references such as `&amp;`."""
+    """Replace references such as `&amp;` by characters."""
     try:
         return html.unescape(text)
-    except ValueError:  # a number with more digits than Python converts
+    except ValueError:  # a number with too many digits for Python
         return html.unescape(_HUGE_NUMBER.sub("\ufffd", text))

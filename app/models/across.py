@@ -1,9 +1,9 @@
-"""A target that is spread over several machines: whether it fits, and up to which context, from
-its `config.json`.
+"""Estimates whether a target fits when it is spread over several machines, and up to which prompt
+length, from its `config.json`.
 
-mlx-lm divides attention heads, MLPs and experts by the number of machines (*ranks*). Embeddings,
-the output head, norms and routers are whole on each; routers and norms are under a thousandth of
-the parameters, and count as divided here. Sizes are in bytes.
+mlx-lm divides attention heads, MLPs and experts by the number of machines (*ranks*). Each rank has
+all embeddings, the output head, norms and routers. Routers and norms are less than a thousandth of
+the parameters; here they count as divided. Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from app.protocol.options import DEFAULT_KEEP_RATIO
 
 
 def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
-    """Why a model cannot be divided by this number of machines, a clause, or nothing."""
+    """A clause that says why a model cannot be divided by this number of machines; an empty string
+    if it can."""
     values = {**config, **(config.get("text_config") or {})}
     if ranks > 1 and not shape.divisible:
         return f"mlx-lm cannot divide the architecture {shape.model_type!r}"
@@ -30,7 +31,7 @@ def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
         ("moe_intermediate_size", groups),
         ("linear_num_key_heads", 1),
         ("linear_num_value_heads", 1),
-        # Other heads are divided after padding (`app/engine/sharded/runner.py`).
+        # Other heads are padded before they are divided (`app/engine/sharded/runner.py`).
         ("num_attention_heads", 1 if "kv_lora_rank" in values else None),
     ):
         number = values.get(name)
@@ -40,8 +41,8 @@ def indivisible(shape: Architecture, config: Config, ranks: int) -> str:
 
 
 def shard_of(shape: Architecture, ranks: int) -> Architecture:
-    """What one machine has of a model. Heads of keys that `ranks` do not divide are filled up with
-    heads of zeros. Latent attention caches the same on every machine."""
+    """One machine's shard of a model. If `ranks` does not divide the number of key heads, heads of
+    zeros are added. Latent attention caches the same on every machine."""
     return replace(
         shape, layers=tuple(_shard_layer(each, shape.hidden_size, ranks) for each in shape.layers)
     )
@@ -78,9 +79,9 @@ def shard_size(target: ModelSize, ranks: int) -> ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class FitAcross:
-    """A target over `ranks` machines, the draft on the first. `max_tokens` is the longest prompt
-    that can be read in full, `max_sparse_tokens` if it never is; 0 where it does not fit. A
-    `problem` is why it cannot be, a clause."""
+    """A target on `ranks` machines, with the draft on the first. `max_tokens` is the longest prompt
+    that can be read in full, `max_sparse_tokens` the longest that can be read sparsely; 0 if the
+    target does not fit. `problem` is a clause that says why it cannot be spread."""
 
     ranks: int
     weight_bytes: int
@@ -112,6 +113,6 @@ def fit_across(
 
 
 def _memory(machine: HostMachine) -> Machine:
-    """What is free, and no more than Metal may use."""
+    """The machine's free memory, but at most what Metal may use."""
     usable = min(machine.free, mac_with(machine.total).budget)
     return Machine(machine.total, int(usable / BUDGET_SHARE))

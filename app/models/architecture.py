@@ -1,5 +1,5 @@
-"""What memory and speed depend on in a model, measured from its config.json by mlx-lm's own classes
-(`app/sandbox/shapes.py`), without its weights."""
+"""The sizes of a model that determine memory and speed. mlx-lm's own classes measure them from the
+config.json, without weights (`app/sandbox/shapes.py`)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from app.util.regular_files import read_text
 Config = dict[str, Any]
 
 MAX_KEPT = 256
-"""Models whose measured sizes are kept in the cache folder."""
+"""Maximum number of models whose measured sizes are stored in the cache folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer, in elements."""
+    """Sizes of one layer, in elements unless stated otherwise."""
 
     kv_elements: int = 0
     """Keys and values of one token in the cache."""
@@ -37,29 +37,29 @@ class Layer:
     """Tokens in the cache of a sliding window; None for full attention."""
     heads: int = 0
     head_dim: int = 0
-    """Query heads (0 without attention), and their width."""
+    """Number of query heads (0 without attention), and their width."""
     unfused: bool = False
-    """Whether MLX has no fused attention for it: where keys and values have two widths, or the mask
-    is of numbers."""
+    """Whether MLX has no fused attention for the layer, because keys and values differ in width or
+    the mask consists of numbers."""
     state_bytes: int = 0
     """Recurrent state, independent of the length."""
     expanded_kv: int = 0
-    """What latent attention expands per token during prefill."""
+    """Elements per token that latent attention expands during prefill."""
     ssm_heads: int = 0
     """Heads of a Mamba layer, each with a matrix of tokens by tokens per chunk."""
     macs: int = 0
     params: int = 0
-    """Multiplications per token, and parameters in memory. They differ where there are experts."""
+    """Multiplications per token, and parameters in memory. They differ if there are experts."""
     activations: int = 0
-    """Elements alive for each token of a prefill step."""
+    """Elements in memory for each token of a prefill step."""
     expert_share: float = 1.0
-    """The fraction of experts that one token uses."""
+    """Fraction of experts that a token uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A whole model. `context` in tokens, 0 if the configuration has none; `element_bytes`: bytes
-    of a number in the cache; `has_sinks`: attention with sinks."""
+    """Sizes of a whole model. `context` is in tokens, 0 if the configuration has none.
+    `element_bytes` are the bytes per number in the cache. `has_sinks`: attention with sinks."""
 
     model_type: str
     layers: tuple[Layer, ...]
@@ -68,14 +68,14 @@ class Architecture:
     other_params: int
     """Parameters outside the layers: embeddings, output head."""
     weight_bytes: int = 0
-    """Bytes of all weights, quantised as the configuration says."""
+    """Bytes of all weights, quantised as the configuration specifies."""
     context: int = 0
     element_bytes: int = 2
     has_sinks: bool = False
     divisible: bool = False
-    """Whether mlx-lm can divide it between machines."""
+    """Whether mlx-lm can divide the model between machines."""
     kv_bits: int | None = None
-    """Bits of a number in a quantised KV cache."""
+    """Bits per number in a quantised KV cache."""
 
     @property
     def parameters(self) -> int:
@@ -83,21 +83,20 @@ class Architecture:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether every size can be that of a model. Others would be too large to compute with."""
+        """Whether all sizes are possible for a model. Larger ones could not be computed with."""
         parts: tuple[Architecture | Layer, ...] = (self, *self.layers)
         sizes = (size for each in parts for size in _numbers(each))
         return all(0 <= size <= _MAX_SIZE for size in sizes) and 0 < self.parameters <= _MAX_SIZE
 
     @property
     def active_parameters(self) -> int:
-        """Parameters used for one prompt token, without the vocabulary: prefill computes only the
-        logits of the last token."""
+        """Parameters used per prompt token, without the vocabulary, because prefill computes logits
+        for the last token only."""
         return sum(layer.macs for layer in self.layers)
 
 
 _MAX_SIZE = 1 << 56
-"""The largest number that a configuration may have: a thousand times the parameters of the largest
-model."""
+"""Maximum number in a configuration: a thousand times the parameters of the largest model."""
 
 
 def _numbers(part: Architecture | Layer) -> Iterator[float]:
@@ -106,14 +105,14 @@ def _numbers(part: Architecture | Layer) -> Iterator[float]:
 
 
 def parse_architecture(config: Config, bits: int | None = None) -> Architecture:
-    """Measure a config.json. The first time, a process is started for a second or two; what it
-    finds is kept in the cache folder. Weights have `bits` where the configuration does not say how
-    they are quantised. ModelError when mlx-lm does not have the architecture, and when numbers are
-    missing or implausible."""
+    """Measure a config.json. The first time, this starts a process for a second or two, and stores
+    the result in the cache folder. If the configuration has no quantisation, weights have `bits`
+    bits. Raises ModelError if mlx-lm does not have the architecture, or if numbers are missing or
+    implausible."""
     check_config_numbers(config)
     if config.get("model_file"):
         raise ModelError(
-            "This model needs Python code of its own, which specchat does not run",
+            "This model brings its own Python code, which specchat does not run",
             "choose another model",
         )
     key = digest(config, bits)
@@ -125,7 +124,7 @@ def parse_architecture(config: Config, bits: int | None = None) -> Architecture:
 
 
 def digest(config: Config, bits: int | None = None) -> str:
-    """Tells one configuration from others."""
+    """A digest that identifies a configuration."""
     try:
         text = json.dumps(config, sort_keys=True, default=str)
     except RecursionError:
@@ -136,7 +135,8 @@ def digest(config: Config, bits: int | None = None) -> str:
 
 
 def measure(config: Config, bits: int | None = None) -> Config:
-    """What a process finds out, with each kind of layer once. ModelError."""
+    """Measure a configuration in a limited process. Each kind of layer is listed once. Raises
+    ModelError."""
     kind = str(config.get("model_type", ""))[:60]
     process = TextProcess()
     try:
@@ -185,12 +185,12 @@ def _unpack(packed: Config, config: Config) -> Architecture:
     return built
 
 
-# ----------------------------------------------------------------------------------------- kept
+# --------------------------------------------------------------------------------------- stored
 
 
 @cache
 def _shipped() -> dict[str, Config]:
-    """What was measured of the catalogue's models (`packaging/shapes.py`), by digest."""
+    """Measured sizes of the catalogue's models (`packaging/shapes.py`), by digest."""
     path = files("app.models") / "shapes.json"
     found: dict[str, Config] = json.loads(path.read_text("utf-8"))
     return found
@@ -198,7 +198,8 @@ def _shipped() -> dict[str, Config]:
 
 @cache
 def _measured_by() -> str:
-    """Another version of mlx-lm, or of our own code, may measure differently."""
+    """A version for stored results: other versions of mlx-lm, or of this code, may measure
+    differently."""
     code = (files("app.sandbox") / "shapes.py").read_bytes()
     return f"{version('mlx-lm')}-{hashlib.sha256(code).hexdigest()[:8]}"
 

@@ -1,5 +1,5 @@
-"""The model cache of huggingface_hub and mlx-lm, and our folder in it. Models are found by name,
-and their files are verified.
+"""The model cache of huggingface_hub and mlx-lm, and specchat's folder in it. Finds models by name
+and verifies their files.
 
     models--ORG--NAME/blobs/DIGEST                the file contents
     models--ORG--NAME/snapshots/COMMIT/PATH       links to blobs, which loaders open; the files
@@ -7,7 +7,7 @@ and their files are verified.
     models--ORG--NAME/refs/main                   the current commit
     .specchat/                                    downloads, manifests and the trash
 
-All of it is on one file system, so that a finished download is only renamed.
+All of it is on one file system, so that a finished download only needs to be renamed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _PREFIX = "models--"
 
 
 def is_repository(name: str) -> bool:
-    """Whether this has the form `organisation/name`."""
+    """Whether `name` has the form `organisation/name`."""
     # huggingface_hub forbids both, and `--` stands for the slash in the cache.
     return bool(_REPOSITORY.fullmatch(name)) and "--" not in name and ".." not in name
 
 
 def check_repository(name: str) -> str:
-    """Returns `name`. ModelError when it is not a repository name."""
+    """Return `name`. Raises ModelError if it is not a repository name."""
     if not is_repository(name):
         raise ModelError(
             f"{name!r} is not a model name",
@@ -70,9 +70,9 @@ def default_cache() -> ModelCache:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """One model in the cache. `size`: bytes on disk of all its commits; `older`: bytes of those
-    that only other commits than `commit` use. `fault` says why the model cannot be used, if it
-    cannot."""
+    """A model in the cache. `size` is the number of bytes on disk of all commits, `older` that of
+    files that only commits other than `commit` use. `fault` is why the model cannot be used, or
+    None."""
 
     repository: str
     commit: str
@@ -84,13 +84,13 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class ModelCache:
-    """A model cache in `folder`. Folders are created when something is written."""
+    """The model cache in `folder`. Folders are created when something is written."""
 
     folder: Path
 
     @property
     def app_folder(self) -> Path:
-        """Our folder in the cache."""
+        """specchat's folder in the cache."""
         return self.folder / ".specchat"
 
     def repository_folder(self, name: str) -> Path:
@@ -101,7 +101,7 @@ class ModelCache:
         return self.app_folder / "pulls" / folder_name(name)
 
     def lock_path(self, name: str) -> Path:
-        """The lock file for downloading, removing or restoring a model. It is never deleted."""
+        """The lock file for downloading, removing and restoring a model. It is never deleted."""
         return self.app_folder / "locks" / f"{folder_name(name)}.lock"
 
     def manifest_path(self, name: str, commit: str) -> Path:
@@ -109,7 +109,7 @@ class ModelCache:
         return self.app_folder / "verified" / folder_name(name) / f"{commit}.json"
 
     def commit(self, name: str) -> str | None:
-        """The commit of `main` in the cache."""
+        """The commit of `main` in the cache, or None."""
         with suppress(OSError, UnicodeDecodeError):
             main = self.repository_folder(name) / "refs" / "main"
             commit = read_file(main).decode("ascii").strip()
@@ -117,8 +117,8 @@ class ModelCache:
         return None
 
     def snapshot_folder(self, name: str) -> Path | None:
-        """The folder that loaders open, if the model is installed. It may be incomplete if another
-        program wrote it."""
+        """The folder that loaders open; None if the model is not installed. It may be incomplete if
+        another program wrote it."""
         commit = self.commit(name)
         folder = self.repository_folder(name) / "snapshots" / commit if commit else None
         return folder if folder is not None and folder.is_dir() else None
@@ -150,13 +150,13 @@ class ModelCache:
         return Installed(name, snapshot.name, snapshot, size, older, fault)
 
     def older(self, name: str, snapshot: Path) -> tuple[list[Path], list[Path]]:
-        """The snapshots of other commits, and the blobs that `snapshot` does not use."""
+        """Snapshots of other commits, and blobs that `snapshot` does not use."""
         used = set(links(snapshot).values())
         unused = [blob for blob in blobs(self.repository_folder(name)) if blob not in used]
         return [path for path in snapshot.parent.iterdir() if path != snapshot], unused
 
     def verified(self, name: str, commit: str) -> Manifest | None:
-        """The manifest of a published commit, if all its files still have the right size."""
+        """The manifest of a published commit, if all its files still have the correct size."""
         manifest = read_manifest(self.manifest_path(name, commit))
         if manifest is None or manifest.commit != commit:
             return None
@@ -165,7 +165,7 @@ class ModelCache:
         return manifest if complete else None
 
     def copy(self, manifest: Manifest, file: ModelFile) -> Path | None:
-        """What may be the content of a file of `manifest`, by its name and size."""
+        """A file in the cache that may have the content of `file`, judging by name and size."""
         repository = self.repository_folder(manifest.repository)
         paths = [
             repository / "blobs" / file.digest,
@@ -186,11 +186,11 @@ class ModelCache:
         return [manifest for manifest in found if manifest is not None]
 
     def publish(self, manifest: Manifest, verified: dict[str, Path]) -> Path:
-        """Move a verified download into the cache; returns the snapshot's folder. `verified` has
-        the file of each digest: in `app_folder`, or already in the cache. OSError.
+        """Move a verified download into the cache; return the snapshot's folder. `verified` has the
+        file of each digest, in `app_folder` or already in the cache. Raises OSError.
 
-        Blobs first, then links, then the ref: if this is interrupted, either the old or the new
-        state is valid, and it can be repeated.
+        Blobs are moved first, then links, then the ref. If this is interrupted, either the old or
+        the new state is valid, and this can be repeated.
         """
         repository = self.repository_folder(manifest.repository)
         # Default permissions, as huggingface_hub's folders have.
@@ -204,7 +204,7 @@ class ModelCache:
         sync_path(blobs)
         snapshot = repository / "snapshots" / manifest.commit
         snapshot.mkdir(exist_ok=True)
-        # config.json last: no loader takes a folder without it for a model.
+        # config.json last, because loaders do not use a folder without it.
         for file in sorted(manifest.files, key=lambda file: file.path == "config.json"):
             path = snapshot / file.path
             path.parent.mkdir(exist_ok=True)
@@ -218,8 +218,8 @@ class ModelCache:
         return snapshot
 
     def _place(self, content: Path, blobs: Path, path: Path) -> Path:
-        """Put a file into a snapshot: a link to a blob, or the blob itself on a file system without
-        symbolic links, as huggingface_hub does there. Returns where the content is afterwards."""
+        """Put a file into a snapshot: a link to a blob or, like huggingface_hub, the blob itself on
+        a file system without symbolic links. Returns the path of the content."""
         if content == path:
             return path
         aside = self.app_folder / f"{uuid4().hex}.part"
@@ -239,26 +239,26 @@ class ModelCache:
         return content
 
     def prepare(self) -> None:
-        """Create our folders. OSError."""
+        """Create specchat's folders. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("pulls", "locks", "verified", "trash"):
             make_folder(self.app_folder / name)
 
 
 def blobs(repository: Path) -> list[Path]:
-    """A repository's finished blobs."""
+    """The finished blobs of a repository."""
     with suppress(OSError):
         return [path for path in (repository / "blobs").iterdir() if "." not in path.name]
     return []
 
 
 def links(snapshot: Path) -> dict[Path, Path]:
-    """The files of a snapshot, mapped to the blobs that they link to, or to themselves."""
+    """Files of a snapshot, mapped to the blobs that they link to, or to themselves."""
     return {path: _blob(path) for path in walk(snapshot)}
 
 
 def walk(folder: Path) -> Iterator[Path]:
-    """All files and links in a folder, sorted; links to folders are not followed."""
+    """All files and links in a folder, sorted. Links to folders are not followed."""
     for root, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
@@ -266,15 +266,15 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def _blob(path: Path) -> Path:
-    """The target of one link, not resolved further: a blob may be a link into a store that
-    huggingface_hub shares between repositories."""
+    """The target of one link. It is not resolved further, because a blob may be a link into a store
+    that huggingface_hub shares between repositories."""
     if not path.is_symlink():
         return path
     return Path(os.path.normpath(path.parent / os.readlink(path)))
 
 
 def disk_size(folder: Path) -> int:
-    """Bytes of the files in it, without following links."""
+    """Bytes of the files in a folder, without following links."""
     total = 0
     for path in walk(folder):
         with suppress(OSError):
@@ -283,7 +283,7 @@ def disk_size(folder: Path) -> int:
 
 
 def _size(path: Path) -> int:
-    """Bytes, following links; -1 when the file is missing."""
+    """Bytes of a file, following links; -1 if it is missing."""
     try:
         return path.stat().st_size
     except OSError:
@@ -300,12 +300,12 @@ def not_installed(repository: str) -> ModelError:
 
 
 def resolve_model(name: str, *, draft: bool = False, cache: ModelCache | None = None) -> Path:
-    """The folder of `embedded`, of a path, or of a Hugging Face repository (`organisation/name`) in
+    """The folder of a model. `name` is `embedded`, a path, or a repository (`organisation/name`) in
     `cache`, by default the user's.
 
-    `draft` selects the embedded pair's draft instead of its target. A folder takes precedence over
-    a repository of the same name. ModelError when there is no such model; whether it can be loaded
-    is checked by `check_model`.
+    `draft` selects the draft of the demo model instead of its target. A folder takes precedence
+    over a repository of the same name. Raises ModelError if there is no such model. `check_model`
+    checks whether it can be loaded.
     """
     if not name.strip():
         raise ModelError("The name of the model is empty", _NAMES)
@@ -348,8 +348,8 @@ def _typed_folder(name: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """Counts of files, and one sentence for each fault. `unknown` files have no known digest;
-    `completed` is False when it was stopped before the end."""
+    """Numbers of files, and a sentence for each fault. `unknown` files have no known digest.
+    `completed` is False if verifying was stopped."""
 
     intact: int
     unknown: int
@@ -363,9 +363,9 @@ def verify(
     on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> VerifyResult:
-    """Hash every file of a model's snapshot, whichever program downloaded it: a blob's name is its
-    digest. After a fault, the next pull checks every file again. ModelError when the model is not
-    installed."""
+    """Hash every file of a model's snapshot, whichever program downloaded it, because a blob's name
+    is its digest. After a fault, the next pull checks all files again. Raises ModelError if the
+    model is not installed."""
     snapshot = cache.snapshot_folder(check_repository(repository))
     if snapshot is None:
         raise not_installed(repository)

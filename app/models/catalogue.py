@@ -1,4 +1,4 @@
-"""The catalogue of known models: those in our `catalog.toml`, and those in the user's."""
+"""The catalogue of known models, from specchat's `catalog.toml` and the user's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FILE = "catalog.toml"
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One model. `download` is in bytes. `memory`: the smallest Mac that it is recommended for, in
-    gigabytes. What an entry does not say is empty, 0 or None. `custom`: it is from the user's
-    catalogue."""
+    """A model. `download` is in bytes. `memory` is the memory in gigabytes of the smallest Mac for
+    which the model is recommended. Unknown values are empty, 0 or None. `custom`: the entry is from
+    the user's catalogue."""
 
     name: str
     family: str = ""
@@ -34,7 +34,7 @@ class CatalogueEntry:
     memory: int = 0
     measured: str = ""
     quantised: str = ""
-    """The format of the weights by the configuration, such as `4-bit`."""
+    """Format of the weights according to the configuration, such as `4-bit`."""
     architecture: Architecture | None = None
     custom: bool = False
 
@@ -45,8 +45,9 @@ class CatalogueEntry:
 
 
 def catalogue(folder: Path | None = None) -> tuple[CatalogueEntry, ...]:
-    """All models of both catalogues. The user's is read from `folder`, if it is there; its entries
-    come first and replace ours of the same name. ModelError when the user's file is invalid."""
+    """All models of both catalogues. The user's catalogue is read from `folder` if it exists. Its
+    entries come first and replace specchat's entries of the same name. Raises ModelError if the
+    user's file is invalid."""
     ours = _entries((files("app.models") / FILE).read_text("utf-8"), FILE, custom=False)
     custom: tuple[CatalogueEntry, ...] = ()
     path = folder / FILE if folder is not None else None
@@ -60,7 +61,7 @@ def catalogue(folder: Path | None = None) -> tuple[CatalogueEntry, ...]:
 
 
 def search(entries: tuple[CatalogueEntry, ...], text: str) -> tuple[CatalogueEntry, ...]:
-    """The entries that contain every word of `text`."""
+    """Entries that contain every word of `text`."""
     words = text.casefold().split()
     return tuple(entry for entry in entries if all(map(entry.matches, words)))
 
@@ -71,8 +72,8 @@ def find(entries: tuple[CatalogueEntry, ...], name: str) -> CatalogueEntry | Non
 
 
 def add(folder: Path | None, name: str) -> str:
-    """Add a repository or a model's folder to the user's catalogue in `folder`. Returns its name
-    there. ModelError when it is neither, or the catalogue cannot be written."""
+    """Add a repository or a model's folder to the user's catalogue in `folder`. Returns the name of
+    the entry. Raises ModelError if `name` is neither, or if the catalogue cannot be written."""
     if folder is None:
         raise ModelError(
             "There is no settings folder for a catalogue", "name the model with --target"

@@ -1,5 +1,5 @@
-"""Checks from its files whether a folder is a text model that can be loaded, and what memory its
-weights take. Without MLX.
+"""Checks whether a folder has a text model that can be loaded, and computes the memory of its
+weights. Does not use MLX.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from app.util.regular_files import open_file, read_file
 
 INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000
-"""Bytes: the limit of the safetensors format."""
+"""Maximum bytes of a header in the safetensors format."""
 _MAX_BYTES = {".json": 100 << 20, ".txt": 100 << 20, ".model": 256 << 20, ".jinja": 1 << 20}
-"""Limits for files that loaders read whole, by suffix: several times the usual size."""
+"""Maximum bytes of files that loaders read whole, by suffix: several times the usual sizes."""
 _MAX_CONFIG_BYTES = 16 << 20
 _MAX_OBJECTS, _MAX_VALUES = 2_000_000, 4_000_000
 """Limits for one JSON file: three times what a vocabulary of 262,144 tokens and its merges need."""
@@ -33,8 +33,8 @@ _REDOWNLOAD = "download the model again"
 
 
 def check_model(folder: Path) -> None:
-    """ModelError when `folder` is not a text model in mlx-lm's format, is incomplete, or contains
-    code. Takes milliseconds, because it reads no weights."""
+    """Raise ModelError if `folder` is not a text model in mlx-lm's format, is incomplete, or
+    contains code. Takes milliseconds, because it reads no weights."""
     weight_files = check_files(folder)
     for path in folder.glob("*.json"):
         with suppress(OSError):  # reported where the file is needed
@@ -45,13 +45,13 @@ def check_model(folder: Path) -> None:
 
 
 def check_files(folder: Path) -> list[Path]:
-    """The model's weight files. Like `check_model`, but the tokenizer and the weights only need to
-    exist."""
+    """Check a model like `check_model`, except that tokenizer and weights only need to exist.
+    Returns the weight files."""
     if not folder.is_dir():
         raise ModelError(f"There is no model folder '{folder}'", "check its name")
     if not (folder / "config.json").is_file():
         raise ModelError(
-            f"'{folder}' has no model: there is no config.json",
+            f"'{folder}' is not a model: it has no config.json",
             "use the folder of a model in mlx-lm's format",
         )
     _check_entries(folder)
@@ -65,10 +65,10 @@ def check_files(folder: Path) -> list[Path]:
 
 
 def _check_entries(folder: Path) -> None:
-    """Loaders open what they find by name, without looking at what it is."""
+    """Check types and sizes of files, because loaders open any file that has an expected name."""
     names = (found.path / name for found in bounded_walk(folder, depth=1) for name in found.files)
     for path in names:
-        with suppress(OSError):  # such as a broken link: reported where the file is needed
+        with suppress(OSError):  # such as a broken link; reported where the file is needed
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"'{path}' is not a regular file", _REDOWNLOAD)
@@ -81,13 +81,13 @@ def _check_entries(folder: Path) -> None:
 
 
 def _check_amount(path: Path, data: bytes) -> None:
-    """Limit the size of JSON, because parsing it cannot be interrupted."""
+    """Limit the amount of JSON, because parsing cannot be interrupted."""
     if data.count(b"[") + data.count(b"{") > _MAX_OBJECTS or data.count(b",") > _MAX_VALUES:
         raise ModelError(f"'{path}' has more values than any model's file", _REDOWNLOAD)
 
 
 def check_configs(folder: Path) -> None:
-    """ModelError when a configuration in `folder` is invalid or requires code. Missing ones are
+    """Raise ModelError if a configuration in `folder` is invalid or requires code. Missing ones are
     ignored."""
     config, tokenizer = folder / "config.json", folder / "tokenizer_config.json"
     if config.is_file():
@@ -97,7 +97,7 @@ def check_configs(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. ModelError when the file is missing or invalid."""
+    """Read a JSON object from a file. Raises ModelError if the file is missing or invalid."""
     try:
         data = read_file(path)
         _check_amount(path, data)
@@ -124,8 +124,8 @@ def _check_config(config: dict[str, Any]) -> None:
 
 
 def drafts_only(config: dict[str, Any]) -> bool:
-    """Whether it describes the layers with which a model predicts several tokens (MTP), without the
-    model."""
+    """Whether the configuration describes only the layers with which a model predicts several
+    tokens (MTP), without the model."""
     return str(config.get("model_type")).endswith(("_mtp", "_assistant"))
 
 
@@ -134,12 +134,13 @@ def refuse_draft_layers(config: dict[str, Any]) -> None:
         raise ModelError(
             "This is not a whole model, only layers that draft for one"
             f" ({config['model_type'][:60]})",
-            "use the model that they belong to",
+            "use the model to which they belong",
         )
 
 
 def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:
-    """Code from a model would run with the user's permissions."""
+    """Raise ModelError if a configuration requires code from the model's folder, which would run
+    with the user's permissions."""
     if config.get(key):
         raise ModelError(
             f"The model's {file} requires code from its folder ({key}), and specchat never runs"
@@ -150,7 +151,7 @@ def _refuse_code(config: dict[str, Any], file: str, key: str) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The model's safetensors files. ModelError when any are missing."""
+    """The model's safetensors files. Raises ModelError if any are missing."""
     if (folder / INDEX).is_file():
         for name in sorted(shards(folder)):
             if not (folder / name).is_file():
@@ -167,7 +168,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def shards(folder: Path) -> set[str]:
-    """The weight files that the index in `folder` lists. ModelError when it lists none."""
+    """Weight files that the index in `folder` lists. Raises ModelError if it lists none."""
     index = folder / INDEX
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -191,9 +192,9 @@ def _check_weights(path: Path) -> None:
 
 
 def _read_header(path: Path) -> tuple[int, int, dict[str, tuple[int, int]]]:
-    """The size of a safetensors file, where its data start, and where each tensor begins and ends
-    in them, by name. The file has the header's length (8 bytes), the header and the data.
-    ModelError when the header cannot be read."""
+    """Read the header of a safetensors file. Returns the file's size, the offset of the data, and
+    for each tensor its start and end in the data. The file consists of the header's length (8
+    bytes), the header and the data. Raises ModelError if the header cannot be read."""
     try:
         size = path.stat().st_size
         with open_file(path) as file:
@@ -223,13 +224,13 @@ def _extent(shape: list[int], begin: int, end: int) -> tuple[int, int]:
 
 
 # ------------------------------------------------------------------------------ config.json
-# A loader builds all layers from its numbers before it reads any weights, and cannot be
+# A loader builds all layers from these numbers before it reads any weights, and cannot be
 # interrupted.
 
 
 _MAX_LAYERS = 2000
 _MAX_COUNT = 4096
-"""Limit for experts, heads and other counts."""
+"""Maximum number of experts, heads and the like."""
 _MAX_LIST = 20_000
 _MAX_NUMBER = 1 << 31
 _MAX_FREE = 1 << 62
@@ -245,7 +246,7 @@ _NAMING_MODULES = frozenset({"quantization", "quantization_config"})
 
 
 def check_config_numbers(config: dict[str, Any]) -> None:
-    """ModelError when a number in `config`, or the length of a list, is implausible, at any
+    """Raise ModelError if a number in `config`, or the length of a list, is implausible, at any
     depth."""
     for key, value in _config_entries(config):
         if key in _LAYERS and value is not None and (type(value) is not int or value <= 0):
@@ -263,7 +264,7 @@ def check_config_numbers(config: dict[str, Any]) -> None:
 
 
 def _config_entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The keys and values of all nested objects."""
+    """Keys and values of all nested objects."""
     waiting: list[Any] = [config]
     while waiting:
         for key, value in waiting.pop().items():
@@ -274,7 +275,7 @@ def _config_entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _config_limit(key: str, value: Any) -> int | None:
-    """The largest value, or the greatest length, for this key."""
+    """The maximum value, or the maximum length, for this key."""
     per_layer = _PER_LAYER.search(key) is not None
     if isinstance(value, list):
         return _MAX_LAYERS if per_layer else _MAX_LIST
@@ -290,21 +291,21 @@ def _bad_config(what: str) -> ModelError:
 
 
 # --------------------------------------------------------------------------- tokenizer.json
-# Long texts are tokenised in a limited process (`app/sandbox`), but loaders build tables of its
+# Long texts are tokenised in a limited process (`app/sandbox`), but loaders build tables of the
 # tokens, encode a few names, and decode answers.
 
 
 _MAX_STEPS = 100
 _MAX_GROWTH = 1000
-"""The factor by which a text may grow."""
+"""Maximum factor by which a text may grow."""
 _MAX_TOKEN = 10_000
 _MAX_IDS = 1 << 24
 _NESTED = ("normalizers", "pretokenizers", "decoders", "processors")
 
 
 def check_tokenizer(content: dict[str, Any]) -> None:
-    """ModelError when a token or a step of a tokenizer.json is implausible. Whether it is a
-    tokenizer at all is checked where it is loaded."""
+    """Raise ModelError if a token or a step of a tokenizer.json is implausible. Whether the file is
+    a tokenizer at all is checked where it is loaded."""
     model = content.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     added = [each for each in content.get("added_tokens") or () if isinstance(each, dict)]
@@ -323,7 +324,7 @@ def check_tokenizer(content: dict[str, Any]) -> None:
 
 
 def _tokens(vocabulary: Any) -> Iterator[Any]:
-    """The tokens. Unigram models list pairs of token and score."""
+    """The tokens of a vocabulary. Unigram models list pairs of token and score."""
     for each in vocabulary if isinstance(vocabulary, dict | list) else ():
         yield each[0] if isinstance(each, list) and each else each
 
@@ -349,7 +350,7 @@ def _tokenizer_steps(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(step: dict[str, Any]) -> float:
-    """The factor by which a step may lengthen a text. Unicode normalisation is bounded."""
+    """Factor by which a step may lengthen a text. Unicode normalisation is bounded."""
     made = step.get("content")
     length = len(made) if isinstance(made, str) else 0
     match step.get("type"):
@@ -391,7 +392,7 @@ _SKIPPED_MODULES = (
 
 
 def loaded_bytes(folder: Path) -> int:
-    """Bytes of the tensors that are loaded from the files in `folder`. ModelError."""
+    """Bytes of the tensors that mlx-lm loads from `folder`. Raises ModelError."""
     headers = (_read_header(path) for path in check_files(folder))
     return sum(
         end - begin
@@ -402,12 +403,13 @@ def loaded_bytes(folder: Path) -> int:
 
 
 def listed_bytes(files: Iterable[ModelFile]) -> int:
-    """Bytes of the weight files in the hub's list, with those of modules that are not loaded."""
+    """Bytes of the weight files in the hub's list, including modules that are not loaded."""
     return sum(file.size for file in files if file.path.endswith(".safetensors"))
 
 
 def weight_format(config: dict[str, Any]) -> str:
-    """`4-bit`, or the dtype; empty if the configuration names neither."""
+    """Format of the weights: `4-bit` or the like, or the dtype; empty if the configuration names
+    neither."""
     stored = config.get("quantization")
     if isinstance(stored, dict) and isinstance(stored.get("bits"), int):
         return f"{stored['bits']}-bit"
@@ -421,16 +423,17 @@ def _is_skipped(name: str) -> bool:
 
 
 # ---------------------------------------------------------------------------- walking folders
-# They are kept by somebody else.
+# These folders belong to other programs.
 
 
 MAX_DEPTH, MAX_ENTRIES = 4, 10_000
-"""Levels below the first folder, and files and folders looked at in all of them together."""
+"""Maximum levels below the first folder, and maximum files and folders visited in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalkedFolder:
-    """`files` are names, sorted, of whatever is not a folder; links to files are among them."""
+    """A folder. `files` are the sorted names of everything that is not a folder, including links to
+    files."""
 
     path: Path
     files: tuple[str, ...]
@@ -439,8 +442,8 @@ class WalkedFolder:
 def bounded_walk(
     top: Path, depth: int = MAX_DEPTH, entries: int = MAX_ENTRIES
 ) -> Iterator[WalkedFolder]:
-    """`top` and the folders below it, the upper ones first. Each is visited once, also when links
-    lead to it. Skips what is hidden and what cannot be read."""
+    """Yield `top` and the folders below it, top-down. Each is visited once, even if links lead to
+    it. Skips hidden and unreadable folders."""
     queue, seen = deque([(top, 0)]), set[tuple[int, int]]()
     while queue and entries > 0:
         path, level = queue.popleft()

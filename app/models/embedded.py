@@ -1,4 +1,4 @@
-"""The embedded pair: a target and a draft that ship with the program.
+"""The demo model (`embedded`): a target and a draft that ship with specchat.
 
 `python -m app.models.embedded` writes the manifest for `integrity`, in the format of `sha256sum`.
 """
@@ -15,8 +15,8 @@ from app.util.assets import assets_path
 from app.util.regular_files import open_file, read_text
 
 BUILT_IN = "builtin"
-"""The name of the draft that is no model to load: words by the target's input embeddings, meaning
-by our own encoder."""
+"""Name of the built-in draft, which needs no model: it scores words with the target's input
+embeddings, and meaning with the text encoder that ships with specchat."""
 
 MANIFEST = "SHA256SUMS"
 FOLDERS = ("target", "draft")
@@ -43,9 +43,9 @@ def write_manifest(pair: Path) -> Path:
 
 
 def integrity(pair: Path | None = None) -> tuple[str, ...]:
-    """One sentence for each fault of the embedded pair; empty when it is intact.
+    """One sentence for each fault of the demo model's files; empty if they are intact.
 
-    Every file is hashed: about 0.1 s for 40 MB.
+    Hashes every file, which takes about 0.1 s for 40 MB.
     """
     pair = pair_path() if pair is None else pair
     try:
@@ -66,11 +66,11 @@ def integrity(pair: Path | None = None) -> tuple[str, ...]:
 
 
 def _faults(problems: list[str]) -> tuple[str, ...]:
-    return tuple(f"The embedded pair is damaged ({what}): reinstall specchat." for what in problems)
+    return tuple(f"The demo model is damaged ({what}): reinstall specchat." for what in problems)
 
 
 def _present(pair: Path) -> list[str]:
-    """The files of both models, relative to `pair`, without hidden files."""
+    """Names of both models' files relative to `pair`, without hidden files."""
     files = (path for folder in FOLDERS for path in (pair / folder).rglob("*") if path.is_file())
     return sorted(
         path.relative_to(pair).as_posix() for path in files if not path.name.startswith(".")
@@ -78,7 +78,7 @@ def _present(pair: Path) -> list[str]:
 
 
 def _read_manifest(path: Path) -> dict[str, str]:
-    """SHA-256 by file name. ValueError for an invalid line."""
+    """SHA-256 by file name. Raises ValueError for an invalid line."""
     entries: dict[str, str] = {}
     for line in read_text(path).splitlines():
         digest, separator, name = line.partition("  ")
@@ -91,7 +91,7 @@ def _read_manifest(path: Path) -> dict[str, str]:
 
 
 def _sha256(path: Path) -> str:
-    """In hexadecimal; empty when the file cannot be read."""
+    """SHA-256 in hexadecimal; empty if the file cannot be read."""
     with suppress(OSError), open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
     return ""

@@ -28,7 +28,8 @@ class DownloadError(ModelError):
 
 @contextmanager
 def disk_errors(outcome: str = "what was downloaded so far is saved") -> Iterator[None]:
-    """Raises DownloadError for every OSError inside. `outcome`: what becomes of the data."""
+    """Turn every OSError in the block into a DownloadError. `outcome` is a clause that says what
+    happens to the data."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Whether a model pair fits into a machine's memory, and up to which prompt length: estimated from
-its `config.json`, before it is downloaded.
+"""Estimates from config.json, before download, whether a pair of models fits in a machine's memory,
+and up to which prompt length.
 
 The estimate has an item for each part: weights, both caches, and what one prefill step adds.
-Bytes throughout; a machine's memory is counted in GiB, as it is sold.
+All sizes are in bytes. A machine's memory is given in GiB, as it is sold.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from app.models.errors import ModelError
 from app.protocol.options import DEFAULT_KEEP_RATIO
 
 PREFILL_STEP, DRAFT_PREFILL_STEP = 512, LARGEST_STEP
-"""Tokens of a prefill step. On a GPU a target gets at least 512, and more only where there is
-memory for it. A draft is assumed to use the largest step."""
+"""Tokens of a prefill step. On a GPU a target uses at least 512, and more only if there is memory
+for it. A draft is assumed to use the largest step."""
 SSM_CHUNK = 256
-"""Tokens of a chunk in which a Mamba layer relates all pairs (`mlx_lm/models/ssm.py`)."""
+"""Tokens of a chunk in which a Mamba layer computes all pairs (`mlx_lm/models/ssm.py`)."""
 _GRAIN = 1024
 DEFAULT_CONTEXT = 1 << 20
-"""Tokens: the longest prompt considered where a model names no context length."""
+"""Longest prompt considered, in tokens, if a model names no context length."""
 MIN_TOKENS = 4096
-"""Tokens: a pair that takes no prompt of this length counts as not fitting."""
+"""A pair that does not fit with a prompt of this many tokens counts as not fitting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """What matters of a model for memory. `weight_bytes` are those in memory once it is loaded."""
+    """Sizes of a model that determine its memory. `weight_bytes` is the size of its weights in
+    memory."""
 
     name: str
     architecture: Architecture
@@ -49,7 +50,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`ceiling` is what its GPU may use of the `total`."""
+    """A machine's memory in bytes: the `total`, and `ceiling`, the limit for models."""
 
     total: int
     ceiling: int
@@ -61,13 +62,13 @@ class Machine:
 
 def mac_with(total: int) -> Machine:
     """A Mac with `total` bytes. Reported values of the share that Metal recommends are two thirds
-    with 16 and 32 GiB and three quarters with 64 (issues 687 of llama-cpp-python, 434 of ollama and
-    1870 of llama.cpp); between them the lower one is assumed."""
+    with 16 and 32 GiB, and three quarters with 64 GiB (issues 687 of llama-cpp-python, 434 of
+    ollama and 1870 of llama.cpp). In between, two thirds are assumed."""
     return Machine(total, total * 3 // 4 if total >= 64 << 30 else total * 2 // 3)
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from `32GB`, `32 GiB` or `32`; a Mac's GB are GiB. UserError."""
+    """Parse `32GB`, `32 GiB` or `32` (all GiB) to bytes. Raises UserError."""
     found = re.fullmatch(r"\s*(\d{1,5})\s*(?:G|GB|GiB)?\s*", text, re.IGNORECASE | re.ASCII)
     if found is None or not int(found[1]):
         raise UserError(f"{text!r} is not a memory size", "write it as 32GB")
@@ -80,9 +81,9 @@ def parse_memory(text: str) -> int:
 def cache_bytes(
     shape: Architecture, tokens: int, step: int = PREFILL_STEP, windows: bool = True
 ) -> int:
-    """The size of a model's cache after `tokens`, the last `step` of them in one step. With
-    `windows` False, sliding windows evict nothing, as in sparse prefill: skipped tokens may be
-    recalled later."""
+    """Size of a model's cache after `tokens` tokens, the last `step` of which were one step. With
+    `windows` False, sliding windows evict nothing, as in sparse prefill, where skipped tokens may
+    be recalled later."""
     size = 0.0
     for layer in shape.layers:
         seen = min(tokens, layer.window + step - 1) if layer.window and windows else tokens
@@ -91,8 +92,8 @@ def cache_bytes(
 
 
 def layer_bytes_per_token(shape: Architecture, layer: Layer) -> float:
-    """What one layer caches of one token. Quantised elements share a scale and an offset in groups;
-    windows and recurrent states are never quantised."""
+    """Bytes that a layer caches per token. Groups of quantised elements share a scale and an
+    offset. Windows and recurrent states are never quantised."""
     if shape.kv_bits is None or not layer.heads or layer.window is not None:
         return layer.kv_elements * shape.element_bytes
     shared = next(
@@ -102,8 +103,8 @@ def layer_bytes_per_token(shape: Architecture, layer: Layer) -> float:
 
 
 def with_kv_bits(shape: Architecture, bits: int | None) -> Architecture:
-    """The same model with keys and values quantised to 8 or 4 bits; None: not quantised. ModelError
-    where they cannot be."""
+    """The same model with keys and values quantised to 8 or 4 bits; None: not quantised. Raises
+    ModelError if they cannot be quantised."""
     grown = [layer for layer in shape.layers if layer.heads and layer.window is None]
     why = ""
     if not grown:
@@ -119,7 +120,7 @@ def with_kv_bits(shape: Architecture, bits: int | None) -> Architecture:
 
 
 def bytes_per_token(shape: Architecture) -> int:
-    """Bytes that each further token adds to the cache once every window is full."""
+    """Bytes that each token adds to the cache once all windows are full."""
     return round(
         sum(layer_bytes_per_token(shape, each) for each in shape.layers if each.window is None)
     )
@@ -131,12 +132,13 @@ def step_bytes(
     step: int = PREFILL_STEP,
     fused: frozenset[int] = FUSED_HEAD_DIMS | FORCED_HEAD_DIMS,
 ) -> int:
-    """What a prefill step that ends after `tokens` needs on top of weights and caches.
+    """Bytes that a prefill step needs in addition to weights and caches, if it ends after `tokens`
+    tokens.
 
-    The largest layer counts, since layers run one after another: its scores where attention is not
-    `fused` (by default: cannot be; the engine forces it where scores do not fit), the mask, a
-    second copy of its cache while the buffer grows, and the step's activations. What a Mamba layer
-    used before it is still allocated.
+    Layers run one after another, so the largest layer counts: its scores if attention is not fused
+    for its head width (`fused` has the widths; by default all that can be, because the engine
+    forces the fused kernel if scores do not fit), the mask, a second copy of its cache while the
+    buffer grows, and the step's activations. Memory of a Mamba layer before it is still allocated.
     """
     step = min(step, tokens)
     pairwise = max((layer.ssm_heads for layer in shape.layers), default=0)
@@ -151,7 +153,7 @@ def _layer_step(
     context = min(tokens, layer.window + step) if layer.window else tokens
     copies = mask = 0
     if layer.expanded_kv and layer.unfused:
-        # The rotated part's scores are a mask of floats, which exists twice: plain and masked.
+        # Scores of the rotated part are a mask of floats, which exists twice: plain and masked.
         copies = 2
     elif layer.heads and (layer.unfused or layer.head_dim not in fused):
         copies = unfused_copies(shape.has_sinks)
@@ -167,7 +169,7 @@ def _layer_step(
 
 
 def scoring_bytes(shape: Architecture, tokens: int) -> int:
-    """What scoring with a draft needs: for its full-attention layer with the most heads."""
+    """Bytes that scoring with a draft needs, in the full-attention layer with the most heads."""
     spanning = [layer for layer in shape.layers if layer.window is None and layer.heads]
     if not spanning:
         return 0
@@ -187,9 +189,9 @@ class MemoryItem:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A model pair on a machine; `items` are for a prompt of `tokens`. `max_tokens` is the longest
-    prompt that can be read sparsely and in full, `max_sparse_tokens` if it is never read in full; 0
-    where the pair does not fit."""
+    """The estimate for a pair on a machine. `items` are for a prompt of `tokens` tokens.
+    `max_tokens` is the longest prompt that can be read in full, `max_sparse_tokens` the longest
+    that can be read sparsely; 0 if the pair does not fit."""
 
     machine: Machine
     tokens: int
@@ -207,20 +209,20 @@ class Fit:
 
 
 def format_tokens(tokens: int) -> str:
-    """`40K`: in units of 1,024, as contexts are named."""
+    """Format tokens in units of 1,024, as contexts are named: `40K`."""
     return f"{tokens >> 20}M" if tokens and tokens % DEFAULT_CONTEXT == 0 else f"{tokens >> 10}K"
 
 
 def fit(
     target: ModelSize, draft: ModelSize | None, machine: Machine, tokens: int | None = None
 ) -> Fit:
-    """Estimate a pair. Without `tokens`, the items are for the longest prompt that fits, or for the
-    shortest that would count."""
-    # A draft may be used past its own context: the question finds the passage.
+    """Estimate a pair. Without `tokens`, the items are for the longest prompt that fits, or else
+    for MIN_TOKENS."""
+    # A draft may be used beyond its own context.
     context = target.architecture.context or DEFAULT_CONTEXT
 
     def longest(keep_ratio: float) -> int:
-        """The largest multiple of 1,024 tokens that fits; 0 below MIN_TOKENS."""
+        """The largest multiple of 1,024 tokens that fits; 0 if below MIN_TOKENS."""
         grains = largest_that_fits(
             lambda n: peak_bytes(target, draft, n * _GRAIN, keep_ratio),
             machine.budget,
@@ -237,8 +239,8 @@ def fit(
 def peak_bytes(
     target: ModelSize, draft: ModelSize | None, tokens: int, keep_ratio: float = 1.0
 ) -> int:
-    """The peak for a prompt of `tokens`, of which the target reads the share `keep_ratio`: with 1,
-    all of it, while the draft's cache still exists."""
+    """Peak memory for a prompt of `tokens` tokens, of which the target reads the share
+    `keep_ratio`. With 1 the target reads all of it while the draft's cache still exists."""
     shape, read = target.architecture, max(int(tokens * keep_ratio), 1)
     prefill = cache_bytes(shape, read, windows=keep_ratio == 1) + step_bytes(shape, read)
     if draft is None:
@@ -250,13 +252,13 @@ def peak_bytes(
 
 
 def _draft_peak(draft: ModelSize, tokens: int) -> int:
-    """Bytes that the draft needs on top of weights and cache while it reads or scores."""
+    """Bytes that the draft needs, in addition to weights and cache, while it reads or scores."""
     reading = step_bytes(draft.architecture, tokens, DRAFT_PREFILL_STEP)
     return max(reading, scoring_bytes(draft.architecture, tokens))
 
 
 def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[MemoryItem, ...]:
-    """The peak for a prompt of `tokens`, part by part."""
+    """Peak memory for a prompt of `tokens` tokens, part by part."""
     shape = target.architecture
     cache, step = cache_bytes(shape, tokens), step_bytes(shape, tokens)
     items = [
@@ -273,7 +275,7 @@ def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[
         if draft_peak - cache > step:
             scores = draft_peak > step_bytes(shape, tokens, step_tokens)
             how = "scoring" if scores else _step_why(shape, step_tokens)
-            why = f"of the draft, before the target reads: {how}"
+            why = f"draft, before the target reads: {how}"
             transient = MemoryItem("one step", draft_peak - cache, why)
     return (*items, transient)
 
@@ -281,7 +283,7 @@ def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[
 def _cache_why(shape: Architecture, tokens: int, step: int = PREFILL_STEP) -> str:
     each = bytes_per_token(shape)
     fixed = cache_bytes(shape, tokens, step) - each * tokens
-    why = f"{each:,} bytes a token, {tokens:,} tokens"
+    why = f"{each:,} bytes per token, {tokens:,} tokens"
     return f"{why}, and {fixed / 1e6:,.0f} MB of windows and states" if fixed > 1e6 else why
 
 

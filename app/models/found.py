@@ -1,5 +1,5 @@
-"""Finds the models that other programs keep on this machine. They are used where they are: nothing
-here copies, changes or deletes them.
+"""Finds models of other programs on this machine. They are used where they are, and never copied,
+changed or deleted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from app.util.regular_files import read_file
 
 _PART = re.compile(r"(.*)-\d{5}-of-(\d{5})", re.IGNORECASE)
 SEPARATOR = ":"
-"""Between the folders of the setting, as in PATH."""
+"""Separates the folders of the setting, as in PATH."""
 
 
 class Kind(StrEnum):
     MLX = "mlx"
-    """A folder that can be loaded as it is."""
+    """A folder that can be loaded unchanged."""
     GGUF = "gguf"
     """A file that must be converted."""
 
@@ -41,9 +41,9 @@ class Program(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """`path` is a folder, or a GGUF file, of a split one the first part; `size` is in bytes on
-    disk. `fault` says why it cannot be used, if it cannot. `aliases` are other names that Ollama
-    has for the same file."""
+    """A model of another program. `path` is a folder or a GGUF file (the first part of a split
+    file). `size` is in bytes on disk. `fault` is why the model cannot be used, or None. `aliases`
+    are other names that Ollama has for the same file."""
 
     name: str
     kind: Kind
@@ -63,7 +63,7 @@ class ModelPlace:
 
 
 def default_places() -> tuple[ModelPlace, ...]:
-    """Folders in which other programs keep models by default. They need not exist."""
+    """Default model folders of other programs. They need not exist."""
     home = Path.home()
     caches = home / "Library/Caches" if sys.platform == "darwin" else _cache_home(home)
     return (
@@ -75,13 +75,13 @@ def default_places() -> tuple[ModelPlace, ...]:
 
 
 def user_places(folders: str) -> tuple[ModelPlace, ...]:
-    """The folders of the setting `models.folders`."""
+    """Folders of the setting `models.folders`."""
     paths = map(_path, folders.split(SEPARATOR))
     return tuple(ModelPlace(Program.USER, path) for path in paths if path is not None)
 
 
 def missing_places(folders: str) -> tuple[str, ...]:
-    """A sentence for each folder of the setting that is not there."""
+    """A sentence for each folder of the setting that does not exist."""
     names = filter(None, map(str.strip, folders.split(SEPARATOR)))
     return tuple(
         f"There is no folder '{name}', which the setting models.folders names."
@@ -91,8 +91,8 @@ def missing_places(folders: str) -> tuple[str, ...]:
 
 
 def find_models(places: Iterable[ModelPlace]) -> tuple[FoundModel, ...]:
-    """The models in `places`, in their order; what is in several of them, or linked, is in the
-    first only. Reads no weights. Takes milliseconds for each model."""
+    """Find the models in `places`, in their order. A model that is found several times, also by
+    links, is listed once. Reads no weights. Takes milliseconds for each model."""
     found: dict[str, FoundModel] = {}
     for place in places:
         models = _of_ollama(place) if place.program is Program.OLLAMA else _in_folders(place)
@@ -103,7 +103,7 @@ def find_models(places: Iterable[ModelPlace]) -> tuple[FoundModel, ...]:
 
 def _in_folders(place: ModelPlace) -> Iterator[FoundModel]:
     inside: set[Path] = set()
-    """MLX models and the folders in them, which are not searched for others."""
+    """MLX models and folders inside them, which are not searched for other models."""
     for folder in bounded_walk(place.folder):
         if folder.path.parent in inside:
             inside.add(folder.path)
@@ -124,7 +124,7 @@ def _mlx_model(place: ModelPlace, folder: WalkedFolder) -> FoundModel:
     name = relative.as_posix() if relative.parts else folder.path.name
     fault = None
     try:
-        # Opening what is not a file, such as a pipe, could wait for ever.
+        # Opening something else than a file, such as a pipe, could block.
         broken = [path for path in check_files(folder.path) if not path.is_file()]
         if broken:
             fault = f"'{broken[0]}' is missing, or not a file: download the model again"
@@ -137,10 +137,10 @@ def _mlx_model(place: ModelPlace, folder: WalkedFolder) -> FoundModel:
 
 
 def _gguf_models(place: ModelPlace, folder: WalkedFolder) -> Iterator[FoundModel]:
-    """One for each file, or for all parts of a split one."""
+    """GGUF models in a folder: one for each file, or for all parts of a split file."""
     groups: dict[tuple[str, str], list[str]] = {}
     for file in folder.files:
-        # mmproj: what lets a model see pictures, not a model.
+        # mmproj files are not models: they let a model see pictures.
         if file.lower().endswith(".gguf") and "mmproj" not in file.lower():
             stem = file[: -len(".gguf")]
             part = _PART.fullmatch(stem)
@@ -152,7 +152,7 @@ def _gguf_models(place: ModelPlace, folder: WalkedFolder) -> Iterator[FoundModel
 
 
 def _of_ollama(place: ModelPlace) -> Iterator[FoundModel]:
-    """One for each file; `latest` is its name only if it has no other."""
+    """Ollama's models: one for each file. The tag `latest` is used only if there is no other."""
     names: dict[Path, list[str]] = {}
     faults: dict[Path, str | None] = {}
     for name, path, fault in _ollama_models(place.folder):
@@ -181,7 +181,7 @@ def _gguf_fault(path: Path) -> str | None:
 
 
 def _total_size(folder: Path, files: Iterable[str]) -> int:
-    """Bytes, following links."""
+    """Bytes of the files, following links."""
     total = 0
     for name in files:
         with suppress(OSError):
@@ -198,7 +198,7 @@ def _variable(name: str) -> Path | None:
 
 
 def _path(text: str) -> Path | None:
-    """None for nothing, and for what cannot be a path."""
+    """A path; None if the text is empty or not a valid path."""
     text = text.strip()
     with suppress(RuntimeError, ValueError, OSError):
         return Path(text).expanduser().absolute() if text and "\0" not in text else None
@@ -213,21 +213,21 @@ def _is_folder(path: Path | None) -> bool:
 
 # ------------------------------------------------------------------------------------ Ollama
 # manifests/REGISTRY/NAMESPACE/NAME/TAG     JSON that lists the layers of NAME:TAG
-# blobs/sha256-DIGEST                       a layer; the model's own is a GGUF file
+# blobs/sha256-DIGEST                       a layer; the one with the model is a GGUF file
 
 
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _OLLAMA_NAMESPACE = "library"
 _LAYER_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_MANIFEST = 1 << 20
-"""Bytes: a thousand times the usual size."""
+"""Maximum bytes of a manifest: a thousand times the usual size."""
 _PULL_AGAIN = "pull the model again with Ollama"
 
 
 def _ollama_models(folder: Path) -> Iterator[tuple[str, Path, str | None]]:
-    """The name of each model of Ollama's folder, its GGUF file, and its fault, with which the path
-    may be of a missing file or of the manifest. Skips models without a GGUF file, such as those in
-    the cloud."""
+    """Yield the name of each model in Ollama's folder, its GGUF file, and its fault or None. If
+    there is a fault, the path may be that of a missing file or of the manifest. Skips models
+    without a GGUF file, such as cloud models."""
     manifests = folder / "manifests"
     for found in bounded_walk(manifests, depth=3):
         owner = found.path.relative_to(manifests).parts
@@ -255,7 +255,7 @@ def _blob_fault(blob: Path) -> str | None:
 
 
 def _model_digest(manifest: Path) -> str | None:
-    """The digest of the layer with the model, or None when there is none. ModelError."""
+    """Digest of the layer with the model, or None if there is none. Raises ModelError."""
     layers = _read_manifest(manifest).get("layers")
     for layer in layers if isinstance(layers, list) else ():
         if isinstance(layer, dict) and layer.get("mediaType") == _MODEL_LAYER:

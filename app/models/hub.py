@@ -1,13 +1,12 @@
-"""The hub: a model's commit, its list of files, and the files' bytes, over HTTP.
+"""HTTP client of the model hub: commits, lists of files, and files.
 
-It needs three requests: `/api/models/R/revision/main` for the commit, the paged
+It sends three requests: `/api/models/R/revision/main` for the commit, the paged
 `/api/models/R/tree/COMMIT?recursive=True`, and `/R/resolve/COMMIT/PATH`, which redirects large
-files to a storage host with a signed address. Only the
-status of what a server sends is shown.
+files to signed addresses of a storage host. Error messages show only the status of a response.
 
-huggingface_hub's own functions are not used for these requests: they wait as long as the server
-asks (an hour in `http_get`) and cannot be cancelled, send the token to whatever host the next page
-of a list names, and take a body that drips in for one that arrives.
+huggingface_hub's own functions are not used for these requests. They wait as long as the server
+asks (an hour in `http_get`), cannot be cancelled, send the token to whatever host the next page of
+a list names, and do not detect a body that arrives too slowly.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from app.util.regular_files import open_descriptor
 
 _MAX_REDIRECTS = 8
 _MAX_BODY_BYTES = 32 << 20
-"""Limit for one page of the API or a config.json; a page of 1,000 files has about 300 KB."""
+"""Maximum bytes of an API page or a config.json. A page of 1,000 files has about 300 KB."""
 _MAX_PAGES = 20
 _MAX_RESULTS = 30
 _RATE_LIMIT = re.compile(r"\br=0\s*;\s*t=(\d{1,9})\b")
@@ -50,11 +49,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """All times in seconds. `max_attempts` counts attempts in a row without progress."""
+    """How requests are retried. Times are in seconds. `max_attempts` counts consecutive attempts
+    without progress."""
 
     connect_timeout: float = 15.0
     stall_timeout: float = 20.0
-    """A connection with fewer than `min_bytes` in this time is closed."""
+    """A connection that receives fewer than `min_bytes` in this time is closed."""
     min_bytes: int = 2048
     max_attempts: int = 6
     backoff: float = 1.0
@@ -62,7 +62,7 @@ class RetryPolicy:
     """The longest wait between two attempts, even if the server asks for more."""
 
     def delay(self, failures: int, after: float | None) -> float:
-        """Seconds before the next attempt: exponential backoff with jitter, and at least what the
+        """Seconds before the next attempt: exponential backoff with jitter, but at least what the
         server asked for."""
         jittered = self.backoff * 2.0 ** (failures - 1) * random.uniform(0.75, 1.25)
         return max(min(jittered, self.max_wait), after or 0.0)
@@ -70,8 +70,8 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """How to reach the hub, and how to download: up to `connections` files at once. `reserve_bytes`
-    stay free on the disk; `tls` replaces the system's certificates."""
+    """How to connect to the hub and download. Up to `connections` files are downloaded at once.
+    `reserve_bytes` are left free on the disk. `tls` replaces the system's certificates."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
@@ -82,8 +82,8 @@ class HubSettings:
 
 
 def default_hub_settings() -> HubSettings:
-    """The endpoint (HF_ENDPOINT) and token of huggingface_hub. ModelError when it is set to offline
-    mode, or its token cannot be read."""
+    """Settings with huggingface_hub's endpoint (HF_ENDPOINT) and token. Raises ModelError in
+    offline mode, or if the token cannot be read."""
     from huggingface_hub import constants, get_token
 
     if constants.is_offline_mode():
@@ -94,7 +94,7 @@ def default_hub_settings() -> HubSettings:
             _require_file(Path(constants.HF_TOKEN_PATH))
             token = get_token()
         except Exception:
-            # Its message might quote the token.
+            # The original message might quote the token.
             raise ModelError(
                 "The stored token cannot be read", "log in again with `hf auth login`"
             ) from None
@@ -102,7 +102,7 @@ def default_hub_settings() -> HubSettings:
 
 
 def _require_file(path: Path) -> None:
-    """OSError where a pipe, which the library would wait for, is in the place of a file."""
+    """Raise OSError if something else than a file, such as a pipe, would block the library."""
     with suppress(FileNotFoundError, NotADirectoryError):
         os.close(open_descriptor(path))
 
@@ -111,8 +111,8 @@ def _require_file(path: Path) -> None:
 
 
 class RetryableError(Exception):
-    """A request failed in a way that may be temporary. `reason` is a clause to show;
-    `retry_after` are the seconds that the server asked to wait, if it did."""
+    """A request failed, perhaps temporarily. `reason` is a clause to show. `retry_after` is the
+    number of seconds that the server asked to wait, or None."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
@@ -121,14 +121,15 @@ class RetryableError(Exception):
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from Retry-After (a number or a date) or an exhausted RateLimit; None without."""
+    """Seconds according to Retry-After (a number or a date) or an exhausted RateLimit; None if
+    there is neither."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
     if value:
         try:
             date = parsedate_to_datetime(value)
-        except (ValueError, OverflowError):  # an impossible zone or year
+        except (ValueError, OverflowError):  # an impossible time zone or year
             return None
         date = date if date.tzinfo else date.replace(tzinfo=UTC)
         return max(0.0, (date - datetime.now(UTC)).total_seconds())
@@ -137,14 +138,15 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 class Hub:
-    """One hub, reached through one HTTP client, which an `async with` block closes. The token is
-    only sent to the hub's own host: the client drops it when a redirect leads elsewhere."""
+    """A hub, with an HTTP client that the end of an `async with` block closes. The token is sent to
+    the hub's own host only: the client drops it when a redirect leads to another host."""
 
     def __init__(
         self, settings: HubSettings, on_wait: Callable[[str], object] = lambda note: None
     ) -> None:
-        """`on_wait` gets a note while a request waits to be repeated, and then an empty one.
-        ModelError when the endpoint, the token or a proxy in the environment is invalid."""
+        """`on_wait` is called with a note while a request waits to be retried, and then with an
+        empty one. Raises ModelError if the endpoint, the token or a proxy in the environment is
+        invalid."""
         self._policy, self._token, self._on_wait = settings.retry_policy, settings.token, on_wait
         self._endpoint = settings.endpoint.rstrip("/")
         try:
@@ -158,7 +160,7 @@ class Hub:
         self._origin = url.origin
         headers = {"Accept-Encoding": "identity", "User-Agent": "specchat"}
         if self._token is not None:
-            # The HTTP library would quote a header with other characters in its error.
+            # Otherwise the HTTP library's error would quote the header.
             if not (self._token.isascii() and self._token.isprintable() and " " not in self._token):
                 raise ModelError("The stored token is damaged", "log in again with `hf auth login`")
             headers["Authorization"] = f"Bearer {self._token}"
@@ -197,7 +199,7 @@ class Hub:
         return sha
 
     async def search(self, words: str) -> list[Any]:
-        """The hub's entries of MLX models with these words in their names, most downloaded
+        """The hub's entries of MLX models whose names contain these words, most downloaded
         first."""
         url = (
             f"{self._endpoint}/api/models?search={quote(words, safe='')}&filter=mlx"
@@ -209,7 +211,7 @@ class Hub:
         return answer
 
     async def files(self, repository: str, commit: str) -> tuple[ModelFile, ...]:
-        """The files to download. ModelError when the model is refused for what it contains."""
+        """The files to download. Raises ModelError if the model contains code or is not usable."""
         entries: list[Any] = []
         url = f"{self._endpoint}/api/models/{repository}/tree/{commit}?recursive=True&expand=False"
         for _ in range(_MAX_PAGES):
@@ -228,7 +230,7 @@ class Hub:
         raise too_many_files(repository)
 
     async def config(self, repository: str, commit: str) -> dict[str, Any]:
-        """The model's config.json. ModelError when it is not a JSON object."""
+        """The model's config.json. Raises ModelError if it is not a JSON object."""
         url = self._file_url(repository, commit, "config.json")
         body, _ = await self._body(repository, url, commit)
         with suppress(ValueError, RecursionError):
@@ -242,13 +244,14 @@ class Hub:
     def file(
         self, repository: str, commit: str, path: str, bytes_range: str | None
     ) -> AbstractAsyncContextManager[httpx2.Response]:
-        """The response for a file, with status 200, 206 or 416, and not yet read. Raises
-        RetryableError, ModelError."""
+        """Request a file. The response has status 200, 206 or 416 and is not read yet. Raises
+        RetryableError and ModelError."""
         url = self._file_url(repository, commit, path)
         return self._get(repository, url, commit, {"Range": bytes_range} if bytes_range else {})
 
     async def chunks(self, response: httpx2.Response) -> AsyncIterator[bytes]:
-        """The body of a response as it arrives. RetryableError when it comes too slowly."""
+        """Yield the body of a response as it arrives. Raises RetryableError if it arrives too
+        slowly."""
         clock, stall_timeout = asyncio.get_running_loop().time, self._policy.stall_timeout
         body = response.aiter_raw()
         deadline, received = clock() + stall_timeout, 0
@@ -272,9 +275,9 @@ class Hub:
         attempt: Callable[[], Awaitable[T]],
         progressed: Callable[[], bool] = lambda: False,
     ) -> T:
-        """The result of `attempt`, which is repeated after a RetryableError. DownloadError after
-        too many failures without progress between them, or when the hub asks for a longer wait than
-        the policy allows."""
+        """Call `attempt`, again after each RetryableError, and return its result. Raises
+        DownloadError after too many failures without progress, or if the hub asks for a longer wait
+        than the policy allows."""
         failures = 0
         while True:
             try:
@@ -288,7 +291,7 @@ class Hub:
             raise DownloadError(
                 f"The hub asks to wait {error.retry_after / 60:,.0f} minutes; what was downloaded"
                 " is saved",
-                "pull again after that",
+                "pull again after that time",
             )
         if failures >= self._policy.max_attempts:
             raise DownloadError(
@@ -305,7 +308,7 @@ class Hub:
         return f"{self._endpoint}/{repository}/resolve/{commit}/{quote(path)}"
 
     async def _json(self, repository: str, url: str) -> tuple[Any, str | None]:
-        """A page of the API, and the address of the next page, if there is one."""
+        """A page of the API, and the address of the next page or None."""
         body, next_link = await self._body(repository, url)
         try:
             return json.loads(body), next_link
@@ -315,7 +318,7 @@ class Hub:
     async def _body(
         self, repository: str, url: str, commit: str | None = None
     ) -> tuple[bytes, str | None]:
-        """A whole body, and the link to the next page in its headers, if there is one."""
+        """A whole body, and the link to the next page in its headers or None."""
 
         async def once() -> tuple[bytes, str | None]:
             body = bytearray()
@@ -338,8 +341,8 @@ class Hub:
         commit: str | None,
         headers: dict[str, str] | None = None,
     ) -> AsyncIterator[httpx2.Response]:
-        """The response after all redirects, whose hub must know this `commit`. Raises
-        RetryableError, ModelError, DownloadError."""
+        """Follow redirects and return the last response. With `commit`, the hub must answer with
+        this commit. Raises RetryableError, ModelError and DownloadError."""
         request = self._client.build_request(
             "GET", url, headers=headers, extensions={"commit": commit}
         )
@@ -366,7 +369,7 @@ class Hub:
             raise RetryableError("the connection broke") from None
 
     async def _check_redirect(self, response: httpx2.Response) -> None:
-        """Called for each response, before the client follows where it redirects to."""
+        """Check a response before the client follows its redirect. Called for each response."""
         commit, url = response.request.extensions["commit"], response.url
         sent_commit = response.headers.get("x-repo-commit")
         if commit is not None and url.origin == self._origin and sent_commit not in (None, commit):
@@ -385,7 +388,7 @@ class Hub:
     def _failure(self, repository: str, response: httpx2.Response) -> RetryableError | ModelError:
         status, code = response.status_code, response.headers.get("x-error-code", "")
         at_hub = response.url.origin == self._origin
-        # Signed addresses of the storage expire: the next attempt asks the hub for a new one.
+        # Signed addresses of the storage expire. The next attempt asks the hub for a new one.
         if not at_hub or status in (408, 425, 429) or status >= 500 or status < 400:
             who = "the hub" if at_hub else "the storage server"
             problem = "got too many requests" if status == 429 else f"answered with status {status}"
@@ -393,7 +396,7 @@ class Hub:
         if code == "GatedRepo" or status == 403:
             if self._token is None:
                 return ModelError(
-                    f"{repository} is only open to accounts with access",
+                    f"{repository} can only be downloaded by accounts with access",
                     "accept its terms on its page at the hub, log in with `hf auth login`, and"
                     " pull again",
                 )
@@ -421,7 +424,7 @@ class Hub:
 
 
 def _joined(url: httpx2.URL, address: str) -> httpx2.URL:
-    """`address`, relative to `url`."""
+    """Resolve `address` relative to `url`."""
     try:
         return url.join(address)
     except (httpx2.InvalidURL, ValueError):
@@ -429,7 +432,7 @@ def _joined(url: httpx2.URL, address: str) -> httpx2.URL:
 
 
 def _is_valid(url: httpx2.URL) -> bool:
-    """Whether scheme, host and port are valid; the HTTP library accepts any port."""
+    """Whether scheme, host and port are valid. The HTTP library accepts any port."""
     port = 1 if url.port is None else url.port
     return url.scheme in ("http", "https") and bool(url.host) and 0 < port < 2**16
 
@@ -441,12 +444,12 @@ def _not_the_hub() -> DownloadError:
     )
 
 
-# ----------------------------------------------------------------- what a user waits for
+# ----------------------------------------------------------------- requests that a user waits for
 
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model at the hub: its config.json, and the files that a pull would download."""
+    """A model at the hub: its config.json and the files to download."""
 
     repository: str
     config: dict[str, Any]
@@ -454,8 +457,8 @@ class HubModel:
 
 
 def fetch_hub_model(repository: str, settings: HubSettings) -> HubModel:
-    """Ask the hub about a model. Blocks; ModelError when the model does not exist or cannot be
-    used, or when the hub cannot be reached."""
+    """Ask the hub about a model. Blocks. Raises ModelError if the model does not exist or cannot be
+    used, or if the hub cannot be reached."""
     check_repository(repository)
 
     async def found() -> HubModel:
@@ -476,8 +479,9 @@ def fetch_hub_model(repository: str, settings: HubSettings) -> HubModel:
 
 
 def search_hub(words: str, settings: HubSettings) -> tuple[str, ...]:
-    """Repositories of MLX models with these words in their names, most downloaded first, without
-    those that hold only MTP layers. Blocks; ModelError when the hub cannot be reached."""
+    """Search for repositories of MLX models whose names contain these words, most downloaded first,
+    without those that only have MTP layers. Blocks. Raises ModelError if the hub cannot be
+    reached."""
 
     async def found() -> list[Any]:
         async with Hub(_impatient(settings)) as hub:

@@ -1,4 +1,4 @@
-"""The models of the cache, other programs, the catalogues and the hub, and what is known of one."""
+"""Finds models in the cache, in other programs, in the catalogues and at the hub."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _nowhere() -> tuple[ModelPlace, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """`config_folder` has the user's catalogue; `places` are where other programs keep models, by
-    default nowhere, so that no test finds those of this machine. The modules for the hub are
-    imported when they are needed, because they are slow."""
+    """All sources of models. `config_folder` has the user's catalogue. `places` are folders of
+    other programs, by default none, so that tests do not find this machine's models. The hub's
+    modules are imported when needed, because importing them is slow."""
 
     cache: ModelCache
     config_folder: Path | None = None
@@ -45,17 +45,17 @@ class Library:
     places: Callable[[], tuple[ModelPlace, ...]] = _nowhere
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
-        """The entries of both catalogues. ModelError when the user's is invalid."""
+        """Entries of both catalogues. Raises ModelError if the user's is invalid."""
         return catalogue(self.config_folder)
 
     def fetch_hub_model(self, repository: str) -> HubModel:
-        """Ask the hub about a repository. Blocks; ModelError."""
+        """Ask the hub about a repository. Blocks. Raises ModelError."""
         from app.models.hub import fetch_hub_model
 
         return fetch_hub_model(repository, self.hub_settings())
 
     def search(self, words: str) -> tuple[str, ...]:
-        """Search the hub for models with these words in their names. Blocks; ModelError."""
+        """Search the hub for models whose names contain these words. Blocks. Raises ModelError."""
         from app.models.hub import search_hub
 
         return search_hub(words, self.hub_settings())
@@ -75,16 +75,16 @@ HubLookup = Callable[[str], "HubModel"]
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """A model's size and where it was found. `folder` is None when it is not installed, `entry`
-    when it is not in the catalogue."""
+    """A model's size and where it was found. `folder` is None if it is not installed, `entry` is
+    None if it is not in the catalogue."""
 
     size: ModelSize
     folder: Path | None
     entry: CatalogueEntry | None
     quantised: str = ""
-    """The format of the weights in memory, such as `4-bit`."""
+    """Format of the weights in memory, such as `4-bit`."""
     sampling: ModelSampling | None = None
-    """What its makers recommend, once it is installed."""
+    """The sampling that its makers recommend, if it is installed."""
 
     @property
     def name(self) -> str:
@@ -108,8 +108,8 @@ def find_model(
     look_up: HubLookup | None = None,
     draft: bool = False,
 ) -> ModelDetails:
-    """Look in the folders and the cache, then in the catalogue, then at the hub (only with
-    `look_up`). `draft` selects the embedded pair's draft instead of its target. ModelError."""
+    """Look for a model in folders and the cache, then in the catalogue, then (with `look_up`) at
+    the hub. `draft` selects the demo model's draft instead of its target. Raises ModelError."""
     entry = find(entries, name)
     if entry is not None:
         name = entry.name
@@ -134,31 +134,32 @@ def find_model(
 
 
 def listed_size(entry: CatalogueEntry) -> ModelSize | None:
-    """What the catalogue knows of a model's size, if it does."""
+    """A model's size according to the catalogue; None if the catalogue does not know it."""
     shape = entry.architecture
     if shape is None:
         return None
     if find_packaged(entry.name) is not None:
         bits = conversion_bits()
         weights = shape.parameters * bits // 8 if bits else entry.download
-    else:  # more may be published than is loaded
+    else:  # the repository may have files that are not loaded
         weights = min(entry.download or shape.weight_bytes, shape.weight_bytes)
     return ModelSize(entry.name, shape, weights)
 
 
 def _bits(size: ModelSize) -> str:
-    """The format of the weights by their size, for a model that does not state it."""
+    """Format of the weights, from their size, for a model that does not state it."""
     return f"{round(8 * size.weight_bytes / size.architecture.parameters)}-bit"
 
 
 def _listed_format(entry: CatalogueEntry) -> str:
-    """What the weights are once the model is installed, not what is downloaded."""
+    """Format of the weights once the model is installed. The download may have another format."""
     bits = conversion_bits() if find_packaged(entry.name) is not None else None
     return entry.quantised if bits is None else f"{bits}-bit"
 
 
 def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
-    """The model's folder, if it is installed. A folder takes precedence over a repository."""
+    """The model's folder; None if it is not installed. A folder takes precedence over a
+    repository."""
     try:
         return resolve_model(name, draft=draft, cache=cache)
     except ModelError:
@@ -166,14 +167,13 @@ def _folder(name: str, cache: ModelCache, draft: bool) -> Path | None:
 
 
 def known_models(cache: ModelCache, entries: tuple[CatalogueEntry, ...]) -> list[ModelDetails]:
-    """All models in the cache and in the catalogue whose memory can be estimated. Reads no
-    weights."""
+    """All models of the cache and the catalogue whose memory can be estimated. Reads no weights."""
     names = dict.fromkeys([*cache.names(), *(entry.name for entry in entries)])
     found = []
     for name in names:
         try:
             found.append(find_model(name, cache, entries))
         except (ModelError, OSError):
-            # Incomplete models and unknown architectures: `list` reports those.
+            # `list` reports incomplete models and unknown architectures.
             continue
     return found

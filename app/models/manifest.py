@@ -1,4 +1,4 @@
-"""The list of files of one commit of a model, their digests, and which of them are downloaded."""
+"""The files of one commit of a model that are downloaded, with their digests."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """One file of a commit. `size` in bytes; `digest` is the SHA-256 in hexadecimal for files in
-    LFS (64 digits), and git's SHA-1 of the blob for others (40 digits)."""
+    """A file of a commit. `size` is in bytes. `digest` is hexadecimal: the SHA-256 of files in LFS
+    (64 digits), or git's SHA-1 of other files (40 digits)."""
 
     path: str
     size: int
     digest: str
 
     def __post_init__(self) -> None:
-        """ValueError when the path, size or digest is impossible."""
+        """Raises ValueError if the path, size or digest is impossible."""
         if not (_PATH.fullmatch(self.path) and DIGEST.fullmatch(self.digest) and self.size >= 0):
             raise ValueError(self.path)
 
@@ -46,11 +46,11 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes; files with the same content count once."""
+        """Total bytes. Files with the same content count once."""
         return sum({file.digest: file.size for file in self.files}.values())
 
     def write(self, path: Path) -> None:
-        """Replace the file at `path` durably. OSError."""
+        """Replace the file at `path` durably. Raises OSError."""
         make_folder(path.parent)
         files = [{"path": f.path, "size": f.size, "digest": f.digest} for f in self.files]
         content = {"repository": self.repository, "commit": self.commit, "files": files}
@@ -58,7 +58,7 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest at `path`; None when it is missing or invalid."""
+    """Read the manifest at `path`; None if it is missing or invalid."""
     try:
         content = json.loads(read_file(path))
         files = tuple(ModelFile(f["path"], int(f["size"]), f["digest"]) for f in content["files"])
@@ -79,8 +79,9 @@ def file_digest(
     on_bytes: Callable[[int], object] = lambda count: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> str:
-    """The digest of a file, of the same kind as `expected`. `on_bytes` is called with the size of
-    each block read. OSError; HashingStopped when `stopped` returns true. A second per gigabyte."""
+    """Compute the digest of a file, of the same kind as `expected`. `on_bytes` is called with the
+    size of each block. Takes about a second per gigabyte. Raises OSError, and HashingStopped if
+    `stopped` returns true."""
     with open_file(path) as file:
         if _SHA256.fullmatch(expected):
             state = hashlib.sha256()
@@ -97,7 +98,7 @@ def file_digest(
 
 
 # --------------------------------------------------------------------------- the hub's list
-# It is untrusted: every path in it is checked here before it is used.
+# The list is not trusted: every path in it is checked here before it is used.
 
 
 MAX_FILES = 10_000
@@ -116,8 +117,8 @@ _PICKLES = frozenset(
 def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, ...]:
     """The files to download, sorted by name: JSON, safetensors, tokenizer and templates.
 
-    `entries` are the hub's list of all files. ModelError when the model contains code or pickles,
-    is not a complete text model, or when the list is inconsistent.
+    `entries` is the hub's list of all files. Raises ModelError if the model contains code or
+    pickles or is not a complete text model, or if the list is inconsistent.
     """
     if len(entries) > MAX_FILES:
         raise too_many_files(repository)
@@ -143,7 +144,7 @@ def files_to_download(repository: str, entries: list[Any]) -> tuple[ModelFile, .
 
 
 def _check_entry(repository: str, entry: Any) -> tuple[str, bool]:
-    """An entry's path, and whether it is a file. ModelError for unsafe paths."""
+    """An entry's path, and whether it is a file. Raises ModelError for unsafe paths."""
     if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
         raise _invalid_list(repository, "an entry has no name")
     path: str = entry["path"]
@@ -169,7 +170,7 @@ def _refuse_code(repository: str, path: str) -> None:
         )
     if suffix in _PICKLES:
         raise ModelError(
-            f"{repository} contains {path!r}, a pickle, which may contain code",
+            f"{repository} contains the pickle {path!r}, which may contain code",
             "choose a copy of the model with safetensors only, such as one of mlx-community",
         )
 
@@ -180,7 +181,7 @@ def _listed_file(repository: str, path: str, entry: dict[str, Any]) -> ModelFile
         if not isinstance(lfs, dict):
             raise _invalid_list(repository, f"{path!r} has no digest")
         size, digest = lfs.get("size"), str(lfs.get("oid")).removeprefix("sha256:")
-    # The length of the digest says which kind it is; the kinds must not be mixed up.
+    # The length of a digest indicates its kind, so it must match.
     length = 40 if lfs is None else 64
     if type(size) is not int or not isinstance(digest, str) or len(digest) != length:
         raise _invalid_list(repository, f"{path!r} has no size or no digest")
@@ -192,7 +193,7 @@ def _listed_file(repository: str, path: str, entry: dict[str, Any]) -> ModelFile
 
 def too_many_files(repository: str) -> ModelError:
     return ModelError(
-        f"{repository} has more than {MAX_FILES:,} files, more than any model",
+        f"{repository} is not a model: it has more than {MAX_FILES:,} files",
         "check its name",
     )
 

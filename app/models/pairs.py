@@ -1,8 +1,8 @@
-"""Which models to use on a machine: the recommended one, and for each its memory and its possible
-draft models, which are smaller models with the same tokenizer.
+"""Recommends a model for a machine, and lists for each model its memory and its possible draft
+models, which are smaller models with the same tokenizer.
 
-The built-in draft is the default for every target. A draft model is an extra: its attention is
-joined with what the built-in draft finds.
+The built-in draft is the default for every target. A draft model is optional: its attention is
+combined with the built-in scores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.util.formatting import size
 UNSCORABLE = frozenset({"gemma2", "olmo", "phi3small"})
 """Architectures whose attention cannot be observed."""
 MIN_SPEEDUP = 1.2
-"""A draft model with less is not worth its time."""
+"""Minimum speedup for which a draft model is worthwhile."""
 
 
 class RatioSource(StrEnum):
@@ -38,14 +38,14 @@ class RatioSource(StrEnum):
 
 
 MeasuredRatio = Callable[[str, str], float | None]
-"""The measured cost ratio of a target and a draft (by their names without owners), or None."""
+"""Returns the measured cost ratio of a target and a draft (named without their owners), or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
-    """A draft for a target. `cost_ratio`: its cost per token relative to the target's, from
-    `source`; `added_bytes`: memory that it adds to the target's at a prompt of `added_at` tokens;
-    `notes`: sentences about limitations."""
+    """A draft for a target. `cost_ratio` is its cost per token relative to the target's, known from
+    `source`. `added_bytes` is the memory that it adds for a prompt of `added_at` tokens. `notes`
+    are sentences about limitations."""
 
     draft: ModelDetails
     cost_ratio: float
@@ -60,10 +60,10 @@ class DraftCandidate:
 
     @property
     def benefit(self) -> str:
-        """What it adds to the built-in draft, and for how much memory. On no pair was it measured
-        to find more."""
+        """A clause about what the draft adds to the built-in one, and its memory. (In no
+        measurement did a pair find more with it.)"""
         memory = f"{size(self.added_bytes)} of memory at {format_tokens(self.added_at)} tokens"
-        return f"adds attention to what is found; needs {memory}"
+        return f"adds attention to the scores; needs {memory}"
 
     @property
     def worthwhile(self) -> bool:
@@ -76,13 +76,13 @@ def draft_candidates(
     machine: Machine,
     measured: MeasuredRatio = lambda target, draft: None,
 ) -> list[DraftCandidate]:
-    """Every model of `models` that can draft for `target`, the smallest worthwhile one first."""
+    """Models that can draft for `target`, the smallest worthwhile one first."""
     found = [
         assess_draft(target, draft, machine, measured)
         for draft in models
         if draft.name != target.name and _is_cheaper(draft, target) and can_pair(target, draft)
     ]
-    # Drafts that do not fit or do not pay off come last.
+    # Drafts that do not fit or are not worthwhile come last.
     return sorted(
         found,
         key=lambda c: (not c.worthwhile, speedup.token_cost(c.draft.size), not c.draft.installed),
@@ -90,14 +90,14 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer in addition to the built-in draft, or None when none fits and is
-    fast enough."""
+    """The draft model to offer in addition to the built-in draft; None if none fits and is fast
+    enough."""
     return next((each for each in candidates if each.worthwhile), None)
 
 
 def can_pair(target: ModelDetails, draft: ModelDetails) -> bool:
     """Whether `draft` can score prompts for `target`. Tokenizers of installed models are compared
-    by content, others by the catalogue."""
+    by content, those of others by the families in the catalogue."""
     architecture = draft.size.architecture.model_type
     attends = any(layer.heads and layer.window is None for layer in draft.size.architecture.layers)
     if architecture in UNSCORABLE or not attends:
@@ -113,8 +113,8 @@ def can_pair(target: ModelDetails, draft: ModelDetails) -> bool:
 
 
 def _is_cheaper(draft: ModelDetails, target: ModelDetails) -> bool:
-    """Compares the cost of prefill, not active parameters: a dense draft may have more of those
-    than a mixture of experts and still be cheaper."""
+    """Whether the draft's prefill costs less. Active parameters are not compared, because a dense
+    draft may have more of them than a mixture of experts and still be cheaper."""
     return speedup.cost_ratio(target.size, draft.size) < 1
 
 
@@ -165,7 +165,7 @@ def _too_slow(target: ModelDetails, ratio: float, source: RatioSource) -> str:
 
 
 def _short(name: str) -> str:
-    """A repository without its owner, or a folder without its path, as in saved stats."""
+    """A repository without its owner, or a folder without its path, as in saved statistics."""
     return name.rstrip("/").rpartition("/")[2] or name
 
 
@@ -174,8 +174,8 @@ def _short(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelOverview:
-    """A model, its memory with the built-in draft, and its possible draft models, the best one
-    first. `default_draft` is the draft it gets where none is chosen; None is the built-in one."""
+    """A model, its memory with the built-in draft, and its possible draft models, best first.
+    `default_draft` is the draft used if none is chosen; None: the built-in one."""
 
     model: ModelDetails
     alone_fit: Fit
@@ -184,13 +184,13 @@ class ModelOverview:
 
     @property
     def best_draft(self) -> DraftCandidate | None:
-        """The draft model to offer in addition to the default, or None when none fits and is fast
+        """The draft model to offer in addition to the default; None if none fits and is fast
         enough."""
         return None if self.default_draft else best_draft(self.drafts)
 
     @property
     def fit(self) -> Fit:
-        """The memory with the default draft."""
+        """The memory estimate with the default draft."""
         return self.default_draft.fit if self.default_draft else self.alone_fit
 
 
@@ -199,8 +199,8 @@ def overview(
     machine: Machine,
     measured: MeasuredRatio = lambda target, draft: None,
 ) -> list[ModelOverview]:
-    """Overviews of `models`, which may all be drafts of each other. Reads the tokenizers of
-    installed ones, about a second each the first time."""
+    """Overviews of `models`, any of which may be a draft of another. Reads the tokenizers of
+    installed models, which takes about a second each the first time."""
     models = list(models)
     return [
         ModelOverview(
@@ -213,7 +213,7 @@ def overview(
 
 
 def embedded_pair(cache: ModelCache, machine: Machine) -> ModelOverview:
-    """The overview of the embedded pair, whose default is its own draft. ModelError when it is
+    """The overview of the demo model, whose default draft is its own. Raises ModelError if it is
     damaged."""
     target = find_model(EMBEDDED, cache, ())
     draft = assess_draft(target, find_model(EMBEDDED, cache, (), draft=True), machine)
@@ -229,15 +229,15 @@ LONG_DOCUMENT_TOKENS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A target for the built-in draft, which takes no memory of its own."""
+    """A recommended target, for use with the built-in draft, which needs no memory of its own."""
 
     target: ModelDetails
     fit: Fit
 
 
 def recommend(entries: Iterable[CatalogueEntry], machine: Machine) -> Recommendation | None:
-    """What people run on such a machine, if it can read a long document there; else the model that
-    can read the longest. The newest of several."""
+    """The model that the catalogue recommends for such a machine, if it can read a long document
+    there; or else the model that can read the longest. The newest if there are several."""
     targets = [
         ModelDetails(size, None, entry)
         for entry in entries

@@ -13,9 +13,9 @@ _WINDOW = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ByteProgress:
-    """`done` and `total` in bytes, where `done` never decreases; `speed` in bytes a second over the
-    last ten seconds; `seconds_left` is None while nothing arrives. `note` is a clause about waits
-    and checks; it may quote untrusted names."""
+    """Progress of a download. `done` (which never decreases) and `total` are in bytes. `speed` is
+    in bytes a second over the last ten seconds. `seconds_left` is None while nothing arrives.
+    `note` is a clause about waits and checks, and may quote untrusted names."""
 
     done: int
     total: int
@@ -43,7 +43,7 @@ class ProgressMeter:
         self._samples.clear()
 
     def add(self, count: int) -> None:
-        """Count bytes that arrived, or, when negative, that must be downloaded again."""
+        """Count bytes that arrived or, if negative, that must be downloaded again."""
         self._done += count
         self._max_done = max(self._max_done, self._done)
         self._fetched += max(count, 0)
@@ -54,7 +54,7 @@ class ProgressMeter:
         while now - self._samples[0][0] > _WINDOW:
             self._samples.popleft()
         since, fetched = self._samples[0]
-        # Half a second is needed for a meaningful speed.
+        # The speed is meaningful only after half a second.
         speed = (self._fetched - fetched) / (now - since) if now - since >= 0.5 else 0.0
         left = max(self.total - self._done, 0) / speed if speed > 0 else None
         return ByteProgress(min(self._max_done, self.total), self.total, speed, left, self.note)

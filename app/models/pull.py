@@ -1,8 +1,8 @@
-"""Downloads a model: finds the commit, lists the files, checks the disk, downloads the
+"""Downloads a model: finds the commit, lists the files, checks the disk space, downloads first the
 configuration and then the weights, and publishes them in the cache.
 
-Every step can be interrupted, and the next pull continues where each file ends. Partial files are
-named by their digest, so that only what changed at the hub is downloaded again.
+Every step can be interrupted. The next pull continues where each file ends. Partial files are named
+by digest, so that only files that changed at the hub are downloaded again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from app.util.atomic_files import make_folder
 from app.util.formatting import size
 
 _TICK = 0.2
-"""Seconds between two progress reports, and between two checks for a pause or a stop."""
+"""Seconds between progress reports, and between checks for a pause or stop."""
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 
 
@@ -53,7 +53,7 @@ class Pull:
         settings: HubSettings,
         on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     ) -> None:
-        """ModelError when `repository` is not a repository name."""
+        """Raises ModelError if `repository` is not a repository name."""
         self.repository = check_repository(repository)
         self._cache = cache
         self._settings = settings
@@ -66,12 +66,12 @@ class Pull:
         self._halt_hashing = Event()
 
     def stop(self) -> None:
-        """End `run` within about half a second; what was downloaded is saved. Safe in signal
-        handlers and from other threads."""
+        """End `run` within about half a second. What was downloaded is saved. Safe in signal
+        handlers and on other threads."""
         self._stop.set()
 
     def run(self) -> Outcome:
-        """Download what is missing. Raises ModelError, and DownloadError when it can be
+        """Download what is missing. Raises ModelError, and DownloadError if the download can be
         continued."""
         with disk_errors():
             self._cache.prepare()
@@ -114,7 +114,7 @@ class Pull:
             files = await hub.files(self.repository, commit)
             manifest = Manifest(self.repository, commit, files)
             paths = await self._fetch_all(hub, manifest)
-        # All files are verified. From here on, nothing uses the network or can be cancelled.
+        # All files are verified. The rest does not use the network and cannot be cancelled.
         self._inspect(manifest, paths, check_model)
         self._cache.publish(manifest, paths)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -125,7 +125,7 @@ class Pull:
         return installed is not None and self._cache.commit(self.repository) == commit
 
     async def _fetch_all(self, hub: Hub, manifest: Manifest) -> dict[str, Path]:
-        """The path of each digest, once all files are verified."""
+        """Download and verify all files. Returns their paths by digest."""
         parts = {file.digest: PartialFile(self._folder / "parts", file) for file in manifest.files}
         found = {file: self._cache.copy(manifest, file) for file in manifest.files}
         copies = {file: path for file, path in found.items() if path is not None}
@@ -148,7 +148,7 @@ class Pull:
         )
         weights = [part for part in missing if part.file.path.endswith(".safetensors")]
         await downloader.run([part for part in missing if part not in weights])
-        # Before the weights, because those may take hours.
+        # Checked before the weights are downloaded, because that may take hours.
         try:
             self._inspect(manifest, verified_paths(), partial(self._check_small, manifest=manifest))
         except ModelError:
@@ -159,7 +159,7 @@ class Pull:
         return verified_paths()
 
     def _check_small(self, folder: Path, manifest: Manifest) -> None:
-        """ModelError when the files without the weights already show that the model is unusable."""
+        """Raise ModelError if the files other than weights show that the model is unusable."""
         check_configs(folder)
         if (folder / INDEX).is_file():
             missing = shards(folder) - {file.path for file in manifest.files}
@@ -185,8 +185,8 @@ class Pull:
                 path.unlink(missing_ok=True)
 
     async def _intact(self, copies: dict[ModelFile, Path]) -> dict[str, Path]:
-        """The copies in the cache by digest, which is checked if another program downloaded
-        them."""
+        """Copies in the cache that are intact, by digest. Copies that another program downloaded
+        are hashed."""
         earlier = self._cache.manifests(self.repository)
         trusted = {file.digest for record in earlier for file in record.files}
         intact: dict[str, Path] = {}
@@ -204,7 +204,7 @@ class Pull:
     ) -> None:
         """Run `check` on a folder that links to the verified files under their names. Raises
         ModelError."""
-        # Not in the cache, whose file system may have no symbolic links.
+        # Not in the cache, whose file system may not support symbolic links.
         with tempfile.TemporaryDirectory() as folder:
             for file in manifest.files:
                 if file.digest in paths:
@@ -228,7 +228,7 @@ class Pull:
 
 
 class Downloader:
-    """Downloads the files of one commit. `halted` ends the hashing of files, which runs on
+    """Downloads the files of one commit. `halted` stops the hashing of files, which runs on
     threads."""
 
     def __init__(
@@ -247,18 +247,18 @@ class Downloader:
         self._halted = halted
 
     async def run(self, parts: Sequence[PartialFile]) -> None:
-        """Return when all files are verified. Raises DownloadError or ModelError for the first that
-        fails. Then, and on cancellation, all files keep what was downloaded."""
+        """Download and verify all files. Raises DownloadError or ModelError for the first file that
+        fails. In that case, and if cancelled, partial files are kept."""
         try:
             async with asyncio.TaskGroup() as group:
                 for part in parts:
                     group.create_task(self._download(part))
         except BaseExceptionGroup as several:
-            # Tasks that fail together mostly do so for the same reason.
+            # Tasks that fail together usually fail for the same reason.
             raise several.exceptions[0] from None
 
     async def _download(self, part: PartialFile) -> None:
-        """Download and verify a file, a second time if its digest is wrong."""
+        """Download and verify a file; try again if its digest is wrong."""
         with disk_errors():
             part.path.touch()
         for _ in range(2):
@@ -283,7 +283,7 @@ class Downloader:
         return digest == part.file.digest
 
     async def _fetch(self, part: PartialFile) -> None:
-        """Request what is missing of a file until it is complete."""
+        """Request the missing part of a file until it is complete."""
         furthest = part.done
 
         def progressed() -> bool:
@@ -298,7 +298,7 @@ class Downloader:
             await self._hub.with_retries(lambda: self._request(part), progressed)
 
     async def _request(self, part: PartialFile) -> None:
-        """Send one request for all that is missing."""
+        """Send one request for everything that is missing."""
         start, size = part.done, part.file.size
         if start == size:
             return
@@ -310,7 +310,7 @@ class Downloader:
         ) as response:
             if response.status_code == 206 and start:
                 _check_range(part, response, start)
-            elif response.status_code == 200:  # also from servers that send no ranges
+            elif response.status_code == 200:  # also from servers that do not support ranges
                 _check_length(part, response)
                 self._meter.add(-start)
                 start = 0

@@ -1,15 +1,15 @@
-"""The speedup of the first token with a draft: 1 / (r + keep + e).
+"""Speedup of the first token with a draft: 1 / (r + keep + e).
 
-`r` is the cost of the draft's prefill per token relative to the target's: measured here, computed
-from a published speedup of this pair (`published.toml`), or predicted from the configurations. `e`
-is the overhead beyond both prefills. The formula is from the port of SpecPrefill to unified memory
-(Green 2026, doi 10.5281/zenodo.19120919); the prediction is tested against its five pairs
-(`tests/models/test_speedup.py`).
+`r` is the cost of the draft's prefill per token relative to the target's. It is measured on this
+machine, computed from a published speedup of the pair (`published.toml`), or predicted from the
+configurations. `e` is the overhead in addition to both prefills. The formula is from the port of
+SpecPrefill to unified memory (Green 2026, doi 10.5281/zenodo.19120919). The prediction is tested
+against its five pairs (`tests/models/test_speedup.py`).
 
-A token costs operations and memory bandwidth. Matrices are read once for each tile of tokens, which
-is cheap in a dense model. In a mixture of experts, a tile uses most experts for a token or two
-each: operations follow the active parameters, bandwidth the total ones. So a dense draft can pay
-off even if it has more active parameters than its target.
+A token costs operations and memory bandwidth. Matrices are read once per tile of tokens, which is
+cheap in a dense model. In a mixture of experts, a tile uses most experts, for a token or two each,
+so operations depend on the active parameters, and bandwidth on all parameters. A dense draft can
+therefore be worthwhile even if it has more active parameters than its target.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.protocol.stats import Phase, Reading
 from app.store.records import AnswerStats
 
 OVERHEAD = 0.02
-"""`e`, an estimate for observing the question and eight tokens, and selecting chunks."""
+"""`e`, an estimate of the cost of observing the question and eight tokens, and selecting chunks."""
 REFERENCE_TOKENS = 32_768
 """Prompt tokens at which costs are compared."""
 TILE = 32
@@ -37,17 +37,17 @@ OPERATIONS_PER_BYTE = 34
 """Operations in the time of reading one byte: an M2 Ultra's 27.2 TFLOP/s over its 800 GB/s. Other M
 chips are similar, because cores and memory channels scale together."""
 SSM_PASSES = 13
-"""How often the float32 matrices of a Mamba layer's chunk are written or read, counted in
-`ssm_attn` of `mlx_lm/models/ssm.py`."""
+"""Number of times that the float32 matrices of a Mamba layer's chunk are written or read, as
+counted in `ssm_attn` of `mlx_lm/models/ssm.py`."""
 
 
 def speedup(ratio: float, keep: float, overhead: float = OVERHEAD) -> float:
-    """The speedup. `ratio` and `keep` are fractions."""
+    """Speedup of the first token. `ratio` (r) and `keep` are fractions."""
     return 1 / (ratio + keep + overhead)
 
 
 def built_in_speedup() -> float:
-    """The speedup with the built-in draft, which runs no model, at the default keep."""
+    """Speedup with the built-in draft, which runs no model, at the default keep."""
     return speedup(0.0, DEFAULT_KEEP_RATIO)
 
 
@@ -57,7 +57,7 @@ def cost_ratio(target: ModelSize, draft: ModelSize, tokens: int = REFERENCE_TOKE
 
 
 def token_cost(model: ModelSize, tokens: int = REFERENCE_TOKENS) -> float:
-    """The cost of prefilling one token, in operations, averaged over a prompt of `tokens`."""
+    """Cost of prefilling one token, in operations, averaged over a prompt of `tokens` tokens."""
     element = model.weight_bytes / model.architecture.parameters
     return operations_per_token(model.architecture, tokens) + OPERATIONS_PER_BYTE * bytes_per_token(
         model.architecture, element
@@ -65,20 +65,20 @@ def token_cost(model: ModelSize, tokens: int = REFERENCE_TOKENS) -> float:
 
 
 def operations_per_token(shape: Architecture, tokens: int = REFERENCE_TOKENS) -> float:
-    """Multiplications and additions per prompt token, averaged over a prompt of `tokens`."""
+    """Multiplications and additions per token, averaged over a prompt of `tokens` tokens."""
     return sum(2 * layer.macs + _attention(layer, tokens) for layer in shape.layers)
 
 
 def _attention(layer: Layer, tokens: int) -> float:
-    """Each query attends to half the prompt on average. A recurrent state is decayed, written and
-    read once per token, in float32."""
+    """Operations of attention per token. A query attends to half the prompt on average. A recurrent
+    state is decayed, written and read once per token, in float32."""
     seen = min(layer.window, tokens / 2) if layer.window else tokens / 2
     return 4 * layer.heads * layer.head_dim * seen + 1.5 * layer.state_bytes
 
 
 def bytes_per_token(shape: Architecture, element: float) -> float:
-    """Bytes read from memory per prompt token: a tile's share of the parameters, with `element`
-    bytes each, and the reads of Mamba layers."""
+    """Bytes read from memory per prompt token: the parameters that a tile uses, divided by its
+    tokens, with `element` bytes each, and the reads of Mamba layers."""
     return sum(
         element * _params_per_tile(layer) / TILE + _ssm_bytes(layer) for layer in shape.layers
     )
@@ -93,27 +93,27 @@ def _params_per_tile(layer: Layer) -> float:
 
 
 def _ssm_bytes(layer: Layer) -> float:
-    """Bytes in float32 that a Mamba layer reads per token: its state, and its heads' matrices of
-    tokens by tokens in a chunk, several times. Other states stay in registers."""
+    """Bytes that a Mamba layer reads per token, in float32: its state, and several times the
+    (tokens by tokens) matrices of its heads in a chunk. Other states stay in registers."""
     if not layer.ssm_heads:
         return 0.0
     return layer.state_bytes + 4 * SSM_PASSES * layer.ssm_heads * SSM_CHUNK
 
 
 PUBLISHED_KEEP = 0.2
-"""The keep at which the published pairs were timed."""
+"""Keep at which the published pairs were timed."""
 
 
 @cache
 def published_pairs() -> tuple[dict[str, Any], ...]:
-    """Pairs that others timed, as `published.toml` lists them."""
+    """Published measurements of pairs, from `published.toml`."""
     text = (files("app.models") / "published.toml").read_text("utf-8")
     return tuple(tomllib.loads(text)["pair"])
 
 
 def published_ratio(target: str, draft: str) -> float | None:
-    """`r` with which the formula gives the speedup that was published for this pair, at the length
-    nearest to REFERENCE_TOKENS; None for pairs that were not timed."""
+    """`r` that corresponds to the published speedup of a pair at the length nearest to
+    REFERENCE_TOKENS; None if there is no measurement."""
     for pair in published_pairs():
         if (pair["target"], pair["draft"]) == (target, draft):
             by_length = {1024 * int(length): times for length, times in pair["speedups"].items()}
@@ -123,8 +123,8 @@ def published_ratio(target: str, draft: str) -> float | None:
 
 
 def measured_ratio(answers: Iterable[AnswerStats], target: str, draft: str) -> float | None:
-    """`r` as measured: the median over answers of this pair that read their whole prompt sparsely.
-    Models by their stored names. None when there is no such answer."""
+    """Measured `r`: the median over answers of this pair whose whole prompt was read sparsely.
+    `target` and `draft` are stored names. None if there is no such answer."""
     found = []
     for stats in answers:
         seconds = {time.phase: time.seconds for time in stats.phases}

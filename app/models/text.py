@@ -1,4 +1,4 @@
-"""Texts about models and memory, which the command line and the screen share."""
+"""Texts about models and memory for the command line and the screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts(model: ModelDetails) -> list[str]:
 
 
 def sampling_lines(model: ModelDetails) -> list[str]:
-    """How an installed model's answers are sampled, and which of its values are ignored."""
+    """Sentences about an installed model's recommended sampling, and about ignored values."""
     if model.sampling is None:
         return []
     lines = [f"Sampling by default: {describe_sampling(model.sampling)}."]
@@ -53,15 +53,15 @@ def verdict_sentences(estimate: Fit) -> list[str]:
     if not estimate.max_tokens:
         verdicts = [f"Too big: not even {MIN_TOKENS:,} tokens fit."]
     else:
-        verdicts = [f"Fits {format_tokens(estimate.max_tokens)} tokens with full prefill."]
+        verdicts = [f"Fits {format_tokens(estimate.max_tokens)} tokens when read in full."]
     if estimate.max_sparse_tokens > estimate.max_tokens:
         verdicts.append(
-            f"With sparse prefill at keep {DEFAULT_KEEP_RATIO:.0%} or less,"
+            f"When read sparsely at keep {DEFAULT_KEEP_RATIO:.0%} or less,"
             f" {format_tokens(estimate.max_sparse_tokens)} tokens fit."
         )
     return verdicts
 
 
 def memory_heading(machine: Machine) -> str:
-    """How much memory models may use; see `docs/memory.md`."""
+    """A clause about the memory that models may use; see `docs/memory.md`."""
     return f"models may use {format_bytes(machine.ceiling)} of {machine.total >> 30} GB"

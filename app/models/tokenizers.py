@@ -1,4 +1,4 @@
-"""Compares the tokenizers of models by their content, and counts tokens with them. Without MLX."""
+"""Compares tokenizers by content, and counts tokens. Does not use MLX."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from app.sandbox.process import TextError, TextProcess
 
 
 def same_tokenizer(a: Path, b: Path) -> bool:
-    """Whether the models in folders `a` and `b` have the same kind, vocabulary, merges, and added
-    and special tokens. ModelError when a tokenizer cannot be read."""
+    """Whether the tokenizers of the models in folders `a` and `b` have the same kind, vocabulary,
+    merges, added tokens and special tokens. Raises ModelError if a tokenizer cannot be read."""
     return fingerprint(a) == fingerprint(b)
 
 
 def fingerprint(folder: Path) -> str:
-    """A digest of everything that determines what a token id means. Takes about a second, and
-    nothing again while the files are the same. ModelError when the tokenizer cannot be read."""
+    """Digest of everything that determines the meaning of token ids. Takes about a second; the
+    result is cached while the files stay the same. Raises ModelError if the tokenizer cannot be
+    read."""
     files = (folder / name for name in ("tokenizer.json", "tokenizer_config.json"))
     return _fingerprint(folder, *(file.exists() and file.stat().st_mtime_ns for file in files))
 
@@ -33,7 +34,7 @@ def _fingerprint(folder: Path, *changed: int) -> str:
     content = read_json(folder / "tokenizer.json")
     try:
         model = content["model"]
-        # Old files have no type; among them, only BPE has merges.
+        # Old files have no type. Among them, only BPE has merges.
         kind = str(model.get("type") or ("BPE" if "merges" in model else "unknown"))
         vocabulary = sorted(_vocabulary(model["vocab"]).items(), key=repr)
         merges = [_merge(entry) for entry in model.get("merges") or ()]
@@ -47,19 +48,20 @@ def _fingerprint(folder: Path, *changed: int) -> str:
 
 
 def _vocabulary(vocabulary: Any) -> dict[str, int]:
-    """Unigram models list pairs of token and score in the order of their ids."""
+    """Token ids by token. Unigram models list pairs of token and score in the order of ids."""
     if isinstance(vocabulary, dict):
         return vocabulary
     return {token: index for index, (token, _score) in enumerate(vocabulary)}
 
 
 def _merge(entry: Any) -> tuple[str, ...]:
-    """A merge is "a b" in older files and ["a", "b"] in newer ones."""
+    """The parts of a merge, which is "a b" in older files and ["a", "b"] in newer ones."""
     return tuple(entry.split(" ")) if isinstance(entry, str) else tuple(entry)
 
 
 def _added(folder: Path, entries: Iterable[dict[str, Any]]) -> dict[int, str]:
-    """Added and special tokens by id. In some models, some are only in tokenizer_config.json."""
+    """Added and special tokens by id. Some models list some of them only in
+    tokenizer_config.json."""
     added = {int(entry["id"]): str(entry["content"]) for entry in entries}
     config = folder / "tokenizer_config.json"
     if config.is_file():
@@ -72,11 +74,12 @@ def _added(folder: Path, entries: Iterable[dict[str, Any]]) -> dict[int, str]:
 
 
 MAX_COUNTED = 4_000_000
-"""Characters: the tokens of more are estimated from a sample."""
+"""Maximum characters whose tokens are counted. For longer texts they are estimated from a
+sample."""
 SAMPLES, SAMPLE = 128, 4096
-"""Pieces of the sample, and characters of each."""
+"""Number of pieces of the sample, and characters of each."""
 PIECE = 256 * 1024
-"""Characters encoded at once: encoding needs hundreds of times their memory."""
+"""Characters encoded at once. Encoding needs hundreds of times their memory."""
 
 
 class _CountCancelled(Exception):
@@ -84,8 +87,8 @@ class _CountCancelled(Exception):
 
 
 class TokenCounter:
-    """Counts tokens for the model in `folder`, whose tokenizer is loaded with the first count.
-    Thread-safe; counts run one after the other."""
+    """Counts tokens for the model in `folder`, whose tokenizer is loaded by the first count.
+    Thread-safe; counts run one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,7 +98,7 @@ class TokenCounter:
     def estimate(
         self, texts: Sequence[str], cancelled: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """The number of tokens of all texts, estimated from a sample; None as for `count`."""
+        """Estimate the tokens of all texts from a sample; None if cancelled, as in `count`."""
         sampled = sample(texts)
         tokens = self.count(sampled, cancelled)
         characters = sum(map(len, sampled))
@@ -104,10 +107,10 @@ class TokenCounter:
     def count(
         self, texts: Iterable[str], cancelled: Callable[[], bool] = lambda: False
     ) -> int | None:
-        """The tokens of all texts; None when `cancelled` returns true, which is checked often.
+        """Count the tokens of all texts; None if `cancelled`, which is called often, returns true.
 
-        Special tokens in the text count as plain text, as in a prompt. Texts are split between
-        lines, across which hardly any tokenizer has tokens. Raises ModelError.
+        Special tokens count as plain text, as in a prompt. Texts are split between lines, because
+        hardly any tokenizer has tokens that span lines. Raises ModelError.
         """
 
         def check() -> None:
@@ -136,7 +139,7 @@ class TokenCounter:
 
 
 def sample(texts: Sequence[str]) -> list[str]:
-    """Pieces from equal distances of the texts one after the other."""
+    """Pieces at equal distances in the concatenated texts."""
     found: list[str] = []
     total, at = sum(map(len, texts)), 0
     for text in texts:
@@ -147,7 +150,7 @@ def sample(texts: Sequence[str]) -> list[str]:
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
-    """`text` in pieces of at most `size` characters, split after a line end if possible."""
+    """Split `text` into pieces of at most `size` characters, after a line end if possible."""
     at = 0
     while len(text) - at > size:
         cut = text.rfind("\n", at, at + size) + 1

@@ -1,4 +1,4 @@
-"""The trash of removed models. Moving there and back only renames; nothing is copied."""
+"""The trash of removed models. Files are renamed, not copied, on the way there and back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from app.util.regular_files import read_file
 
 @dataclass(frozen=True, slots=True)
 class TrashedModel:
-    """A removed model: the `whole` model, or only its older commits. `size`: bytes freed by
-    emptying the trash."""
+    """A removed model: the `whole` model, or only its older versions (commits). `size` is the
+    number of bytes that emptying the trash frees."""
 
     repository: str
     whole: bool
@@ -32,8 +32,8 @@ class TrashedModel:
 
 def remove(cache: ModelCache, repository: str, older: bool = False) -> TrashedModel:
     """Move a model and its unfinished download to the trash. `older` moves only commits other than
-    the current one, and blobs that it does not use. ModelError when there is nothing to remove, or
-    another process is using the model."""
+    the current one, and blobs that the current one does not use. Raises ModelError if there is
+    nothing to remove, or if another process is using the model."""
     folder = cache.repository_folder(check_repository(repository))
     with disk_errors():
         cache.prepare()
@@ -57,9 +57,9 @@ def _remove_older(cache: ModelCache, repository: str, folder: Path) -> TrashedMo
         raise not_installed(repository)
     old, unused = cache.older(repository, snapshot)
     if not old and not unused:
-        raise ModelError(f"{repository} has no older commits", "there is nothing to remove")
+        raise ModelError(f"{repository} has no older versions", "there is nothing to remove")
     entry = _entry(cache, repository, whole=False)
-    # Links first, so that no loader finds a snapshot without its blobs.
+    # Links are moved first, so that no loader finds a snapshot without its blobs.
     for path in (*old, *unused):
         target = entry / "repository" / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def _remove_older(cache: ModelCache, repository: str, folder: Path) -> TrashedMo
 
 
 def trashed(cache: ModelCache) -> list[TrashedModel]:
-    """The trash, newest first."""
+    """Models in the trash, newest first."""
     found = []
     with suppress(OSError):
         for entry in (cache.app_folder / "trash").iterdir():
@@ -79,13 +79,13 @@ def trashed(cache: ModelCache) -> list[TrashedModel]:
 
 
 def restore(cache: ModelCache, repository: str) -> TrashedModel:
-    """Restore what was last removed of a model. ModelError when the trash has nothing of it, or
-    when the model is installed again."""
+    """Restore what was last removed of a model. Raises ModelError if the trash has nothing of it,
+    or if the model was installed again."""
     check_repository(repository)
     entry = next((each for each in trashed(cache) if each.repository == repository), None)
     if entry is None:
         raise ModelError(
-            f"{repository} is not in the trash", "`specchat models list --trash` lists it"
+            f"{repository} is not in the trash", "`specchat models list --trash` lists the trash"
         )
     with lock_model(cache, repository):
         if entry.whole:
@@ -115,7 +115,7 @@ def _restore_whole(cache: ModelCache, entry: TrashedModel) -> None:
 
 def _restore_older(cache: ModelCache, entry: TrashedModel) -> None:
     source, folder = entry.folder / "repository", cache.repository_folder(entry.repository)
-    # Blobs first, as when a commit is published.
+    # Blobs are moved first, as when a commit is published.
     for kind in ("blobs", "snapshots"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for path in (source / kind).iterdir() if (source / kind).is_dir() else ():
@@ -126,15 +126,15 @@ def _restore_older(cache: ModelCache, entry: TrashedModel) -> None:
 
 
 def empty(cache: ModelCache) -> int:
-    """Permanently delete the trash; returns the bytes freed. ModelError when the disk refuses; then
-    the rest stays."""
+    """Permanently delete the trash; return the number of bytes freed. Raises ModelError if a file
+    cannot be deleted; the rest then stays."""
     freed = 0
     entries = trashed(cache)
     with disk_errors():
         for entry in entries:
             shutil.rmtree(entry.folder)
             freed += entry.size
-        # Remains of moves that were interrupted.
+        # Remains of interrupted moves.
         with suppress(FileNotFoundError):
             for path in (cache.app_folder / "trash").iterdir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -142,7 +142,7 @@ def empty(cache: ModelCache) -> int:
 
 
 def _entry(cache: ModelCache, repository: str, whole: bool) -> Path:
-    """A new folder in the trash."""
+    """Create a folder in the trash."""
     entry = cache.app_folder / "trash" / uuid4().hex
     make_folder(entry)
     content = {"repository": repository, "whole": whole, "when": datetime.now().astimezone()}

@@ -1,4 +1,4 @@
-"""Unfinished downloads: what arrived of their files, and the lock that only one process holds."""
+"""Unfinished downloads: partial files, and the lock of each model."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from app.models.manifest import Manifest, ModelFile, read_manifest
 from app.util.atomic_files import Lock, sync_path
 
 _LOCK_SECONDS = 0.15
-"""How long to wait for the lock, which `is_running` holds for an instant."""
+"""Seconds to wait for the lock, which `is_running` holds for a moment."""
 
 
 class PartialFile:
-    """What has arrived of a file: the file's beginning, in `folder` under the name of its digest.
-    Loaders never see partial files: a verified one is renamed, and only those are published."""
+    """The downloaded beginning of a file, in `folder`, named by the file's digest. A verified file
+    is renamed. Only verified files are published, so loaders never see partial ones."""
 
     def __init__(self, folder: Path, file: ModelFile) -> None:
         self.file = file
         self.path = folder / file.digest
         self.verified_path = folder / f"{file.digest}.verified"
-        """Its path once the digest is verified."""
+        """Path of the file once its digest is verified."""
 
     @property
     def verified(self) -> bool:
@@ -34,7 +34,7 @@ class PartialFile:
 
     @property
     def done(self) -> int:
-        """Bytes that have arrived."""
+        """Bytes downloaded so far."""
         if self.verified:
             return self.file.size
         with suppress(OSError):
@@ -43,7 +43,8 @@ class PartialFile:
         return 0
 
     def mark_verified(self) -> None:
-        """Rename the file to `verified_path`, after its digest was verified. DownloadError."""
+        """Rename the file to `verified_path` after its digest was verified. Raises
+        DownloadError."""
         with disk_errors():
             sync_path(self.path)
             os.replace(self.path, self.verified_path)
@@ -51,7 +52,8 @@ class PartialFile:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedDownload:
-    """Bytes downloaded, bytes in all, and whether a process is downloading it now."""
+    """An unfinished download: bytes downloaded, total bytes, and whether a process is downloading
+    it now."""
 
     repository: str
     done: int
@@ -61,8 +63,8 @@ class UnfinishedDownload:
 
 @contextmanager
 def lock_model(cache: ModelCache, repository: str) -> Iterator[None]:
-    """Hold the lock of one model. ModelError when another process has it; an OSError inside becomes
-    a DownloadError."""
+    """Hold the lock of a model during the block. Raises ModelError if another process holds it. An
+    OSError in the block becomes a DownloadError."""
     with disk_errors():
         try:
             lock = Lock(cache.lock_path(repository), _LOCK_SECONDS)
@@ -86,7 +88,7 @@ def is_running(cache: ModelCache, repository: str) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        # A lock that cannot be opened cannot be held.
+        # A lock file that cannot be opened cannot be held.
         pass
     return False
 
@@ -105,8 +107,8 @@ def unfinished(cache: ModelCache) -> list[UnfinishedDownload]:
 
 
 def pause(cache: ModelCache, repository: str) -> None:
-    """Ask the process that downloads this model to stop. What it downloaded is saved. ModelError
-    when there is none."""
+    """Ask the process that downloads this model to stop. What it downloaded is saved. Raises
+    ModelError if there is no such process."""
     check_repository(repository)
     if not (cache.download_folder(repository).is_dir() and is_running(cache, repository)):
         raise ModelError(
@@ -125,8 +127,8 @@ def _done(cache: ModelCache, manifest: Manifest) -> int:
 
 
 def discard(cache: ModelCache, repository: str) -> None:
-    """Delete an unfinished download. An installed earlier commit of the model stays. ModelError
-    when there is no such download, or a process is using it."""
+    """Delete an unfinished download. An installed earlier commit of the model stays. Raises
+    ModelError if there is no such download, or if a process is using it."""
     folder = cache.download_folder(check_repository(repository))
     if not folder.is_dir():
         raise ModelError(

@@ -1,1 +1,1 @@
-"""The plain records that engine, store and interfaces exchange. Imports nothing of ours."""
+"""Plain records that engine, store and interfaces exchange. Imports no other package of the app."""

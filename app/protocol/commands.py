@@ -1,5 +1,5 @@
-"""Commands: what the engine can be asked to do. Frozen dataclasses of plain values;
-durations are in seconds, sizes in bytes."""
+"""Commands to the engine: frozen dataclasses of plain values. Durations are in seconds, sizes in
+bytes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _last_part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a model pair from two folders. Without a draft the built-in one chooses what is
-    read. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load`
-    stops an earlier one.
+    """Load a pair of models from two folders. Without a draft model, the built-in draft scores the
+    prompt. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load` stops an
+    earlier one.
 
-    `foreign_draft`: it has another tokenizer than the target. `display_names` are for the screen;
-    without them models are named after their folders. With `kv_bits`, 8 or 4, the target's cache is
-    quantised. `only_quotes`: an answer is a sentence of the documents, because the target cannot
-    write its own. With `hosts` the target is spread over this machine and others. Unless it is
-    `checked`, the files must be checked before the engine gets it."""
+    `foreign_draft`: the draft has another tokenizer than the target. `display_names` are for the
+    screen; without them, models are named after their folders. With `kv_bits` (8 or 4) the target's
+    cache is quantised. `only_quotes`: an answer is a sentence from the documents, because the
+    target cannot write its own. With `hosts` the target is spread over this machine and others.
+    Unless `checked` is set, the files must be checked before the engine gets the command."""
 
     target: str
     draft: str | None = None
@@ -56,20 +56,20 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Answer the last message (a user's) of `messages`, or continue it (an answer): `Finished` has
-    all of that then, and `Token` only what is new, after the ids it began with where the message
-    has none. `keep_ratio` is used by SPARSE and AUTO; at AUTO_KEEP it is chosen once the
-    scores are known, such that the first token is predicted within `within_seconds`, unless
-    that is 0.
+    """Answer the last message of `messages` if it is the user's, or continue it if it is an answer.
+    For a continued answer, `Finished` has all of it, and `Token` only what is new (but first the
+    answer's ids, if the message has none). `keep_ratio` applies to SPARSE and AUTO. At AUTO_KEEP it
+    is chosen once the scores are known, limited such that the first token is predicted within
+    `within_seconds`, unless that is 0.
 
-    Turns of one `conversation` (any name) share a cache; without it nothing is cached. With
-    `skip_memory_check` the turn runs even if it is predicted not to fit. With `read_again` the
-    target uses nothing that it cached before; the draft does. With `on_disk` False the
+    Turns of one `conversation` (any name) share a cache; without a name nothing is cached. With
+    `skip_memory_check` the turn runs even if it is predicted not to fit in memory. With
+    `read_again` the target reuses no cache, but the draft does. With `on_disk` False the
     conversation's cache stays in memory only.
 
-    Where the documents of all messages do not fit into the context, the engine chooses those that
-    fit the question, as `files` allows, and says so with `Retrieved`; unless the last question has
-    its `retrieved` already.
+    If the documents of all messages do not fit in the context, the engine chooses those that match
+    the question best, within what `files` allows, and sends `Retrieved`; unless the last question
+    already has its `retrieved`.
     """
 
     messages: tuple[Message, ...]
@@ -95,11 +95,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """What happens to conversations' caches between turns. With a `snapshot_folder` they outlive
-    the program. Budgets are bytes, least recently used first; a `disk_budget` of 0 follows from the
-    models and the disk (`snapshot_folder.disk_limit`). With a `costs_folder`, timings are stored,
-    and what loading a model found out. With `share_prefixes`, a
-    conversation that begins with what another one has read starts from there."""
+    """What happens to conversations' caches between turns. With a `snapshot_folder` they are saved
+    on disk. Budgets are in bytes; the least recently used caches are dropped first. A `disk_budget`
+    of 0 depends on the models and the disk (`snapshot_folder.disk_limit`). With a `costs_folder`,
+    timings and the results of loading models are stored. With `share_prefixes`, a conversation that
+    begins like another one reuses what that one has read."""
 
     background: BackgroundPolicy = BackgroundPolicy.ON_AC_POWER
     memory_budget: int = 4_000_000_000
@@ -111,14 +111,14 @@ class CachePolicy:
 
 @dataclass(frozen=True, slots=True)
 class CalibrateCosts:
-    """Time the loaded pair now, even if its costs are known. Answered by one `requested`
-    `CostsUpdated`, or `Failed`; the next command stops it."""
+    """Time the loaded pair now, even if its costs are known. Answered by one `CostsUpdated` with
+    `requested` set, or by `Failed`. The next command stops it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropConversation:
-    """Drop a conversation's cache and its snapshot, which is in the folder of the `CachePolicy` or
-    in this one."""
+    """Drop a conversation's cache and its snapshot, which is in the `CachePolicy`'s folder or in
+    this one."""
 
     conversation: str
     snapshot_folder: str | None = None
@@ -126,8 +126,9 @@ class DropConversation:
 
 @dataclass(frozen=True, slots=True)
 class PruneSnapshots:
-    """Delete the snapshots in this folder of all but these conversations: a program that was killed
-    may have left some of deleted ones. Only for who has the lock on the conversations."""
+    """Delete the snapshots in this folder of all conversations but these: a program that was killed
+    may have left snapshots of deleted conversations. The sender must hold the lock on the
+    conversations."""
 
     snapshot_folder: str
     conversations: tuple[str, ...]
@@ -135,7 +136,7 @@ class PruneSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Cancel what runs, save caches, and end the engine thread."""
+    """Cancel running work, save caches, and end the engine thread."""
 
 
 Command = Load | CachePolicy | CalibrateCosts | DropConversation | PruneSnapshots | Close

@@ -1,9 +1,9 @@
-"""What prefill costs a model pair on a machine, fitted to timed turns. Plain Python: the interface
-predicts with it as well.
+"""Predicts the time of prefill for a pair of models on a machine, from timed turns. Plain Python,
+because the interface predicts with it as well.
 
-A model's prefill takes fixed + per_token * n + per_pair * p seconds for n tokens, where p sums over
-them how many cache entries each attends to. The rest of a turn takes fixed + per_token * M seconds,
-where M is the prompt's length.
+A model's prefill of n tokens takes fixed + per_token * n + per_pair * p seconds, where p is the
+number of cache entries to which each token attends, summed over the tokens. The rest of a turn
+takes fixed + per_token * M seconds, where M is the prompt's length in tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 from app.protocol.options import Blocks
 
 SPARSE_DRAFT_FROM = 8192
-"""Prompt tokens from which on the draft's attention is block-sparse."""
+"""Minimum prompt tokens for which the draft's attention is block-sparse."""
 
 
 class CostTerm(StrEnum):
@@ -27,13 +27,13 @@ class CostTerm(StrEnum):
     FULL = "full"
     """Everything but the target's prefill in a dense turn."""
     SPARSE = "sparse"
-    """Everything but both prefills in a sparse turn: lookahead, selection, the first token."""
+    """Everything but both prefills in a sparse turn: lookahead, selection and first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """A prefill of `tokens` after `cached` ones. Each attends to at most `max_context` tokens; 0 is
-    no limit."""
+    """A prefill of `tokens` tokens after `cached` tokens. Each attends to at most `max_context`
+    tokens (0: unlimited)."""
 
     tokens: int
     cached: int = 0
@@ -52,14 +52,16 @@ class AttentionWork:
 
 
 def scoring_work(tokens: int, before: int) -> AttentionWork:
-    """A draft's prefill to score a prompt: for a long one, its attention is block-sparse."""
+    """The draft's prefill when it scores a prompt. For long prompts its attention is
+    block-sparse."""
     blocks, long = Blocks(), tokens + before >= SPARSE_DRAFT_FROM
     return AttentionWork(tokens, before, blocks.keys + blocks.size if long else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """How a prompt of `prompt_tokens` is read: sparsely if the draft has work as well."""
+    """The work of reading a prompt of `prompt_tokens`. It is read sparsely if the draft has work,
+    too."""
 
     prompt_tokens: int
     target: AttentionWork
@@ -68,7 +70,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one term of a turn took."""
+    """Measured time of one term of a turn."""
 
     term: CostTerm
     work: AttentionWork
@@ -77,7 +79,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class LinearCost:
-    """Seconds: fixed, per token, and per pair of attending tokens."""
+    """Seconds: fixed, per token, and per pair of tokens of which one attends to the other."""
 
     fixed: float
     per_token: float
@@ -89,8 +91,8 @@ class LinearCost:
         return self.fixed + self.per_token * work.tokens + self.per_pair * work.attention_pairs
 
     def seconds_until(self, work: AttentionWork, counted: int = 0) -> Callable[[int], float]:
-        """Predicts the seconds of `work` from the number of tokens done, of which `counted` were
-        cached before."""
+        """A function that predicts the seconds of `work` until a number of tokens is done, of
+        which `counted` were cached before."""
         return lambda done: self.seconds(replace(work, tokens=min(done - counted, work.tokens)))
 
     def saves(self, share: float, work: AttentionWork, other: AttentionWork) -> bool:
@@ -100,8 +102,8 @@ class LinearCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Costs of one model pair on one machine: estimated when it is loaded, then fitted to its
-    turns. None for what there is no estimate of."""
+    """Costs of one pair of models on one machine: estimated when it is loaded, then fitted to its
+    turns. None where there is no estimate."""
 
     target: LinearCost | None = None
     draft: LinearCost | None = None
@@ -109,7 +111,7 @@ class Costs:
     sparse: LinearCost | None = None
 
     def seconds(self, plan: ReadPlan) -> float | None:
-        """Until the first token, if nothing else has to finish first; None if unknown."""
+        """Seconds to the first token, if nothing else has to finish first; None if unknown."""
         dense = plan.draft is None
         rest = (self.full or self.sparse) if dense else (self.sparse or self.full)
         if self.target is None or rest is None:
@@ -122,17 +124,17 @@ class Costs:
 
 UNKNOWN_COSTS = Costs()
 FREE = LinearCost(0.0, 0.0)
-"""Cost of the built-in draft: choosing by the target's own embeddings counts as the rest."""
+"""Cost of the built-in draft. Its scoring counts as part of the rest of the turn."""
 MIN_SAVING = 0.2
-"""What reads less must be predicted to be faster by this share: skipped text may matter, so a small
+"""Minimum predicted saving, as a fraction, for reading less. Skipped text may matter, so a small
 saving is not worth it."""
 MIN_SAVING_LOSING = 0.5
-"""The same for dropping what was read for earlier questions."""
+"""The same if what was read for earlier questions would be dropped."""
 DENSE_WITHIN_SECONDS = 1.0
-"""A prompt is read in full if that is predicted to take no longer."""
+"""A prompt is read in full if that is predicted to take at most this time."""
 MIN_SKIPPABLE = 1024
-"""Tokens: if fewer could be skipped, everything is read. They are fewer than 32 chunks, so a fifth
-of them is a handful, and choosing these costs about what they save."""
+"""If fewer tokens than this could be skipped, everything is read. They are at most 32 chunks, and
+choosing a few of so few costs about as much time as it saves."""
 
 
 def sparse_pays(sparse: float, full: float) -> bool:
@@ -140,8 +142,9 @@ def sparse_pays(sparse: float, full: float) -> bool:
 
 
 def recalled_tokens(keep_ratio: float, recall_share: float, eligible: int, skipped: int) -> int:
-    """How many of an earlier prompt's `skipped` tokens a later question recalls; `eligible` could
-    be skipped. As `selection.select` does, which counts chunks."""
+    """Number of an earlier prompt's `skipped` tokens that a later question recalls. `eligible` is
+    the number of tokens that could be skipped. Agrees with `selection.select`, which counts
+    chunks."""
     allowed = math.ceil(keep_ratio * eligible) - (eligible - skipped)
     return max(0, min(skipped, max(allowed, math.ceil(recall_share * keep_ratio * eligible))))
 
@@ -154,9 +157,9 @@ def sparse_work(
     question: int = 0,
     reprefilled: int | None = None,
 ) -> AttentionWork:
-    """The target's prefill of `new` tokens and of `recalled` ones before them, with `cached` of the
-    `prefix` tokens in its cache. What follows a recalled chunk is prefilled again, and so is a
-    cached `question`; or `reprefilled` tokens, where the cache takes no insertions."""
+    """The target's prefill of `new` tokens and of `recalled` tokens before them, with `cached` of
+    the `prefix` tokens in its cache. Tokens after a recalled chunk, and a cached `question`, are
+    prefilled again. If the cache allows no insertions, `reprefilled` tokens are."""
     if recalled and reprefilled is None:
         reprefilled = question + recalled * cached // max(prefix, 1)
     again = min(reprefilled or 0, cached) if recalled else 0

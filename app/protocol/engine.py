@@ -1,4 +1,4 @@
-"""The engine, and the server inside the app, as the rest of the app sees them."""
+"""Interfaces of the engine and of the server inside the app."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MakeAsk = Callable[[], Ask]
 
 
 class AskedTurn:
-    """A question that an engine was asked. Its events go to the `listener`; the last one is
-    `Finished` or `Failed`. `number` is the `turn` of its events, given by the engine and used
-    once."""
+    """A turn that was requested from an engine. Its events go to the `listener`; the last one is
+    `Finished` or `Failed`. `number` is the `turn` of its events; the engine assigns it, and uses
+    each number once."""
 
     def __init__(self, number: int, make_ask: MakeAsk, listener: Listener) -> None:
         self.number, self.make_ask, self.listener = number, make_ask, listener
@@ -23,34 +23,36 @@ class AskedTurn:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Stop it at the next step, or before it starts. Safe in a signal handler; without effect
-        once it has ended."""
+        """Stop the turn at the next step, or before it starts. Safe in a signal handler. No effect
+        after the turn has ended."""
         self.is_cancelled = True
 
 
 class Engine(Protocol):
-    """One engine. Its methods never block and may be called from any thread. Listeners are called
-    on the engine's own thread, must return quickly and must not raise."""
+    """An engine. Methods never block (except `join`) and may be called from any thread. Listeners
+    are called on the engine's thread, must return quickly and must not raise."""
 
     @property
     def pair(self) -> tuple[Load, Loaded] | None:
-        """What is loaded."""
+        """The loaded pair, or None."""
         ...
 
     def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
-        """Start a turn, after what was asked before; a `background` one after everything else that
-        waits. A function is called on the engine's thread once the turn starts."""
+        """Queue a turn. A `background` turn runs after all others that wait. If `ask` is a
+        function, it is called on the engine's thread when the turn starts."""
         ...
 
     def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
-        """Select again from a turn's scores, if it was scored and is the last one of its
-        conversation; its listener gets `Selected` at once. At AUTO_KEEP the scores choose."""
+        """Select again from a turn's scores, if it was scored and is the last turn of its
+        conversation. Its listener gets `Selected` immediately. At AUTO_KEEP the scores determine
+        keep."""
         ...
 
     def send(self, command: Command) -> None: ...
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Add a listener for events of no turn, and for `HostsLost`. Returns how to remove it."""
+        """Add a listener for events that belong to no turn, and for `HostsLost`. Returns a function
+        that removes it."""
         ...
 
     def join(self, timeout: float | None = None) -> None:
@@ -59,31 +61,32 @@ class Engine(Protocol):
 
 
 OnAnswered = Callable[[Ask, Sequence[Event]], None]
-"""Gets a request that was answered, and the events of its answer."""
+"""Called with an answered request and the events of its answer."""
 
 
 class LocalServer(Protocol):
-    """Answers other programs on this machine while the app runs."""
+    """The app's server for other programs on this machine."""
 
     @property
     def status(self) -> str:
-        """What it is doing just now; empty if nothing."""
+        """What the server is doing; an empty string if nothing."""
         ...
 
     @property
     def port(self) -> int | None:
-        """On which it can be asked; None while it is stopped."""
+        """The port on which the server listens; None while it is stopped."""
         ...
 
     def report_answers(self, on_answered: OnAnswered) -> None:
-        """Call this with each request, on a thread that must not wait."""
+        """Set a function to call with each answered request. It is called on a thread that must not
+        block."""
         ...
 
     def switch(self) -> str:
-        """Start it, or stop it if it runs; returns a sentence. May take seconds. Raises
+        """Start the server, or stop it if it runs. Returns a sentence. May take seconds. Raises
         UserError."""
         ...
 
     def stop(self) -> None:
-        """Waits a second at most for requests."""
+        """Stop the server. Waits at most a second for running requests."""
         ...

@@ -1,5 +1,5 @@
-"""Events: what the engine reports. Frozen dataclasses of plain values; token positions are indices
-into the full prompt, durations are in seconds, sizes in bytes."""
+"""Events from the engine: frozen dataclasses of plain values. Token positions are indices into the
+full prompt, durations are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ModelInfo:
     parameters: int
     weight_bytes: int
     context_length: int
-    """Tokens; 0 if the config does not say."""
+    """In tokens; 0 if the configuration does not say."""
     sampling: ModelSampling = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model pair is ready. `dense_only` says why it can only read densely, `speed_hint` what
-    would make this machine faster, or they are None. Where `recall_is_expensive`, recalling means
-    prefilling everything behind it again."""
+    """A pair of models is ready. `dense_only` is why it can only read densely, `speed_hint` is what
+    would make this machine faster; both may be None. If `recall_is_expensive`, recalling a chunk
+    means prefilling everything after it again."""
 
     target: ModelInfo
     draft: ModelInfo | None
@@ -41,8 +41,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class PhaseProgress:
-    """`done` of `total` tokens of a phase. `eta` is the seconds until the first word, or until the
-    end of the phase if later phases cannot be predicted; None if unknown."""
+    """`done` of `total` tokens of a phase are done. `eta` is the number of seconds to the first
+    word, or to the end of the phase if later phases cannot be predicted; None if unknown."""
 
     turn: int
     phase: Phase
@@ -58,7 +58,7 @@ class PhaseProgress:
 
 @dataclass(frozen=True, slots=True)
 class RankedFile:
-    """A file and how well it fits the question, relative to the best one, 0..1."""
+    """A file, and how well it matches the question relative to the best file, 0 to 1."""
 
     name: str
     score: float
@@ -67,10 +67,10 @@ class RankedFile:
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """The documents of the conversation do not all fit into the context, so `parts` of them were
-    put before this question, in the order of the files; earlier questions' stay where they are, as
-    far as they fit. `ranked` are the best files that were not, of `total_files`, and `room` is how
-    many tokens there was room for."""
+    """The documents of the conversation do not all fit in the context, so `parts` of them were put
+    before this question, in the order of the files. Parts of earlier questions stay where they are
+    if they fit. `ranked` are the best files that were not chosen, of `total_files` in all. `room`
+    is the number of tokens that were available."""
 
     turn: int
     parts: tuple[RetrievedPart, ...]
@@ -81,9 +81,10 @@ class Retrieved:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The prompt was built, and sparse or dense decided, for these `reasons`; `guard` is the one
-    for which sparse reading was predicted to lose the answer, or None. `ttft` is the predicted time
-    to first token, `ttft_alternative` that of the other way of reading; None if unknown."""
+    """The prompt was built, and sparse or dense was chosen for these `reasons`. `guard` is the
+    reason for which a sparse read was predicted to lose the answer, or None. `ttft` is the
+    predicted time to first token, `ttft_alternative` that of the other way of reading; None if
+    unknown."""
 
     turn: int
     reading: Reading
@@ -101,11 +102,12 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceMap:
-    """Importance so far: the mean of each bucket of prompt tokens, scaled so that the highest is 1.
+    """Importance so far: the mean over each bucket of prompt tokens, scaled such that the highest
+    is 1.
 
-    Buckets are equal parts of the prompt; pinned and unscored tokens count as 0. Sent several times
-    while the draft scores, for a heatmap that fills; `observed` of `to_observe` observations are
-    in."""
+    Buckets are equal parts of the prompt; pinned and unscored tokens count as 0. Sent repeatedly
+    while the draft scores, to update a heatmap. `observed` of `to_observe` observations were
+    made."""
 
     turn: int
     buckets: tuple[float, ...]
@@ -115,8 +117,8 @@ class ImportanceMap:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The tokens selected at this keep ratio: `selected_tokens` of `prompt_tokens`, in ascending
-    `spans`. Sent again when more was read while the answer was written."""
+    """The tokens selected at this keep ratio: `selected_tokens` of `prompt_tokens`, as ascending
+    `spans`. Sent again if more is read while the answer is written."""
 
     turn: int
     keep_ratio: float
@@ -125,18 +127,18 @@ class Selected:
     spans: tuple[Span, ...]
     texts: tuple[SpanText, ...]
     auto_keep: float | None = None
-    """What AUTO_KEEP chooses, if nothing else limits it."""
+    """Keep ratio that AUTO_KEEP would choose without other limits."""
 
     @property
     def read_on(self) -> tuple[Span, ...]:
-        """What was read while the answer was written."""
+        """Spans that were read while the answer was written."""
         return tuple(span for span in self.spans if span.reason is SpanReason.NEEDED_LATER)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRestored:
-    """A conversation's cache was restored from disk, `tokens` of it. If its snapshot was unusable,
-    `reason` says why, and `tokens` is 0."""
+    """`tokens` tokens of a conversation's cache were restored from disk. If its snapshot was
+    unusable, `reason` says why and `tokens` is 0."""
 
     turn: int
     tokens: int
@@ -154,8 +156,8 @@ class BackgroundProgress:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFailed:
-    """A conversation's cache could not be saved, so it is read again after the next start; nothing
-    else is lost."""
+    """A conversation's cache could not be saved, so its text is read again after the next start.
+    Nothing else is lost."""
 
     conversation: str
     reason: Reason
@@ -163,8 +165,8 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgress:
-    """`done` of the `total` parts of a conversation's snapshot are on disk. It is valid once all
-    are; a command interrupts saving."""
+    """`done` of `total` parts of a conversation's snapshot are on disk. It is valid once all are. A
+    command interrupts saving."""
 
     conversation: str
     done: int
@@ -173,8 +175,7 @@ class SnapshotProgress:
 
 @dataclass(frozen=True, slots=True)
 class EngineWarning:
-    """Something that the user should know and that ends no turn, such as a failure that only costs
-    time."""
+    """A message for the user that ends no turn, such as a failure that only costs time."""
 
     reason: Reason
     conversation: str | None = None
@@ -190,16 +191,16 @@ class FellBackToDense:
 
 @dataclass(frozen=True, slots=True)
 class LoadingAlone:
-    """A machine that held a part of the target is gone, and the target is being loaded on this
-    machine alone. `HostsLost` or `PairLost` follows, or `Loaded` if another pair was requested."""
+    """A machine with a shard of the target was lost, and the target is being loaded on this machine
+    alone. `HostsLost` or `PairLost` follows, or `Loaded` if another pair was requested."""
 
     failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
 class HostsLost:
-    """A machine that held a part of the `target` is gone, so it was loaded on this machine alone,
-    where it has read nothing yet; the running turn goes on there."""
+    """A machine with a shard of the `target` was lost, so the target was loaded on this machine
+    alone, with empty caches. The running turn continues there."""
 
     turn: int | None
     failure: Failure
@@ -208,17 +209,17 @@ class HostsLost:
 
 @dataclass(frozen=True, slots=True)
 class PairLost:
-    """A machine that held a part of the target is gone, and the target does not load on this
-    machine alone: no pair is loaded any more."""
+    """A machine with a shard of the target was lost, and the target cannot be loaded on this
+    machine alone. No pair is loaded now."""
 
     failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Generated tokens since the last such event, and the text that became readable with them.
+    """Tokens generated since the last such event, and the text that they complete.
 
-    `thinking` is what a thinking model wrote between its own thinking tags; `text` is the answer.
+    `thinking` is text between the model's thinking tags; `text` is text of the answer.
     """
 
     turn: int
@@ -229,8 +230,8 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The turn has ended; `text` is the whole answer, `statistics` None if it was cancelled before
-    the prompt was built."""
+    """The turn has ended. `text` is the whole answer. `statistics` is None if the turn was
+    cancelled before the prompt was built."""
 
     turn: int
     finish_reason: FinishReason
@@ -248,20 +249,20 @@ class Failed:
 
     @property
     def predicted(self) -> bool:
-        """Whether a turn was not tried: with `skip_memory_check` it is."""
+        """Whether the turn was refused by a prediction. With `skip_memory_check` it is tried."""
         return self.turn is not None and self.failure.kind is FailureKind.NOT_ENOUGH_MEMORY
 
     @property
     def excess_tokens(self) -> int:
-        """By how many tokens the prompt is too long, if that is the problem."""
+        """Number of tokens by which the prompt is too long; 0 if that is not the problem."""
         return int(self.failure.data.get("excess_tokens", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLost:
-    """The system has stopped this process's work on the GPU, for good: no pair is loaded any more,
-    and the engine fails every later command that needs one. Sent once, after the `Failed` of what
-    was running, if anything was."""
+    """The system has permanently stopped this process's work on the GPU. No pair is loaded now, and
+    every later command that needs one fails. Sent once, after the `Failed` of the running turn or
+    command, if there was one."""
 
     failure: Failure
 
@@ -274,7 +275,7 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class PressureChanged:
-    """Memory pressure changed, because of what is scarce."""
+    """The level of memory pressure changed, for this reason."""
 
     level: PressureLevel
     previous: PressureLevel
@@ -301,7 +302,7 @@ class Unloaded:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """An unloaded model was loaded again, which took `seconds`."""
+    """An unloaded model was loaded again. It took `seconds`."""
 
     model: str
     weight_bytes: int
@@ -310,8 +311,8 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class CostsUpdated:
-    """What prefill costs the loaded pair on this machine, as far as known. `requested` by
-    `CalibrateCosts`, or not."""
+    """Costs of the loaded pair on this machine, as far as known. `requested`: the answer to
+    `CalibrateCosts`."""
 
     costs: Costs
     requested: bool = False

@@ -1,4 +1,4 @@
-"""A model's `generation_config.json`: how its makers want its tokens to be sampled."""
+"""Reads a model's `generation_config.json`: the sampling that its makers recommend."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "min_p": (0, 1),
     "repetition_penalty": (0.5, 2),
 }
-"""The fields that are taken from it, and their smallest and largest values."""
+"""Fields that are used, with their minimum and maximum values."""
 _WHOLE = frozenset({"top_k"})
 _SPACED = frozenset({"repetition_penalty"})
 
 
 def read_generation_config(folder: Path) -> ModelSampling:
-    """Read the file in a model's folder. Greedy without it, or if it cannot be read."""
+    """Read the file in a model's folder. Greedy if the file is missing or cannot be read."""
     try:
         content = json.loads(read_file(folder / FILE_NAME, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -34,10 +34,10 @@ def read_generation_config(folder: Path) -> ModelSampling:
 
 
 def parse_generation_config(config: Mapping[str, Any]) -> ModelSampling:
-    """Greedy where `do_sample` is false, or where it names none of the values to sample with.
-    Values out of bounds are ignored, and named in `ignored`."""
+    """Parse the file's content. Greedy if `do_sample` is false, or if it sets no sampling values.
+    Values outside their bounds are ignored and named in `ignored`."""
     given = {name: config[name] for name in BOUNDS if config.get(name) is not None}
-    if given.get("top_k") == -1:  # as 0: all tokens
+    if given.get("top_k") == -1:  # like 0: all tokens
         del given["top_k"]
     for name in _WHOLE & given.keys():
         if isinstance(value := given[name], float) and value.is_integer():

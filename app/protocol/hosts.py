@@ -12,8 +12,7 @@ WORKER_PORT = 8322
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Another machine, on which `specchat worker` runs. `address` is where it listens, `key` what
-    it asks for."""
+    """Another machine that runs `specchat worker`: the address on which it listens, and its key."""
 
     address: str
     port: int = WORKER_PORT
@@ -26,7 +25,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """All machines but this one, which has rank 0. `model` is the target's name there."""
+    """All machines except this one, which has rank 0. `model` is the target's name on them."""
 
     others: tuple[Host, ...]
     model: str = ""
@@ -39,8 +38,9 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class HostMachine:
-    """What is known of a machine: its memory in bytes, and its link from here, seconds one way and
-    bytes a second; None for this machine itself. A `problem` is why it cannot be used, a clause."""
+    """A machine: its memory in bytes, and its link from this machine (latency in seconds one way,
+    rate in bytes a second), which is None for this machine itself. `problem` is a clause that says
+    why the machine cannot be used."""
 
     name: str
     processor: str = ""
@@ -52,10 +52,10 @@ class HostMachine:
 
 
 class Machines(Protocol):
-    """Finds out about the machines of `--hosts`."""
+    """Measures the machines of `--hosts`."""
 
     hosts: Hosts
 
     def look(self) -> list[HostMachine]:
-        """This machine first. Takes seconds."""
+        """Measure all machines; this one comes first. Takes seconds."""
         ...

@@ -1,4 +1,4 @@
-"""Memory: its use, and how tight it is."""
+"""Memory use and memory pressure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ GIB = 1 << 30
 
 
 def format_bytes(count: float) -> str:
-    """An amount of memory in binary gigabytes, as memory is sold."""
+    """Format bytes of memory, in binary gigabytes, as memory is sold."""
     if count < 0.95 * GIB:
         return f"{count / (1 << 20):,.0f} MB"
     return f"{count / GIB:,.1f}".removesuffix(".0") + " GB"
 
 
 class PressureLevel(StrEnum):
-    """How tight memory is, in ascending order."""
+    """Level of memory pressure, in ascending order."""
 
     NORMAL = "calm"
     WARN = "warn"
-    """Idle caches are dropped, and prefill steps halved."""
+    """Idle caches are dropped, and prefill steps are halved."""
     TIGHT = "tight"
     """The draft is unloaded."""
     CRITICAL = "critical"
@@ -33,8 +33,8 @@ class PressureLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """Bytes: the machine's total and available memory, this process, MLX active, cached, peak,
-    and the most MLX should take here."""
+    """Memory in bytes: the machine's total and available memory, this process, MLX's active,
+    cached and peak memory, and the upper limit for MLX on this machine (`ceiling`)."""
 
     total: int
     available: int
@@ -46,5 +46,5 @@ class MemoryStats:
 
     @property
     def used(self) -> int:
-        """What models take of `ceiling`: weights, caches, and buffers for reuse."""
+        """Bytes of `ceiling` in use: weights, caches, and buffers that MLX keeps for reuse."""
         return self.active + self.cached

@@ -1,4 +1,4 @@
-"""What can be chosen for a turn: how it is read and sampled."""
+"""Options of a turn: how the prompt is read and how the answer is sampled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 EMBEDDED = "embedded"
-"""The name of the pair that ships with the program, whose target can only quote."""
+"""Name of the demo model, a pair that ships with specchat and can only quote."""
 
 
 class Mode(StrEnum):
@@ -20,38 +20,37 @@ class Mode(StrEnum):
 
 DEFAULT_KEEP_RATIO = 0.2
 AUTO_KEEP = 0.0
-"""A keep ratio that lets the scores decide, by the tuning's `keep_above`."""
+"""Keep ratio that stands for *auto*: the scores decide, by `Tuning.keep_above`."""
 
 
 def expected_keep(keep_ratio: float, before: float = 0.0) -> float:
-    """The keep ratio, or what is assumed of AUTO_KEEP until the scores are known: what the scores
-    of the turn `before` chose, if that is known and less than the default. (More would make the
-    next turns read everything, and never score again.)"""
+    """The keep ratio, or an assumption for AUTO_KEEP until the scores are known: the keep that the
+    scores of the previous turn chose (`before`), if it is known and below the default. (A higher
+    value would make the next turns read everything, without scoring again.)"""
     if keep_ratio != AUTO_KEEP:
         return keep_ratio
     return min(before or DEFAULT_KEEP_RATIO, DEFAULT_KEEP_RATIO)
 
 
 RETRIEVAL_SHARE = 0.5
-"""The share of what is left of the context that is put before the model for a question, where not
-all documents fit."""
+"""Share of the remaining context that is filled for a question, if not all documents fit."""
 MAX_RETRIEVED = 32_768
-"""Tokens for one question: more is hardly about it, and takes long to read."""
+"""Maximum tokens for one question. More would hardly be relevant, and takes long to read."""
 MIN_SHARE, MIN_RETRIEVED = 0.125, 1_536
-"""What one question gets at least: this share of the context for documents, and these tokens or a
-fifth of a small context."""
+"""Minimum for one question: this share of the context for documents, and this number of tokens or,
+if the context is small, a fifth of it."""
 
 
 def min_retrieved(context: int) -> int:
-    """Tokens of a `context` for documents: if a question would get less, earlier ones lose
-    theirs."""
+    """Minimum tokens for one question, where `context` tokens are available for documents. If a
+    question would get fewer, parts of earlier questions are dropped."""
     return max(int(MIN_SHARE * context), min(MIN_RETRIEVED, context // 5))
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Keys per block, and the blocks that a block of queries attends to: the first `sinks`, the
-    `recent` ones before its own, and the `top` ones between."""
+    """Block-sparse attention: keys per block, and the blocks that a block of queries attends to
+    (the first `sinks`, the `recent` ones before its own, and the `top` ones between)."""
 
     size: int = 128
     sinks: int = 1
@@ -60,19 +59,19 @@ class Blocks:
 
     @property
     def keys(self) -> int:
-        """What a block of queries attends to at most, beside its own keys."""
+        """Maximum keys that a block of queries attends to, without its own."""
         return self.size * (self.sinks + self.recent + self.top)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How tokens are selected from their importance, `chunk` of them together. `neighbours` is the
-    share of a chunk's importance that each adjacent one gets as well, and at least the one after
-    it. A later turn reads the skipped tokens it needs: at least `recall_share` of the keep ratio,
-    more where earlier turns read less than it. While an answer is written, up to `read_on` times
-    keep is read in addition, where it turns out to need it; 0 is nothing. At AUTO_KEEP those chunks
-    are read whose importance is at least `keep_above` times as far above the middle one as the
-    third highest. The defaults are what `docs/quality.md` found best."""
+    """How tokens are selected from their importance, in chunks of `chunk` tokens. `neighbours` is
+    the share of a chunk's importance that adjacent chunks (at least the next one) get as well. A
+    later turn reads skipped tokens that it needs: at least `recall_share` of the keep ratio, and
+    more if earlier turns read less. While an answer is written, up to `read_on` times keep is read
+    in addition if the answer needs it (0: nothing). AUTO_KEEP reads chunks whose importance exceeds
+    the median by at least `keep_above` times the excess of the third highest. The defaults were
+    best in `docs/quality.md`."""
 
     chunk: int = 32
     neighbours: float = 0.5
@@ -85,17 +84,17 @@ TemplateValues = tuple[tuple[str, str | int | float | bool], ...]
 """Variables of a chat template, by name."""
 PENALTY_TOKENS = 64
 NO_ANSWER_LIMIT = 1_000_000
-"""Maximum tokens of an answer that only the context limits."""
+"""Stands for an answer that only the context limits."""
 
 
 MODELS_OWN = -1
-"""Stands for the value that the model's makers recommend, in settings and overrides."""
+"""In settings and overrides: use the value that the model's makers recommend."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSampling:
-    """The sampling that a model's makers recommend; greedy where they recommend nothing. `ignored`
-    are the names of their values that cannot be used."""
+    """The sampling that a model's makers recommend; greedy if they recommend nothing. `ignored`
+    has the names of recommended values that cannot be used."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -107,25 +106,30 @@ class ModelSampling:
 
 GREEDY = ModelSampling()
 FROM_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""The fields of `Sampling` that a model's makers may recommend."""
+"""Fields of `Sampling` that a model's makers may recommend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """`temperature` 0 is greedy. `seed` None draws a fresh one. With `stop_repeats` an answer ends
-    where it only repeats itself. With `speculate`, what may be a copy is verified several tokens at
-    a time, which changes nothing but the speed. Of the likeliest tokens `top_k` are chosen from, 0
-    for all, and those that are at least `min_p` times as likely as the likeliest one. The logits of
-    the last `penalty_tokens` are divided, or if negative multiplied, by `repetition_penalty`. The
-    logit of a token loses `presence_penalty` once the answer has it, and `frequency_penalty` for
-    each time that it has it; `logit_bias` adds to the logits of (token, bias). With probability
-    `xtc_probability` a place excludes the likeliest of all tokens above `xtc_threshold`, but for
-    the last of them. The answer also ends at one of `stop_ids`, and with `ignore_eos` not at the
-    model's own end.
-    `thinking` is what chat templates call `enable_thinking`; it ends after `thinking_budget`
-    tokens, unless that is 0. `template_values` are further variables (name, value) of the chat
-    template. The fields named in `from_model` are what the model's makers recommend: the engine
-    puts them in."""
+    """How an answer is sampled.
+
+    `temperature` 0 is greedy. `seed` None draws a random seed. Candidates are the `top_k` most
+    likely tokens (0: all) that are at least `min_p` times as likely as the most likely one. With
+    probability `xtc_probability`, all candidates above `xtc_threshold` but the least likely of them
+    are excluded.
+
+    The logits of the last `penalty_tokens` tokens are divided (negative ones multiplied) by
+    `repetition_penalty`. A token's logit is reduced by `presence_penalty` if the answer has the
+    token, and by `frequency_penalty` for each occurrence. `logit_bias` has pairs (token, bias) that
+    are added to logits.
+
+    The answer also ends at one of `stop_ids`. With `ignore_eos` it does not end at the model's own
+    end token. With `stop_repeats` it ends if it only repeats itself. With `speculate`, text that
+    may be a copy is verified several tokens at a time, which changes only the speed.
+
+    `thinking` is `enable_thinking` of chat templates. Thinking ends after `thinking_budget` tokens
+    (0: unlimited). `template_values` are further variables (name, value) of the chat template. The
+    engine sets the fields named in `from_model` to what the model's makers recommend."""
 
     max_tokens: int = 512
     temperature: float = 0.0
@@ -150,12 +154,12 @@ class Sampling:
     from_model: tuple[str, ...] = ()
 
     def with_values(self, **values: Any) -> Sampling:
-        """With these values instead of those that the model's makers recommend."""
+        """A copy with these values, which replace recommended ones."""
         left = tuple(name for name in self.from_model if name not in values)
         return replace(self, **values, from_model=left)
 
     def resolved(self, model: ModelSampling) -> Sampling:
-        """The sampling with the values that this model's makers recommend."""
+        """A copy in which fields of `from_model` have the model's recommended values."""
         return self.with_values(**{name: getattr(model, name) for name in self.from_model})
 
 

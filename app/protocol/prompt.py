@@ -15,7 +15,7 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Document:
     """An attachment's text, as the model gets it. `pinned` characters `(start, end)` are always
-    read. A part of a file has the file's name, and `line` is the number of its first line there."""
+    read. A part of a file has the file's name, and `line` is the number of its first line."""
 
     name: str
     text: str
@@ -25,14 +25,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message; a `plain` one, which is then the only one, is no message but a text to continue,
-    without the chat template; if it came as tokens, `token_ids` are these. `token_ids` of an
-    assistant message are the generated ones, and `thinking` its text between thinking tags: sent
-    only where the chat template asks for it.
+    """A message. A `plain` message, which must be the only one, is a text to continue without the
+    chat template; `token_ids` are its tokens if it was sent as tokens. For an assistant message,
+    `token_ids` are the generated ids, and `thinking` is the text between thinking tags, which is
+    in the prompt only if the chat template uses it.
 
-    `documents` came with the message. Where those of the conversation do not all fit into the
-    context, `retrieved` are what was put before this question instead: files, or parts of them, of
-    any message up to this one."""
+    `documents` were attached to the message. If the conversation's documents do not all fit in the
+    context, `retrieved` is put before this question instead: files, or parts of files, of this and
+    earlier messages."""
 
     role: Role
     text: str
@@ -44,27 +44,27 @@ class Message:
 
     @property
     def in_prompt(self) -> tuple[Document, ...]:
-        """The documents that the model gets with this message."""
+        """The documents that are in the prompt with this message."""
         return self.documents if self.retrieved is None else self.retrieved
 
 
 class RetrievalReason(StrEnum):
-    """Why a file was put before the model."""
+    """Why a file was retrieved for a question."""
 
     WORDS = "words"
     """It has the question's words."""
     MEANING = "meaning"
-    """A passage of it means what the question does."""
+    """A passage is similar in meaning to the question."""
     NAME = "name"
     """The question names it."""
     CHOSEN = "chosen"
-    """The user wants it to be read."""
+    """The user chose it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievedPart:
-    """A file, or a part of one, that was put before the model. `words` are those of the question
-    that it has, the rarest first."""
+    """A file, or a part of one, that was retrieved for a question. `words` are the question's words
+    that it contains, rarest first."""
 
     document: Document
     tokens: int
@@ -74,8 +74,8 @@ class RetrievedPart:
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """Names of files that the user wants the model to get with each question of a conversation, or
-    never, where not all fit."""
+    """Names of files that are always or never read for the questions of a conversation, if not all
+    files fit."""
 
     always: frozenset[str] = frozenset()
     never: frozenset[str] = frozenset()
@@ -85,14 +85,14 @@ NO_CHOICE = FileChoice()
 
 
 class TemplateRule(StrEnum):
-    """What a chat template demands of a conversation, for which messages were rearranged."""
+    """A rule of the chat template for which messages were rearranged."""
 
     ALTERNATING = "alternating"
     """Messages of the same role in a row were joined."""
     SYSTEM_FIRST = "system first"
-    """Later system prompts went into the questions after them."""
+    """Later system prompts were put into the questions after them."""
     NO_SYSTEM = "no system"
-    """All system prompts went into the questions after them."""
+    """All system prompts were put into the questions after them."""
     QUESTION_FIRST = "question first"
     """An empty question was put before an answer that began the conversation."""
 
@@ -126,8 +126,8 @@ class SpanReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Selected tokens `start:end`, a maximal run of one reason. `score` is its mean importance
-    relative to the mean over all eligible tokens, None for a pinned span."""
+    """Selected tokens `start:end`: a maximal run with the same reason. `score` is the run's mean
+    importance relative to the mean over all eligible tokens; None for a pinned span."""
 
     start: int
     end: int
@@ -137,7 +137,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SpanText:
-    """Where a span lies in a document: characters `start:end` of that document's text."""
+    """The place of a span in a document: characters `start:end` of the document's text."""
 
     span: int
     message: int

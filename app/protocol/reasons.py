@@ -1,7 +1,7 @@
-"""Why something failed, or was done as it was: codes, and data of plain values that JSON can hold.
+"""Codes for failures and reasons, with data of plain values that JSON can represent.
 
-`app/chat/wording.py` turns them into sentences. Code compares codes only. What comes from outside,
-such as an operating system's message or a file's name, is data.
+`app/chat/wording.py` makes sentences of them. Code compares codes only. Text from outside, such as
+a message of the operating system or a file name, is data.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from enum import StrEnum, auto
 from typing import Any
 
 Data = Mapping[str, Any]
-"""Numbers, texts, truth values, and lists and objects of them."""
+"""Numbers, strings, booleans, and lists and objects of these."""
 
 
 class FailureKind(StrEnum):
-    """What failed. The data that each needs is named in `wording.FAILURES`."""
+    """What failed. `wording.FAILURES` names the data of each kind."""
 
     INTERNAL = auto()
     OUT_OF_MEMORY = auto()
-    """Memory ran out while something ran."""
+    """Memory ran out during a turn or command."""
     GPU_LOST = auto()
-    """The system stopped this process's work on the GPU: nothing succeeds any more."""
+    """The system stopped this process's work on the GPU. All later commands fail."""
     MLX_MISSING = auto()
     SERVER_STOPPED = auto()
     NEVER_ANSWERED = auto()
-    """The program ended before."""
+    """The program ended before the answer."""
 
     NO_MODEL = auto()
     NOT_ENOUGH_MEMORY = auto()
     """Predicted not to fit."""
     MEMORY_EXHAUSTED = auto()
-    """Memory was nearly used up while the prompt was read, so reading was stopped."""
+    """Reading was stopped because memory was nearly used up."""
     PROMPT_TOO_LONG = auto()
     UNKNOWN_TOKENS_BIASED = auto()
 
@@ -50,7 +50,7 @@ class FailureKind(StrEnum):
     MODEL_NOT_LOADED = auto()
     TOKENIZER_NOT_LOADED = auto()
     PACKAGE_MISSING = auto()
-    """mlx-lm's code for the architecture needs it."""
+    """A package that mlx-lm's code for the architecture needs."""
     MODEL_UNREADABLE = auto()
     MODEL_CANNOT_RUN = auto()
     WEIGHTS_DAMAGED = auto()
@@ -69,7 +69,7 @@ class FailureKind(StrEnum):
     MACHINE_LOST = auto()
     RING_BROKEN = auto()
     NOT_LOADED_ALONE = auto()
-    """A machine is gone without which the target does not load."""
+    """A machine was lost without which the target cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class Failure:
 
 
 def failure_from_plain(plain: Any) -> Failure:
-    """What `to_plain` made. Raises TypeError, KeyError or ValueError."""
+    """The inverse of `to_plain`. Raises TypeError, KeyError or ValueError."""
     return Failure(FailureKind(plain["kind"]), _data_of(plain))
 
 
 def too_long(tokens: int, model: str, context: int, estimated: bool = False) -> Failure:
-    """A prompt of `tokens` tokens fills the `context` of a model."""
+    """The failure of a prompt of `tokens` tokens that exceeds a model's `context`."""
     data = {"tokens": tokens, "model": model, "context": context, "estimated": estimated}
     return Failure(FailureKind.PROMPT_TOO_LONG, data | {"excess_tokens": tokens - context + 1})
 
@@ -101,8 +101,8 @@ class EngineFailure(RuntimeError):
 
 
 class ReasonCode(StrEnum):
-    """Why a prompt is read as it is, and what else happened. The data that each needs is named in
-    `wording.REASONS`."""
+    """Why a prompt is read as it is, and other events that the user should know. `wording.REASONS`
+    names the data of each code."""
 
     # How a prompt is read
     FULL_REQUESTED = auto()
@@ -111,7 +111,7 @@ class ReasonCode(StrEnum):
     NOTHING_TO_SKIP = auto()
     ALL_CACHED = auto()
     SAVES_NOTHING = auto()
-    """Everything is cached, so sparse reading, which was requested, saves nothing."""
+    """A sparse read was requested, but saves nothing, because everything is cached."""
     NEEDS_EVERY_TOKEN = auto()
     FEW_TO_SKIP = auto()
     FASTER = auto()
@@ -119,15 +119,15 @@ class ReasonCode(StrEnum):
     QUICK_IN_FULL = auto()
     LITTLE_SAVED = auto()
     RELEVANT_ONLY = auto()
-    """Nothing can be predicted, so it is read sparsely."""
+    """Times cannot be predicted, so the prompt is read sparsely."""
     ONLY_SPARSE_FITS = auto()
     CONTINUED = auto()
     READ_ELSEWHERE = auto()
-    """Another conversation has read documents after other text."""
+    """Another conversation has read the documents, but after other text."""
     KEEP_CHOSEN = auto()
     KEEP_LIMITED = auto()
     RE_READ = auto()
-    """It is faster than reusing what is cached."""
+    """Reading again is faster than reusing what is cached."""
     CANNOT_INSERT = auto()
     NO_MEMORY_TO_READ_ON = auto()
     SPARSE_FAILED = auto()
@@ -139,7 +139,7 @@ class ReasonCode(StrEnum):
     STEPS_FAIL = auto()
     GAPS_CHANGE_ANSWERS = auto()
     NO_EMBEDDINGS = auto()
-    """There is no draft, and without them nothing can be chosen."""
+    """The target has no embeddings that the built-in draft could use, and there is no draft."""
 
     # What the user should know
     SLOW_BLAS = auto()
@@ -160,7 +160,7 @@ class ReasonCode(StrEnum):
     DRAFT_CACHE_DROPPED = auto()
     BACKGROUND_FREED = auto()
     MEMORY_SHARE = auto()
-    """This program uses most of what it may."""
+    """This process uses most of the memory that it may use."""
     SWAPPING = auto()
     OTHER_PROGRAMS = auto()
 
@@ -175,7 +175,7 @@ class Reason:
 
 
 def reason_from_plain(plain: Any) -> Reason:
-    """What `to_plain` made. Raises TypeError, KeyError or ValueError."""
+    """The inverse of `to_plain`. Raises TypeError, KeyError or ValueError."""
     return Reason(ReasonCode(plain["code"]), _data_of(plain))
 
 

@@ -1,4 +1,4 @@
-"""The measurements of a turn."""
+"""Statistics of a turn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from app.protocol.options import Mode
 from app.protocol.reasons import Reason
 
 SURE = 0.9
-"""Confidence from which on no answer counts as unsure: docs/quality.md has how many right and wrong
-answers of the embedded pair have less."""
+"""No answer with this confidence or more counts as unsure. docs/quality.md says how many right and
+wrong answers of the demo model have less."""
 
 
 class Reading(StrEnum):
@@ -24,18 +24,18 @@ class Phase(StrEnum):
     """The phases of a turn, in order. A dense turn skips SCORE, LOOKAHEAD and SELECT."""
 
     WAIT = "wait"
-    """Something else finishes first: idle work, another turn, loading a model."""
+    """Something else finishes first: background work, another turn, loading a model."""
     RESTORE = "restore"
     """The conversation's cache is loaded from its snapshot."""
     RETRIEVE = "retrieve"
-    """Files are chosen for the question, because not all of them fit into the context."""
+    """Files are chosen for the question, because not all files fit in the context."""
     TOKENISE = "tokenise"
     LOAD = "load"
     """An unloaded model is loaded again."""
     SCORE = "score"
     """The draft reads the prompt."""
     LOOKAHEAD = "lookahead"
-    """The draft writes a few tokens, and they are observed."""
+    """The draft writes a few tokens, whose attention is observed."""
     SELECT = "select"
     PREFILL = "prefill"
     """The target reads the selected tokens."""
@@ -55,14 +55,14 @@ class FinishReason(StrEnum):
     MEMORY = "memory"
     """Memory was nearly used up while the answer was written; what was written stays."""
     REPEATED = "repeated"
-    """It only repeated itself."""
+    """The answer only repeated itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The statistics of a turn. `reasons` say why it was read as it was, in this order. TTFT counts
-    from sending the message to the first token; `phases` are its parts. `peak_bytes` is MLX's own
-    peak during the turn."""
+    """Statistics of a turn. `reasons` are why it was read as it was, in order. `ttft` is the time
+    from sending the message to the first token; `phases` are its parts. `peak_bytes` is MLX's peak
+    memory during the turn."""
 
     reading: Reading
     mode: Mode
@@ -81,43 +81,44 @@ class Statistics:
     peak_bytes: int
     fallback: Reason | None = None
     proposed_tokens: int = 0
-    """Copies, and what the draft wrote: verified several tokens at a time."""
+    """Tokens that were verified several at a time: copies of the prompt, and the draft's tokens."""
     accepted_tokens: int = 0
-    """Those of them that were right, and so came sooner."""
+    """Proposed tokens that were right."""
     verified_steps: int = 0
-    """Number of steps that verified them."""
+    """Number of steps that verified proposed tokens."""
     plain_rate: float = 0.0
-    """Tokens a second one at a time; 0 if too few were written so."""
+    """Tokens a second when written one at a time; 0 if too few were."""
     confidence: float | None = None
-    """How likely the model found each token that it wrote: the geometric mean, 0..1."""
+    """Geometric mean of the probabilities of the tokens written, 0 to 1."""
     unsure: bool = False
-    """Whether that is far less than this model pair's usual confidence, and not all was read."""
+    """Whether `confidence` is far below the usual value of this pair of models, and not everything
+    was read."""
 
     @property
     def read_fraction(self) -> float:
-        """The fraction of the prompt tokens that the target read."""
+        """Fraction of the prompt's tokens that the target read."""
         return self.read_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
     def read_everything(self) -> bool:
-        """Whether nothing of the prompt was skipped."""
+        """Whether no token of the prompt was skipped."""
         return self.reading is Reading.DENSE or self.read_tokens >= self.prompt_tokens
 
     @property
     def decode_rate(self) -> float:
-        """Tokens a second after the first one; 0 when there was no second one."""
+        """Tokens a second after the first token; 0 if there was no second token."""
         if self.generated_tokens < 2 or self.decode_seconds <= 0:
             return 0.0
         return (self.generated_tokens - 1) / self.decode_seconds
 
     @property
     def is_sped_up(self) -> bool:
-        """Whether proposed tokens made the answer faster by more than chance."""
+        """Whether proposed tokens made the answer significantly faster."""
         return 0 < 1.1 * self.plain_rate < self.decode_rate and self.accepted_tokens > 0
 
 
 def _joint_confidence(first: Statistics, second: Statistics) -> float | None:
-    """Confidence of the tokens of both parts; None if that of one part is unknown."""
+    """Confidence over the tokens of both parts; None if that of one part is unknown."""
     total = first.generated_tokens + second.generated_tokens
     joint = 1.0
     for part in (first, second):
@@ -128,8 +129,8 @@ def _joint_confidence(first: Statistics, second: Statistics) -> float | None:
 
 
 def merge_statistics(first: Statistics | None, second: Statistics | None) -> Statistics | None:
-    """Statistics of an answer in two parts: the first says how it was read, tokens and seconds are
-    added."""
+    """Statistics of an answer in two parts. Tokens and seconds are added; how the prompt was read
+    is taken from the first part."""
     if first is None or second is None:
         return first or second
     return replace(

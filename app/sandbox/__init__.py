@@ -1,1 +1,1 @@
-"""Runs what comes with a model (template, tokenizer, configuration) in a process with limits."""
+"""Runs parts of a model (chat template, tokenizer, configuration) in a process with limits."""

@@ -1,5 +1,5 @@
 """Runs a model's tokenizer and chat template, and measures its configuration, in a process
-(`worker.py`) that can be limited and stopped: all come with the model."""
+(`worker.py`) with limits, because none of these is trusted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Check = Callable[[], object]
 
 _POLL_SECONDS = 0.1
 _WALL_CLOCK_FACTOR = 20
-"""How many times its CPU seconds a request may take on a busy machine."""
+"""Maximum wall-clock time of a request, as a multiple of its CPU seconds."""
 _MB = 1 << 20
 _MAX_SOURCE = 1_000_000
 _RESTART_AFTER = 1_000_000
-"""Characters in a request: their memory is only freed by a restart."""
+"""After a request with this many characters, the process is restarted to free its memory."""
 _MAX_ANSWER = 4 * _MB
 _ENVIRONMENT = ("TZ", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
 _PACKAGES = ("tokenizers", "jinja2", "markupsafe", "mlx", "mlx_lm", "numpy", "app")
@@ -38,11 +38,11 @@ _TOO_LONG, _TOO_MUCH = "it takes too long", "it takes too much memory"
 
 
 class TextError(RuntimeError):
-    """A template or tokenizer failed, or exceeded its limits: part of a sentence."""
+    """A template or tokenizer failed, or exceeded its limits. The text is a clause."""
 
 
 class TextRefused(TextError):
-    """The template or tokenizer raised an error itself, within its limits."""
+    """The template or tokenizer itself raised an error, within its limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,21 @@ class RequestLimits:
 
 
 RENDER_LIMITS = RequestLimits(1.0, 256 * _MB)
-"""The first one imports jinja2, for 0.2 seconds, and for more where memory is slow."""
+"""The first request imports jinja2, which takes 0.2 seconds or more."""
 
 MEASURE_LIMITS = RequestLimits(10.0, 2048 * _MB)
-"""MLX reserves more addresses than it uses. A model of 64 layers takes half a second."""
+"""MLX reserves more address space than it uses. A model of 64 layers takes half a second."""
 
 
 def open_limits(size: int) -> RequestLimits:
-    """Limits for reading a tokenizer.json of `size` bytes. One of 25 MB took 6 to 14 seconds on a
-    busy machine. One of 33 MB took 900 MB."""
+    """Limits for reading a tokenizer.json of `size` bytes. A file of 25 MB took 6 to 14 seconds on
+    a busy machine, and a file of 33 MB took 900 MB of memory."""
     return RequestLimits(4 + size / _MB, 512 * _MB + 64 * size)
 
 
 def encode_limits(characters: int) -> RequestLimits:
-    """A byte-level tokenizer takes 2 microseconds and 500 bytes per character."""
+    """Limits for encoding a text. A byte-level tokenizer takes 2 microseconds and 500 bytes per
+    character."""
     return RequestLimits(
         4 + characters * 5e-5, 512 * _MB + 2000 * characters, 64 * characters + 64 * _MB
     )
@@ -76,9 +77,9 @@ def encode_limits(characters: int) -> RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """A text to encode. `after` says what it follows: `nothing`, a special `token`, or `text`; some
-    tokenizers put a space before a first word. With `special`, special tokens in it count as
-    such."""
+    """A text to encode. `after` is what precedes it: `nothing`, a special `token`, or `text`,
+    because some tokenizers put a space before the first word. With `special`, special tokens in the
+    text are encoded as such."""
 
     text: str
     special: bool = False
@@ -87,37 +88,38 @@ class TextPiece:
 
 
 class TextProcess:
-    """Starts with the first request, and again after it was stopped. For one thread at a time."""
+    """The limited process. It is started by the first request, and again after it was stopped. Use
+    on one thread at a time."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
         self._setup: tuple[dict[str, Any], list[bytes], RequestLimits] | None = None
         self._unanswered: RequestLimits | None = None
-        """Limits of a setup whose answer was not read yet."""
+        """Limits of a setup request whose answer was not read yet."""
         self._opened = ""
-        """The digest of the tokenizer that `open` has read."""
+        """Digest of the tokenizer that `open` has read."""
         self.begin_ids: tuple[int, ...] = ()
-        """What the tokenizer puts before every text, once a request was answered."""
+        """Token ids that the tokenizer puts before every text. Set once a request was answered."""
 
     # ---------------------------------------------------------------------------- requests
 
     def open(self, folder: Path) -> None:
-        """Use the tokenizer of the model in `folder`. Does not wait: `finish` does."""
+        """Use the tokenizer of the model in `folder`. Does not wait; `finish` does."""
         path = folder / "tokenizer.json"
         size = path.stat().st_size if path.is_file() else 0
         self._set_up({"do": "open"}, str(path).encode(), open_limits(size))
 
     def load(self, spec: str) -> None:
-        """Use the tokenizer with this serialisation. Does not wait, either; what was opened is not
-        read again if it is the same."""
+        """Use the tokenizer with this serialisation. Does not wait; `finish` does. If it is the one
+        that `open` has read, it is not read again."""
         setup = {"do": "load"}, [spec.encode()], open_limits(len(spec))
         if self._process is None or self._opened != worker.digest(spec):
             self._set_up(setup[0], setup[1][0], setup[2])
-        self._setup = setup  # after a restart, whatever has become of the file
+        self._setup = setup  # used after a restart, even if the file has changed
 
     def finish(self, check: Check = lambda: None) -> None:
-        """Wait for `open` or `load`. Raises TextError when the tokenizer cannot be used."""
+        """Wait for `open` or `load`. Raises TextError if the tokenizer cannot be used."""
         if self._unanswered is not None:
             limits, self._unanswered = self._unanswered, None
             answer, _ = self._receive(limits, check)
@@ -135,8 +137,8 @@ class TextProcess:
     def encode(
         self, pieces: Sequence[TextPiece], check: Check = lambda: None
     ) -> tuple[list[tuple[bytes, bytes]], int]:
-        """For each piece its ids (int32) and where tokens start and end (int64, pairs); and how
-        many letters of all of them are in no token."""
+        """Encode pieces. Returns for each piece its token ids (int32) and the start and end of each
+        token (int64, pairs); and the number of letters, in all pieces, that are in no token."""
         header = {"do": "encode", "pieces": [(p.special, p.after, p.offsets) for p in pieces]}
         texts = [_to_utf8(piece.text) for piece in pieces]
         size = sum(map(len, texts))
@@ -147,12 +149,12 @@ class TextProcess:
         return list(zip(blobs[::2], blobs[1::2], strict=True)), int(answer["uncovered"])
 
     def count(self, text: str, check: Check = lambda: None) -> int:
-        """Tokens of a text in which nothing is a special token."""
+        """Number of tokens of a text, in which special tokens count as plain text."""
         answer, _ = self._ask({"do": "count"}, [_to_utf8(text)], encode_limits(len(text)), check)
         return int(answer["count"])
 
     def measure(self, config: dict[str, Any], bits: int | None) -> dict[str, Any] | None:
-        """What mlx-lm makes of a model's configuration: `app.sandbox.shapes.measure`."""
+        """Measure a model by its configuration; see `app.sandbox.shapes.measure`."""
         parts = [json.dumps(each, default=str).encode() for each in (config, bits)]
         answer, _ = self._ask({"do": "measure"}, parts, MEASURE_LIMITS)
         found: dict[str, Any] | None = answer["shape"]
@@ -170,7 +172,7 @@ class TextProcess:
         self._restart()
 
     def _restart(self) -> None:
-        """Start it and send the setup, without waiting for an answer."""
+        """Start the process and send the setup, without waiting for an answer."""
         self._process = _start_worker()
         self._end = weakref.finalize(self, _end_worker, self._process)
         if self._setup is not None:
@@ -185,7 +187,7 @@ class TextProcess:
         limits: RequestLimits,
         check: Check = lambda: None,
     ) -> tuple[dict[str, Any], list[bytes]]:
-        # One killed between two requests, say to free memory, is not the model's fault.
+        # If the process was killed between two requests, the model is not at fault.
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._restart()
@@ -197,7 +199,7 @@ class TextProcess:
         assert self._process is not None
         assert self._process.stdin is not None
         limited = {**header, "seconds": limits.seconds, "memory": limits.memory}
-        with suppress(OSError):  # if it has ended, reading the answer says why
+        with suppress(OSError):  # if the process has ended, reading the answer says why
             worker.write_message(self._process.stdin, limited, parts)
 
     def _receive(self, limits: RequestLimits, check: Check) -> tuple[dict[str, Any], list[bytes]]:
@@ -215,13 +217,13 @@ class TextProcess:
 
 
 class _AnswerReader:
-    """Reads one answer of a process, and enforces its limits where its system does not let it limit
-    itself."""
+    """Reads one answer of the process, and enforces limits that the system does not let the process
+    set for itself."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], limits: RequestLimits, check: Check
     ) -> None:
-        import psutil  # slow to import: not before the first frame
+        import psutil  # slow to import, so not before the app's first frame
 
         assert process.stdout is not None
         self._process, self._check = process, check
@@ -233,7 +235,7 @@ class _AnswerReader:
         self._max_memory = self._memory() + limits.memory
 
     def read(self, size: int) -> bytes:
-        """The next bytes. Raises TextError, and what the caller's check raises."""
+        """Read `size` bytes. Raises TextError, and what the caller's check raises."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             raise TextError("it writes too much")
@@ -268,12 +270,13 @@ def _exit_reason(status: int) -> str:
 
 
 def _to_utf8(text: str) -> bytes:
-    """Half a surrogate pair becomes a question mark, so that the length stays the same."""
+    """Encode a text. Lone surrogates become question marks, so that the length stays the same."""
     return text.encode(errors="replace")
 
 
 def _start_worker() -> subprocess.Popen[bytes]:
-    """Without the user's variables, module folders, or signals from the terminal."""
+    """Start the process without the user's environment, module folders, or signals from the
+    terminal."""
     specs = [importlib.util.find_spec(name) for name in _PACKAGES]
     paths = {
         str(Path(folder).parent)

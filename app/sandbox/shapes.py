@@ -1,7 +1,7 @@
-"""Measures a model by its `config.json` alone. mlx-lm builds the model and two forwards through it
-are traced; MLX is lazy, so neither weights nor activations are ever computed or allocated.
+"""Measures a model by its `config.json` alone. mlx-lm builds the model, and two forwards through it
+are traced. MLX is lazy, so neither weights nor activations are computed or allocated.
 
-It runs in the limited process of `worker.py`: the configuration is not trusted.
+This runs in the limited process of `worker.py`, because the configuration is not trusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mlx_lm.utils import _decode_tagged_floats, _get_classes
 Config = dict[str, Any]
 
 FIRST, SECOND = 16, 8
-"""Tokens of the two forwards: what a cache has more of after the second grows with each token."""
+"""Tokens of the two forwards. What a cache gains in the second forward grows with each token."""
 _UNUSED = {
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"), 1e-6),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"), False),
@@ -36,14 +36,14 @@ _UNUSED = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": (),
 }
-"""What mlx-lm requires, but no size depends on, or hardly: a catalogue need not list it."""
+"""Values that mlx-lm requires but that hardly affect sizes, so a catalogue need not list them."""
 
 
 def measure(config: Config, bits: int | None = None) -> dict[str, Any] | None:
-    """The fields of an `Architecture` (`app/models/architecture.py`); None where mlx-lm has no such
-    architecture, `missing` alone where values are. Weights have `bits` where the configuration does
-    not say how they are quantised, or, with None, its dtype. Raises whatever mlx-lm does with a
-    configuration that it cannot use."""
+    """Fields of an `Architecture` (`app/models/architecture.py`); None if mlx-lm has no such
+    architecture, and only `missing` if values are missing. If the configuration has no
+    quantisation, weights have `bits` bits, or its dtype if `bits` is None. Raises what mlx-lm
+    raises for a configuration that it cannot use."""
     config = _decode_tagged_floats(config)
     inner = config.get("text_config")
     text: Config = {**config, **inner} if isinstance(inner, dict) else config
@@ -82,7 +82,7 @@ def _arrays(tree: Any) -> list[mx.array]:
 
 
 def _parameters(module: Any) -> int:
-    """How many parameters a module has without its children."""
+    """Number of parameters of a module without its children."""
     own = {
         name: array
         for name, array in module.items()
@@ -99,10 +99,10 @@ def _scales(model: Any) -> list[mx.array]:
 
 
 def _cast(model: Any, text: Config) -> None:
-    """Cast the weights to the dtype of the configuration, as loading does."""
+    """Cast weights to the dtype of the configuration, as loading does."""
     named = str(text.get("dtype") or text.get("torch_dtype") or "bfloat16")
     dtype = getattr(mx, named.removeprefix("torch."), mx.bfloat16)
-    if packed := _scales(model):  # a model that is made of packed modules has their dtype
+    if packed := _scales(model):  # a model of packed modules has their dtype
         dtype = packed[0].dtype
     is_cast = getattr(model, "cast_predicate", lambda path: True)
 
@@ -114,14 +114,14 @@ def _cast(model: Any, text: Config) -> None:
     weights = dict(tree_flatten(model.parameters()))
     others = {path: array for path, array in weights.items() if "lm_head" not in path}
     if len(others) < len(weights) and text.get("tie_word_embeddings", True):
-        # Some architectures drop their output head once they see weights without one.
+        # Some architectures drop their output head if the weights have none.
         with suppress(Exception):
             model.sanitize(others)
 
 
 def _quantise(model: Any, config: Config, bits: int | None) -> None:
-    """As `mlx_lm.utils.load_model` does. It looks at the stored weights for what is quantised; here
-    it is what mlx-lm's own conversion would quantise."""
+    """Quantise as `mlx_lm.utils.load_model` does. That function reads from the stored weights which
+    modules are quantised; here they are those that mlx-lm's own conversion would quantise."""
     stored = config.get("quantization") or _packed(config.get("quantization_config"))
     if stored is None and bits is not None:
         stored = {"group_size": 64, "bits": bits}
@@ -144,7 +144,7 @@ def _quantise(model: Any, config: Config, bits: int | None) -> None:
 
 
 def _packed(stored: Config | None) -> Config | None:
-    """Another program's quantisation in mlx-lm's terms; None where mlx-lm unpacks it."""
+    """Another program's quantisation in mlx-lm's terms; None if mlx-lm unpacks it."""
     if not stored or ("quant_method" not in stored and "bits" in stored):
         return stored
     kind = stored.get("format") or stored.get("quant_method")
@@ -171,7 +171,7 @@ def _packed(stored: Config | None) -> Config | None:
 
 
 class Trace:
-    """A model's forwards, run lazily and observed."""
+    """Observes two lazy forwards of a model."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -182,10 +182,10 @@ class Trace:
         self.hidden = self.vocabulary = 0
         self.has_sinks = False
         self.element_bytes = 2
-        """Bytes of a number in the cache."""
+        """Bytes per number in the cache."""
 
     def run(self) -> list[dict[str, Any]]:
-        """The fields of each `Layer` that are not its defaults."""
+        """For each `Layer`, its fields that differ from the defaults."""
         caches, layers = list(self._caches.values()), list(self._layers.values())
         with self._observed():
             logits = self._forward(FIRST)
@@ -195,7 +195,7 @@ class Trace:
         self.vocabulary = logits.shape[-1]
         elements = (array.dtype.size for cache in caches for array in cache.rows)
         self.element_bytes = max(elements, default=logits.dtype.size)
-        # What no layer was given belongs to the layer of its number, or to the last one.
+        # A cache that no layer was given belongs to the layer of the same number, or to the last.
         by_number = len(self._cache) == len(layers)
         for number, each in enumerate(self._cache):
             for leaf in _leaves(each):
@@ -272,7 +272,8 @@ def _has_matrix(module: Any) -> bool:
 
 @contextmanager
 def _observed_calls(owner: Any, name: str, observer: Callable[..., Any]) -> Iterator[None]:
-    """`observer` gets the function and what it was called with."""
+    """Replace the function `name` of `owner`: `observer` is called with the original function and
+    its arguments."""
     is_own, before = name in vars(owner), getattr(owner, name)
 
     def call(*args: Any, **more: Any) -> Any:
@@ -289,7 +290,7 @@ def _observed_calls(owner: Any, name: str, observer: Callable[..., Any]) -> Iter
 
 
 class _ObservedLayer:
-    """One layer, and what was seen of it."""
+    """One layer, and what was observed in it."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -297,16 +298,16 @@ class _ObservedLayer:
         self.calls = 0
         self.caches: list[_Cache] = []
         self.arrays: dict[int, mx.array] = {}
-        """What its matrices were multiplied with, and the products."""
+        """Inputs and outputs of its matrix products."""
         self.experts: dict[int, float] = {}
-        """The share of experts that a token uses, by module."""
+        """Share of experts that a token uses, by module."""
         self.attended: list[tuple[int, int, int, bool]] = []
-        """Query heads, their width, elements of a token's keys and values, and whether MLX has no
-        fused attention for them."""
+        """For each attention: query heads, their width, elements of a token's keys and values, and
+        whether MLX has no fused kernel for it."""
         self.ssm_heads = 0
 
     def sizes(self, element_bytes: int) -> list[dict[str, Any]]:
-        """The fields of the layer, and of a part without weights for each further window."""
+        """Fields of the layer, and of an extra layer without weights for each further window."""
         windows = dict.fromkeys(cache.window for cache in self.caches if cache.growth)
         parts: list[dict[str, Any]] = [
             {
@@ -339,13 +340,13 @@ class _ObservedLayer:
             return {**found, "unfused": unfused}
         if not rows:
             return {}
-        # Attention of its own, with capped scores or the like.
+        # The architecture has its own attention, for example with capped scores.
         names = ("n_heads", "num_heads", "num_attention_heads", "n_head")
         counts = [getattr(part, name, 0) for part in self.modules for name in names]
         return {"heads": max(counts), "head_dim": rows[0].shape[-1], "unfused": True}
 
     def _weights(self) -> dict[str, Any]:
-        """A token uses all of a layer's weights, but only some of its experts."""
+        """Parameters of the layer. A token uses only some of its experts."""
         sizes = [(_parameters(part), self.experts.get(id(part), 1.0)) for part in self.modules]
         return {
             "params": sum(size for size, _ in sizes),
@@ -358,30 +359,30 @@ class _ObservedLayer:
 
 
 class _Cache:
-    """One of mlx-lm's caches."""
+    """Measures one of mlx-lm's caches."""
 
     def __init__(self, leaf: Any) -> None:
         self._leaf = leaf
         self.window: int | None = getattr(leaf, "max_size", getattr(leaf, "chunk_size", None))
         self.bytes_before = 0.0
-        """After the first forward."""
+        """Bytes after the first forward."""
 
     @property
     def rows(self) -> list[mx.array]:
-        """Keys and values, whose third axis is that of the tokens."""
+        """Keys and values, whose third axis is the tokens'."""
         found = (getattr(self._leaf, name, None) for name in ("keys", "values"))
         return [array for array in found if isinstance(array, mx.array) and array.ndim == 4]
 
     @property
     def bytes(self) -> float:
-        """The rows in use, without those that were allocated in advance."""
+        """Bytes of the rows in use, without rows that were allocated in advance."""
         if rows := self.rows:
             return sum(array.nbytes / array.shape[2] for array in rows) * float(self._leaf.offset)
         return sum(array.nbytes for array in _arrays(self._leaf.state))
 
     @property
     def growth(self) -> float:
-        """Bytes of each token."""
+        """Bytes per token."""
         return (self.bytes - self.bytes_before) / SECOND
 
     @property

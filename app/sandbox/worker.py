@@ -1,14 +1,14 @@
-"""A script that runs a model's tokenizer and chat template in a separate process, and measures what
-its configuration describes (`shapes.py`).
+"""A script that runs a model's tokenizer and chat template, and measures its configuration
+(`shapes.py`), in a separate process.
 
-All come with the model. A template is a program, and a tokenizer may contain patterns and
-replacements that never end or fill the memory. So each request has limits of seconds and bytes, and
-the process is killed by a signal when it exceeds them. It reads requests from standard input, which
-`process.py` sends, and answers on standard output until the input ends. It imports nothing of ours,
-so that it starts quickly.
+None of these is trusted: a template is a program, and a tokenizer may contain patterns and
+replacements that never end or that fill the memory. So each request has limits in seconds and
+bytes, and the process is killed by a signal when it exceeds them. It reads requests of `process.py`
+from standard input, and answers on standard output until the input ends. It imports nothing else of
+the app, so that it starts quickly.
 
-A message, either way: four bytes with the length of a JSON object, the object, and parts with the
-lengths in its `parts`.
+A message, in either direction, consists of four bytes with the length of a JSON object, the object,
+and parts whose lengths are in its `parts`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from types import ModuleType
 from typing import IO, Any
 
 MAX_UNCOVERED = 32
-"""Letters in a row that may be in no token."""
+"""Maximum consecutive letters that are in no token."""
 
 _MEMORY = resource.RLIMIT_AS
 
@@ -63,9 +63,10 @@ def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    """Limit the next request. Not every system limits memory, so the other process watches it."""
-    # This timer counts CPU seconds from now on. RLIMIT_CPU counts from the process's start, by a
-    # clock that a process cannot read, so that earlier requests would use up the next one's.
+    """Limit the next request. Not every system can limit memory, so the parent process watches
+    it."""
+    # This timer counts CPU seconds from now on. RLIMIT_CPU counts from the start of the process, on
+    # a clock that the process cannot read, so earlier requests would use up the next one's time.
     signal.setitimer(signal.ITIMER_PROF, seconds)
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -78,7 +79,8 @@ def _limit(seconds: float, memory: int) -> None:
 
 
 class TemplateSandbox:
-    """Renders templates. It caches the last one compiled: compiling takes longer than rendering."""
+    """Renders templates. Caches the last compiled one, because compiling takes longer than
+    rendering."""
 
     def __init__(self) -> None:
         self._environment = _environment()
@@ -94,8 +96,8 @@ class TemplateSandbox:
 
 
 def _environment() -> Any:
-    """The environment of transformers, for which chat templates are written: a sandbox with a few
-    extra names, loop controls, and a `generation` block that marks what a model wrote."""
+    """An environment like that of transformers, for which chat templates are written: a sandbox
+    with a few extra names, loop controls, and a `generation` block that marks text of the model."""
     import jinja2.ext
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateError
@@ -121,7 +123,7 @@ def _environment() -> Any:
             return dict.fromkeys(*args)
 
     class PlainNamespace(Namespace):
-        """Without names that start with an underscore: they might be Python's own."""
+        """Refuses names that start with an underscore, because Python may use them."""
 
         def __init__(*args: Any, **named: Any) -> None:
             self, *rest = args
@@ -168,23 +170,23 @@ def _environment() -> Any:
 
 
 class Prefix(Enum):
-    """Where a tokenizer puts a space before a text's first word, as SentencePiece does."""
+    """When a tokenizer puts a space before the first word of a text, as SentencePiece does."""
 
     OWN = 0
-    """Wherever it does so itself."""
+    """When the tokenizer itself does so."""
     NONE = 1
-    """Nowhere: the text goes on."""
+    """Never, because the text continues."""
     TOKEN = 2
-    """As it does after a special token."""
+    """When the tokenizer does so after a special token."""
 
 
 _PREFIXES = {"nothing": Prefix.OWN, "text": Prefix.NONE, "token": Prefix.TOKEN}
-"""The rule for a text, by what precedes it."""
+"""The rule for a text, by what precedes the text."""
 
 
 class Encoders:
-    """Variants of one tokenizer, for texts at different places of a prompt, made when they are
-    first needed."""
+    """Variants of a tokenizer for texts at different places of a prompt. Each is made when first
+    needed."""
 
     def __init__(self, spec: str) -> None:
         self._spec, content = spec, json.loads(spec)
@@ -205,7 +207,7 @@ class Encoders:
         return self._variants[special, prefix]
 
     def smoke_test(self) -> None:
-        """Encode some texts and all special tokens, as a loader does."""
+        """Encode some texts and all special tokens, as model loaders do."""
         special = [token.content for token in self._whole.get_added_tokens_decoder().values()]
         for tokenizer in self._variants.values():
             for text in (" ", "a b\n", "".join(map(chr, range(32, 127))), *special):
@@ -218,7 +220,7 @@ class Encoders:
 
     @property
     def begin_ids(self) -> list[int]:
-        """What it puts before every text."""
+        """Token ids that the tokenizer puts before every text."""
         encoding = self._whole.encode("a")
         marks = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         return [token for token, _ in takewhile(itemgetter(1), marks)]
@@ -229,13 +231,13 @@ class Encoders:
     def encode(
         self, text: str, special: bool, after: str, offsets: bool
     ) -> tuple[bytes, bytes, int]:
-        """Token ids as int32, where tokens start and end as int64 if requested, and how many
-        letters are in no token."""
+        """Encode a text. Returns token ids (int32), the start and end of each token (int64) if
+        `offsets`, and the number of letters that are in no token."""
         encoding = self._variant(special, after).encode(text, add_special_tokens=False)
         bounds = array("q", [at for pair in encoding.offsets for at in pair])
         ids = encoding.ids
         if special and after == "text" and self._same[Prefix.NONE] is not Prefix.OWN:
-            # After the first special token in it, the tokenizer's own rule holds.
+            # After the first special token in the text, the tokenizer's own rule applies.
             number = next((n for n, token in enumerate(ids) if token in self._added), len(ids))
             start = bounds[2 * number] if number < len(ids) else len(text)
             rest = self._whole.encode(text[start:], add_special_tokens=False)
@@ -247,15 +249,15 @@ class Encoders:
 
 
 def digest(spec: str) -> str:
-    """The SHA-256 of a tokenizer's compact serialisation; an empty affix is none."""
+    """SHA-256 of a tokenizer's compact serialisation. Empty affixes count as absent."""
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         spec = spec.replace(f'"{name}":""', f'"{name}":null')
     return hashlib.sha256(spec.encode()).hexdigest()
 
 
 def count_uncovered(text: str, offsets: array[int]) -> int:
-    """Letters that are in no token, where they are more in a row than an unknown character or two;
-    white space and marks do not count. `offsets`: where each token starts and ends."""
+    """Number of letters that are in no token, in runs longer than MAX_UNCOVERED. White space and
+    marks do not count. `offsets` has the start and end of each token."""
     starts, ends = offsets[::2] + array("q", [len(text)]), array("q", [0]) + offsets[1::2]
     if max(map(sub, starts, ends)) <= MAX_UNCOVERED:
         return 0
@@ -270,9 +272,9 @@ def count_uncovered(text: str, offsets: array[int]) -> int:
 def clone_tokenizer(spec: str, text_only: bool, prefix: Prefix = Prefix.NONE) -> Any:
     """A copy of a tokenizer for pieces of a prompt.
 
-    With `text_only` it never yields a token that stands for more than its text: what looks like a
-    special token is text. Only added tokens that are white space still count, because they have
-    meaning in code. All tokens keep their ids.
+    With `text_only`, text that looks like a special token is encoded as text. Only added tokens
+    that consist of white space are still used, because they matter in code. All tokens keep their
+    ids.
     """
     content = json.loads(spec)
     content["post_processor"] = None
@@ -285,7 +287,7 @@ def clone_tokenizer(spec: str, text_only: bool, prefix: Prefix = Prefix.NONE) ->
 
 
 def _make_tokenizer(content: dict[str, Any]) -> Any:
-    """A tokenizer that encodes a text as it is: without its own truncation, padding and dropout."""
+    """A tokenizer that encodes texts unchanged, without truncation, padding and dropout."""
     from tokenizers import Tokenizer
 
     content.update(truncation=None, padding=None)
@@ -312,7 +314,7 @@ def _drop_leading_space(content: dict[str, Any], prefix: Prefix) -> None:
 
 
 def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
-    """The first rule that splits texts in the same way, for each rule."""
+    """For each rule, the first rule that splits texts in the same way."""
 
     def steps(prefix: Prefix) -> str:
         own = json.dumps({name: content.get(name) for name in ("normalizer", "pre_tokenizer")})
@@ -327,9 +329,9 @@ def _equal_prefixes(content: dict[str, Any]) -> dict[Prefix, Prefix]:
 
 
 def _measure(config: str, bits: str) -> Any:
-    """What `shapes.py` makes of a configuration. It is imported by its name, since whoever imports
-    this module must not import MLX."""
-    # mlx-lm's package would import transformers first, for two seconds.
+    """Call `shapes.measure`. The module is imported by name, because importing this script must not
+    import MLX."""
+    # Importing the package mlx_lm would import transformers first, which takes two seconds.
     found = find_spec("mlx_lm")
     for name, values in (
         ("mlx_lm", {"__path__": found and found.submodule_search_locations}),
@@ -359,7 +361,7 @@ class RequestHandler:
             case "open":
                 self._encoders = Encoders(Path(parts[0]).read_text("utf-8"))
                 self._encoders.smoke_test()
-                _ = self._templates  # so that the first message does not wait for it
+                _ = self._templates  # so that the first message need not wait for it
                 return {"digest": self._encoders.digest, "begin": self._encoders.begin_ids}, []
             case "load":
                 self._encoders = Encoders(parts[0])
@@ -382,11 +384,11 @@ class RequestHandler:
 
 
 def main(paths: Sequence[str]) -> None:
-    """`paths`: folders to import packages from."""
+    """Answer requests until the input ends. `paths` are folders to import packages from."""
     sys.path += paths
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process when its seconds are up
-    # Whatever else writes to standard output must not come between messages.
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process when its time is up
+    # Other output to standard output must not come between messages.
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     worker = RequestHandler()

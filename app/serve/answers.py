@@ -1,5 +1,5 @@
-"""Answers while they are written: the queue of requests, the conversations that they continue, and
-what clients get of each."""
+"""Answers to requests while they are written: the queue, the conversations that requests continue,
+and what each client gets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from app.util.sanitize import sanitize_line
 
 RETRY_SECONDS = 5
 TOO_LONG = "context_length_exceeded"
-"""OpenAI's code for a prompt that is too long."""
+"""OpenAI's error code for a prompt that is too long."""
 TRY_LATER = frozenset(
     {
         FailureKind.OUT_OF_MEMORY,
@@ -47,14 +47,14 @@ TRY_LATER = frozenset(
         FailureKind.SERVER_STOPPED,
     }
 )
-"""The same request may succeed later."""
+"""Failures after which the same request may succeed later."""
 OURS = frozenset({FailureKind.INTERNAL, FailureKind.MLX_MISSING})
-"""The request is not to blame."""
+"""Failures that are not the request's fault."""
 
 
 class AnswerFailed(RequestError):
-    """A turn failed. The text on a prompt that is too long begins as clients know it, which then
-    shorten their history."""
+    """A turn failed. For a prompt that is too long, the text begins with words that clients
+    recognise; they then shorten their history."""
 
     def __init__(self, failed: Failed) -> None:
         self.code = TOO_LONG if failed.excess_tokens > 0 else None
@@ -74,7 +74,7 @@ log = logging.getLogger("specchat.serve")
 
 
 class QueueFull(RequestError):
-    """More requests wait than may."""
+    """The queue has reached its limit."""
 
     status = 503
 
@@ -83,7 +83,7 @@ class QueueFull(RequestError):
 
 
 class Request:
-    """A request from its place in the queue to the end of its answer."""
+    """A request, from the time it is queued to the end of its answer."""
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue = queue
@@ -92,8 +92,8 @@ class Request:
         self.turn: AskedTurn | None = None
 
     def deliver(self, event: Event) -> None:
-        """Pass on an event. Called on the engine's thread."""
-        with suppress(RuntimeError):  # the loop was closed: nobody waits for it any more
+        """Pass an event to the event loop. Called on the engine's thread."""
+        with suppress(RuntimeError):  # the loop was closed, so nobody waits for the event
             self._loop.call_soon_threadsafe(self._take, event)
 
     def _take(self, event: Event) -> None:
@@ -102,26 +102,26 @@ class Request:
             self._queue.leave(self)
 
     def close(self) -> None:
-        """Give its place back, and cancel its turn."""
+        """Leave the queue, and cancel the turn."""
         self._queue.leave(self)
 
     async def next(self, patience: float) -> Event | None:
-        """The next event, the last of which is `Finished` or `Failed`; None if none comes for
-        `patience` seconds."""
+        """Wait up to `patience` seconds for the next event; None if there is none. The last event
+        is `Finished` or `Failed`."""
         try:
             return await asyncio.wait_for(self.events.get(), patience)
         except TimeoutError:
             return None
 
     def cancel(self) -> None:
-        """End its turn at the next step."""
+        """Stop the turn at the next step."""
         if self.turn is not None:
             self.turn.cancel()
 
 
 class RequestQueue:
-    """All open requests: the engine answers them one after the other, and the app's own questions
-    first. At most `limit` wait. On the event loop only."""
+    """All open requests. The engine answers one at a time, after the app's own questions. At most
+    `limit` requests wait. Use on the event loop only."""
 
     def __init__(self, engine: Engine, limit: int) -> None:
         self._engine, self._limit = engine, limit
@@ -129,7 +129,7 @@ class RequestQueue:
         self._stopped = False
         self._stop_listening: Callable[[], None] = lambda: None
         self.gpu_lost: GpuLost | None = None
-        """Why only a new process can answer again, if it is so."""
+        """Set once the engine has lost the GPU: only a new process can answer again."""
 
     def start(self, on_gpu_lost: Callable[[], None] = lambda: None) -> None:
         """`on_gpu_lost` is called on the running event loop."""
@@ -147,7 +147,7 @@ class RequestQueue:
         self._stop_listening = self._engine.listen(on_event)
 
     def stop(self) -> None:
-        """Fail and cancel all requests; nothing else is started."""
+        """Fail and cancel all requests, and accept no others."""
         self._stopped = True
         self._stop_listening()
         for request in tuple(self._open):
@@ -156,7 +156,7 @@ class RequestQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait or run."""
+        """Number of requests that wait or run."""
         return len(self._open)
 
     @property
@@ -164,8 +164,8 @@ class RequestQueue:
         return self.waiting > self._limit
 
     def enter(self, make_ask: MakeAsk) -> Request:
-        """A place at the end of the queue. `make_ask` is called on the engine's thread when the
-        turn starts. Raises QueueFull."""
+        """Add a request to the queue. `make_ask` is called on the engine's thread when the turn
+        starts. Raises QueueFull."""
         if self.is_full:
             raise QueueFull
         request = Request(self)
@@ -177,22 +177,22 @@ class RequestQueue:
         return request
 
     def leave(self, request: Request) -> None:
-        """Its client has gone, or has all of its answer."""
+        """Remove a request whose client has disconnected or has the whole answer."""
         self._open.discard(request)
         request.cancel()
 
 
 MAX_CONVERSATIONS = 16
-"""Conversations whose caches are kept."""
+"""Number of conversations whose caches are kept."""
 
 
 class Continuations:
-    """The last conversations, by name. No name is used twice. Safe on several threads: another pair
-    is loaded on one of its own."""
+    """The last conversations, by name. No name is used twice. Thread-safe, because another pair is
+    loaded on another thread."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
-        """The messages of each, up to the last answer."""
+        """Messages of each conversation, up to its last answer."""
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -200,14 +200,15 @@ class Continuations:
         return name in self._known
 
     def clear(self) -> tuple[str, ...]:
-        """Forget all; returns their names."""
+        """Forget all conversations; return their names."""
         with self._lock:
             known, self._known = self._known, OrderedDict()
         return tuple(known)
 
     def place(self, messages: tuple[Message, ...]) -> tuple[str, tuple[Message, ...], str | None]:
-        """The name of the conversation that these messages continue, or a new one; the messages,
-        answers with the ids that were generated; and a conversation to drop, if any."""
+        """Find the conversation that these messages continue. Returns its name (or a new one), the
+        messages (with the generated token ids of answers), and the name of a conversation to drop,
+        or None."""
         with self._lock:
             matching = (name for name, known in self._known.items() if _begin(known, messages))
             name = max(matching, key=lambda each: len(self._known[each]), default=None)
@@ -223,7 +224,7 @@ class Continuations:
             return name, messages, dropped
 
     def answered(self, name: str, messages: tuple[Message, ...], answer: Message) -> None:
-        """`answer` is the whole one, also where the last message was its beginning."""
+        """Store a conversation's answer: all of it, even if the request had its beginning."""
         if messages[-1].role is Role.ASSISTANT:
             messages = messages[:-1]
         with self._lock:
@@ -232,8 +233,8 @@ class Continuations:
 
 
 def _begin(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
-    """Whether `messages` begin with the known ones, whatever the ids, what was retrieved, and what
-    was thought, which few clients send back."""
+    """Whether `messages` begin with the known ones. Token ids, retrieved documents and thinking,
+    which few clients send back, are not compared."""
     return len(known) <= len(messages) and all(
         replace(one, token_ids=None, retrieved=None, thinking="")
         == replace(other, token_ids=None, thinking="")
@@ -242,20 +243,21 @@ def _begin(known: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
 
 
 PATIENCE = 5.0
-"""Seconds after which something is sent, so that connections stay open."""
+"""Seconds after which something is sent to keep a connection open."""
 
 
 class StopFinder:
-    """Text goes in with `add`, and comes out up to the first of `stops`."""
+    """Cuts a text, which `add` gets piece by piece, at the first of the stop sequences `stops`."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
         self.found: str | None = None
-        """The stop sequence at which the text ended."""
+        """The stop sequence at which the text was cut."""
 
     def add(self, text: str) -> str:
-        """What may be shown now: not what may be the beginning of a stop sequence."""
+        """Add text; return what can be sent now. The possible beginning of a stop sequence is held
+        back."""
         if self.found is not None:
             return ""
         self._held += text
@@ -267,7 +269,7 @@ class StopFinder:
         return self._take(len(self._held) - held)
 
     def rest(self) -> str:
-        """What was held back, once the text has ended."""
+        """What was held back. Call this when the text has ended."""
         return "" if self.found is not None else self._take(len(self._held))
 
     def _take(self, end: int) -> str:
@@ -276,14 +278,14 @@ class StopFinder:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of the text may begin a stop sequence."""
+    """Number of characters at the end of `text` that may begin the stop sequence."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPiece:
-    """What was written since the last piece."""
+    """Text written since the last piece."""
 
     text: str = ""
     thinking: str = ""
@@ -291,30 +293,30 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing has been sent for a while; `note` says what happens."""
+    """Sent when nothing else was sent for PATIENCE seconds; `note` says what the engine does."""
 
     note: str
 
 
 class ServedAnswer:
-    """The answer to one request. `turn` is what its client gets: up to a stop sequence, and without
-    the beginning that the client sent. It is complete once `pieces` has ended."""
+    """The answer to one request. `turn` is what the client gets: the text up to a stop sequence,
+    without the beginning that the client sent. It is complete once `pieces` has ended."""
 
     def __init__(self, ask: Ask, stops: Sequence[str] = (), note: str = "") -> None:
-        """`note` says what was ignored of the request, in one sentence."""
+        """`note` is a sentence about ignored parts of the request."""
         self.ask, self.note = ask, note
         self.turn = Turn(0, Question(ask.question, (), ask.mode, ask.keep_ratio))
         self.sent_at = time.monotonic()
-        """When the client was last sent something."""
+        """Time at which something was last sent to the client."""
         self._finder = StopFinder(stops)
         self._end: Finished | None = None
-        """How the turn ended, with all of its text."""
+        """The turn's last event, with the whole text."""
         self._events: list[Event] = []
-        """Other events of the turn, for whom the answer is reported to."""
+        """Other events of the turn, for `on_answered`."""
 
     @property
     def stop(self) -> str | None:
-        """The stop sequence at which it ended."""
+        """The stop sequence at which the answer ended."""
         return self._finder.found
 
     async def pieces(
@@ -324,7 +326,8 @@ class ServedAnswer:
         engine: Engine,
         on_answered: OnAnswered | None = None,
     ) -> AsyncGenerator[AnswerPiece | Waiting]:
-        """Raises QueueFull and AnswerFailed. `on_answered` gets what the client got."""
+        """Queue the request and yield its answer. `on_answered` gets what the client got. Raises
+        QueueFull and AnswerFailed."""
 
         def place() -> Ask:
             name, messages, dropped = continuations.place(self.ask.messages)
@@ -345,7 +348,7 @@ class ServedAnswer:
             if on_answered is not None and (self._end is not None or self.turn.text):
                 self._report(on_answered)
             if self._name and self._name not in continuations:
-                engine.send(DropConversation(self._name))  # it was forgotten meanwhile
+                engine.send(DropConversation(self._name))  # forgotten by `Continuations` meanwhile
 
     async def _until_the_end(self, request: Request) -> AsyncGenerator[AnswerPiece | Waiting]:
         """Raises AnswerFailed."""
@@ -360,7 +363,7 @@ class ServedAnswer:
                 case Failed():
                     raise AnswerFailed(event)
                 case Token() if self.stop is not None:
-                    pass  # written before it was cancelled
+                    pass  # written before the turn was cancelled
                 case Token():
                     ids = () if self._is_beginning(event) else event.ids
                     text = finder.add(event.text)
@@ -395,7 +398,8 @@ class ServedAnswer:
 
     @property
     def _messages(self) -> tuple[Message, ...]:
-        """With what was retrieved for the question, so that the next one finds it cached."""
+        """The messages with the documents retrieved for the question, so that the next request
+        finds them cached."""
         if self.turn.retrieved is None:
             return self.ask.messages
         parts = tuple(part.document for part in self.turn.retrieved)
@@ -407,12 +411,12 @@ class ServedAnswer:
 
     @property
     def _beginning(self) -> Message | None:
-        """The answer that is to be continued."""
+        """The beginning of the answer, if the request asks to continue one."""
         last = self.ask.messages[-1]
         return last if last.role is Role.ASSISTANT else None
 
     def _is_beginning(self, event: Token) -> bool:
-        """Whether these tokens are of the answer's beginning, which the client sent."""
+        """Whether these tokens belong to the answer's beginning, which the client sent."""
         prefix, turn = self._beginning, self.turn
         unknown = prefix is not None and bool(prefix.text) and prefix.token_ids is None
         is_first = not (turn.progress.generated_tokens or turn.text or turn.thinking)
@@ -420,8 +424,8 @@ class ServedAnswer:
 
     @property
     def _whole(self) -> tuple[str, tuple[int, ...] | None]:
-        """The text that the client has, with the answer's beginning; and its ids, if they are
-        known of exactly this text."""
+        """The text that the client has, including the answer's beginning, and its token ids if
+        they are known for exactly this text."""
         if self._end is not None and self.stop is None and not self.ask.sampling.stop_ids:
             return self._end.text, self._end.generated_ids
         prefix = self._beginning
@@ -434,12 +438,12 @@ class ServedAnswer:
         end = Finished(0, reason, text, ids or (), self.turn.statistics)
         try:
             on_answered(self.ask, [*self._events, written, end])
-        except Exception as error:  # the client has its answer all the same
+        except Exception as error:  # the client has its answer anyway
             log.warning("An answer could not be reported", exc_info=error)
 
     @property
     def cut_off(self) -> bool:
-        """Whether it would have gone on."""
+        """Whether the answer was cut off."""
         return self.turn.ended in (FinishReason.LENGTH, FinishReason.MEMORY)
 
     @property

@@ -1,4 +1,4 @@
-"""The routes, as other programs know them."""
+"""The routes of the OpenAI- and Anthropic-compatible APIs."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ from app.serve.requests import (
 )
 
 WAITING = 32
-"""Requests that may wait for others."""
+"""Maximum number of queued requests."""
 LONGEST_TOKEN, USUAL_TOKEN = 256, 4
-"""Bytes of a token, at most and about."""
+"""Bytes of a token: maximum and usual value."""
 Format = OpenAiFormat | AnthropicFormat | ResponsesFormat
 BODIES = ChatRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountRequest
 T = TypeVar("T")
@@ -77,8 +77,8 @@ Answered = TypeVar("Answered", bound=AnsweredRequest)
 
 @dataclass(frozen=True, slots=True)
 class ServedPair:
-    """The loaded pair. `model` is the target's name; `needs_document`: it answers questions about
-    documents only. A prompt may have `context` tokens, if that is not 0."""
+    """The loaded pair. `model` is the target's name. `needs_document`: the target can only answer
+    questions about documents. `context` is the maximum prompt length in tokens; 0 if unknown."""
 
     model: str
     tokens: TargetTokens
@@ -93,8 +93,8 @@ def served_pair(load: Load, loaded: Loaded) -> ServedPair:
 
 
 class Server:
-    """What routes need: the engine's queue, and how requests are understood. `on_answered` gets
-    what clients got."""
+    """State that the routes share: the engine, the queue, and the defaults of requests.
+    `on_answered` gets each request and the answer that its client got."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Server:
         self.remembered, self._on_answered = Remembered(), on_answered
 
     def use_pair(self, pair: ServedPair) -> None:
-        """Another pair is loaded: answers of the one before are in other tokens."""
+        """Answer with another pair, and drop conversations: token ids differ between models."""
         self.pair = pair
         self.drop_conversations()
 
@@ -127,15 +127,15 @@ class Server:
         stream: bool,
         note: str = "",
     ) -> Any:
-        """The answer to a request. `make_ask` runs on a thread: long messages are cut for seconds.
-        Raises BadRequest, QueueFull and AnswerFailed."""
+        """Answer a request. `make_ask` runs on a thread, because cutting long messages takes
+        seconds. Raises BadRequest, QueueFull and AnswerFailed."""
         if self.queue.is_full:
             raise QueueFull
         ask = await asyncio.to_thread(make_ask)
         if self.pair.needs_document and not any(message.documents for message in ask.messages):
             raise BadRequest(
-                "The embedded pair answers questions about documents: send a text of at least"
-                f" {LONG:,} characters, or start with another pair, `specchat serve --target`."
+                "The demo model only answers questions about documents: send a text of at least"
+                f" {LONG:,} characters, or use another model (`specchat serve --target NAME`)."
             )
         answer = ServedAnswer(ask, stops, note)
         pieces = answer.pieces(self.queue, self._continuations, self.engine, self._on_answered)
@@ -143,7 +143,7 @@ class Server:
             await _unless_gone(request, _read(pieces))
             return JSONResponse(form.whole(answer))
         await self._check_length(ask)
-        # What fails before there is anything to send has a status of its own.
+        # A failure before anything was sent gets a status of its own.
         first = await _unless_gone(request, anext(pieces, None))
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(
@@ -153,18 +153,18 @@ class Server:
         )
 
     async def _check_length(self, ask: Ask) -> None:
-        """Raise AnswerFailed for a prompt that does not fit into the context. The engine would say
-        so, but only when the requests before this one are answered."""
+        """Raise AnswerFailed for a prompt that exceeds the context. The engine would refuse it,
+        too, but only after it has answered earlier requests."""
         needed = tuple(
             message if message.plain else replace(message, documents=())
-            for message in ask.messages  # of documents as much is read as fits
+            for message in ask.messages  # documents are not counted: the engine reads what fits
         )
         size = sum(_max_tokens(message) for message in needed)
         context = self.pair.context
-        if not context or size <= context // 2:  # even with what a template adds it fits
+        if not context or size <= context // 2:  # fits even with what a template adds
             return
         estimated = size > LONGEST_TOKEN * context
-        if estimated:  # counting them takes long, and much memory
+        if estimated:  # counting tokens of long texts takes much time and memory
             total = size // USUAL_TOKEN
         else:
             total = await asyncio.to_thread(self.pair.tokens.count, needed)
@@ -178,7 +178,7 @@ class Server:
         first: AnswerPiece | Waiting | None,
         pieces: AsyncGenerator[AnswerPiece | Waiting],
     ) -> AsyncIterator[str]:
-        """The `first` of its pieces was taken before."""
+        """Stream an answer. `first` is its first piece, which was taken from `pieces` before."""
         started = False
         try:
             async with aclosing(pieces):
@@ -206,7 +206,7 @@ async def _read(pieces: AsyncGenerator[AnswerPiece | Waiting]) -> None:
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """What `work` returns; it is cancelled once the client has closed the connection."""
+    """Wait for `work`, and cancel it if the client closes the connection."""
     working = asyncio.ensure_future(work)
     gone = asyncio.create_task(_gone(request))
     try:
@@ -217,12 +217,12 @@ async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
                 task.cancel()
                 await asyncio.wait({task})
     if working.cancelled():
-        raise BadRequest("The client has gone.")
+        raise BadRequest("The client has closed the connection.")
     return working.result()
 
 
 def _max_tokens(message: Message) -> int:
-    """An upper bound for the tokens of a message: a token is a byte or more."""
+    """Upper bound for the tokens of a message: each token has at least one byte."""
     if message.plain and message.token_ids is not None:
         return len(message.token_ids)
     documents = (document.text for document in message.documents)
@@ -234,17 +234,17 @@ class NoSuchModel(RequestError):
     status = 404
 
     def __init__(self, loaded: str) -> None:
-        super().__init__(f"There is no such model here: the loaded one is {loaded}.")
+        super().__init__(f"This model is not loaded: use {loaded}.")
 
 
 async def _gone(request: Request) -> None:
-    """Ends when the client has closed the connection."""
+    """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def make_app(server: Server, access: Access) -> App:
-    """An ASGI application. Whoever runs it starts and stops the server's queue."""
+    """An ASGI application. Its runner starts and stops the server's queue."""
     app = FastAPI(title="specchat", version=version("specchat"), docs_url=None, redoc_url=None)
     _add_errors(app)
     _add_routes(app, server)
@@ -252,8 +252,8 @@ def make_app(server: Server, access: Access) -> App:
     limited = RequestLimits(app, access)
     if access.token is None:
         return limited
-    # The token decides, so pages of any origin may read the answers: a browser sends no token that
-    # the page does not know.
+    # Pages of any origin may read answers, because requests need the API key, and a browser sends
+    # no key that the page does not know.
     allowed: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_private_network": True}
     return CORSMiddleware(limited, allow_origins=["*"], allow_headers=["*"], **allowed)
 
@@ -266,7 +266,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        known = {404: "There is no such route.", 405: "This route has another method."}
+        known = {404: "There is no such route.", 405: "This route does not allow this method."}
         return reply(request, error.status_code, known.get(error.status_code, str(error.detail)))
 
     @app.exception_handler(RequestError)
@@ -346,7 +346,8 @@ def _add_answers(
     messages: Callable[[Answered], tuple[Message, ...]],
     form: Callable[[Answered, str], Format],
 ) -> None:
-    """A route that answers `messages` of a body in a `form`, which gets the answer's id."""
+    """Add a route whose body has `messages`, and whose answer has the format `form`, which gets
+    the body and the answer's id."""
 
     @app.post(path, openapi_extra=takes(model))
     async def answer(request: Request) -> Any:
@@ -368,8 +369,8 @@ def _text_to_continue(prompt: str | list[int], server: Server) -> Message:
 
 
 def plain_message(text: str) -> Message:
-    """A text to continue: its end is always read, the rest may be skipped. It is cut at a space, so
-    that no special token is."""
+    """A text to continue. Its end is always read, the rest may be skipped. The text is cut at a
+    space, so that no special token is split."""
     start, end = len(text) - 2 * TAIL, len(text) - TAIL
     cut = 1 + max(text.rfind("\n", max(start, 0), end), -1)
     cut = cut or 1 + text.rfind(" ", 0, end)
@@ -385,7 +386,7 @@ def _openai(server: Server, body: ChatRequest | CompletionRequest, id: str) -> O
 
 
 def _model(server: Server) -> dict[str, Any]:
-    """The model in the forms of both APIs at once."""
+    """The model's entry, in one object for both APIs."""
     loaded = datetime.fromtimestamp(server.pair.loaded_at, UTC)
     return {
         "id": server.pair.model,
@@ -399,15 +400,15 @@ def _model(server: Server) -> dict[str, Any]:
 
 
 class TargetTokens:
-    """Texts and tokens of a target, by its own tokenizer, which is loaded when it is first needed.
-    One thread at a time."""
+    """Counts and decodes tokens with the target's tokenizer, which is loaded when first needed. Use
+    on one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, threading.Lock()
         self._loaded: tuple[PromptBuilder, Any] | None = None
 
     def count(self, messages: tuple[Message, ...]) -> int:
-        """The tokens of a prompt. Raises BadRequest."""
+        """Number of tokens of a prompt. Raises BadRequest."""
         asked = tuple(m if m.plain else replace(m, token_ids=None) for m in messages)
         with self._lock:
             try:

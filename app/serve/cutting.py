@@ -1,7 +1,7 @@
 """Cuts a long message into documents, which may be read sparsely, and the question about them.
 
-Editors paste whole files into one message. What a user typed is always read, so without this
-nothing of such a message could be skipped.
+Editors paste whole files into one message. Questions are always read in full, so without this
+nothing in such a message could be skipped.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import NamedTuple
 from app.protocol.prompt import Document
 
 LONG = 4_000
-"""Characters from which on a text is a document, and a message is cut."""
+"""Minimum characters of a document, and of a message that is cut."""
 QUESTION = 1_500
-"""Characters of a paragraph that may be the question."""
+"""Maximum characters of a paragraph that may be the question."""
 TAIL = 600
-"""Characters at the end of a text without such a paragraph that are taken for the question."""
+"""Characters at the end of a text that are the question if there is no such paragraph."""
 _TAG = re.compile(r"<(/?)(file|document|attachment|context)\b([^<>\n]*+)>(\n?)", re.IGNORECASE)
 _FENCE = re.compile(r"^(`{3,}+|~{3,}+)([^\n`]*+)$", re.MULTILINE)
 _NAME = re.compile(r"(?:name|path|filename|title|source)\s*+=\s*+[\"']([^\"']++)[\"']")
 
 
 def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
-    """Documents, and the question, of a message's parts of text. All of its text is in one of them,
-    and each document's place in the question is marked by its name."""
+    """Cut the text parts of a message into documents and the question. Each character goes into
+    one of them. In the question, a document's name marks where the document was."""
     documents: list[Document] = []
     short = [part for part in parts if len(part) < LONG]
-    if len(parts) > 1 and any(map(str.strip, short)):  # a part of its own is a document
+    if len(parts) > 1 and any(map(str.strip, short)):  # a long separate part is a document
         kept = []
         for part in parts:
             if len(part) < LONG:
@@ -48,9 +48,9 @@ def cut(parts: Sequence[str]) -> tuple[tuple[Document, ...], str]:
 
 
 class _Mark(NamedTuple):
-    """Characters `start:end` of a text that open or close a block: a tag, or a fence. `inner` is
-    where the text of the block that it opens begins. `kind` is the same for both of a pair, `label`
-    is what else the opening one says."""
+    """Characters `start:end` that open or close a block: a tag or a code fence. `inner` is where
+    the block's text begins. The two marks of a block have the same `kind`; `label` is the rest of
+    the opening mark."""
 
     kind: str
     label: str
@@ -75,8 +75,8 @@ def _fences(text: str) -> Iterator[_Mark]:
 
 
 def _blocks(marks: Sequence[_Mark]) -> Iterator[tuple[_Mark, _Mark]]:
-    """Each mark that opens a block, and the next one that closes it; none within another. Linear:
-    every mark is looked at twice at most, also where nothing closes."""
+    """Yield the opening and the closing mark of each block; blocks do not nest. Takes linear time:
+    every mark is visited at most twice, even if nothing closes."""
     closing: defaultdict[str, deque[_Mark]] = defaultdict(deque)
     for mark in marks:
         if mark.closes:
@@ -93,7 +93,7 @@ def _blocks(marks: Sequence[_Mark]) -> Iterator[tuple[_Mark, _Mark]]:
 
 
 def _without(marks: Sequence[_Mark], text: str, documents: list[Document]) -> str:
-    """Long blocks become documents; their names stay."""
+    """Move long blocks of `text` into `documents`; return the text with their names instead."""
     kept, at = [], 0
     for opening, closing in _blocks(marks):
         if closing.start - opening.inner < LONG:
@@ -111,8 +111,8 @@ def _named(documents: Sequence[Document], name: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """What comes before or after a short first or last paragraph, and that paragraph; else the
-    text but its last lines, and these. Nothing is cut from a text without lines."""
+    """Split a text into document and question. The question is a short last or first paragraph,
+    or else the last lines. A text of a single line is not split."""
     body = text.strip("\n")
     first, _, after = body.partition("\n\n")
     before, _, last = body.rpartition("\n\n")

@@ -1,6 +1,6 @@
-"""The one table of fields that clients of other servers send. Each is honoured (then a request's
-model has it), refused in one sentence, or known to change nothing. Others are ignored, and the
-answer's usage names them in a note."""
+"""A table of request fields that clients of other servers send. A field is supported (and declared
+in a request's model), refused with one sentence, or known to change no answer. Other fields are
+ignored, and a note in the answer's usage names them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _UNLESS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("modalities", (["text"], [])),
 )
 REFUSED = {name: values for names, values in _UNLESS for name in names.split()}
-"""By name the values with which a field asks for nothing, and so may be sent all the same."""
+"""Unsupported fields, by name, with the values that turn them off and are therefore accepted."""
 _HARMLESS = """user user_id metadata store service_tier safety_identifier prompt_cache_key
     prompt_cache_retention cache_salt cache_prompt cache_control prediction request_id session_id
     priority keep_alive ttl timeout id_slot slot_id n_keep n_discard n_cache_reuse num_ctx
@@ -57,19 +57,19 @@ _HARMLESS = """user user_id metadata store service_tier safety_identifier prompt
     dry_allowed_length dry_penalty_last_n parse_tool_calls stream_options tools tool_choice
     functions function_call parallel_tool_calls"""
 HARMLESS = frozenset(_HARMLESS.split())
-"""Names of fields that change no answer, or only how one that is refused would work."""
+"""Names of fields that change no answer, or that only modify a refused field."""
 
 
 class RequestError(Exception):
-    """Why a request is not answered, in a sentence; the status of HTTP, and a code, if any, by
-    which clients know it."""
+    """Why a request is not answered: a sentence, an HTTP status, and an error code that clients
+    know, if there is one."""
 
     status = 400
     code: str | None = None
 
 
 class BadRequest(RequestError):
-    """What is wrong with a request, and what to do."""
+    """The request is wrong. The text says what is wrong and what to do."""
 
 
 def refuse_unsupported(request: BaseModel) -> None:
@@ -80,12 +80,12 @@ def refuse_unsupported(request: BaseModel) -> None:
 
 
 def _same(value: Any, other: Any) -> bool:
-    """0 is not false: `logprobs` 0 asks for some."""
+    """Whether two values are equal and of one type: `logprobs` 0 is not `logprobs` false."""
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
 def ignored(request: BaseModel) -> str:
-    """A sentence about fields that nothing is known of, if there are any."""
+    """A sentence about unknown fields; an empty string if there are none."""
     names = [n for n in request.model_extra or {} if n not in REFUSED and n not in HARMLESS]
     shown = ", ".join(sorted(name[:50] for name in names)[:20])
     return f"Fields that specchat does not know were ignored: {shown}." if names else ""
@@ -94,7 +94,7 @@ def ignored(request: BaseModel) -> str:
 # ------------------------------------------------------------------------------------- thinking
 
 NO_LIMIT = -1
-"""What programs send for fields that shall not limit anything."""
+"""Value that clients send for no limit."""
 _EFFORTS = {
     "minimal": ("low", 512),
     "low": ("low", 2_048),
@@ -103,18 +103,19 @@ _EFFORTS = {
     "xhigh": ("high", 0),
     "max": ("high", 0),
 }
-"""By what clients send: what chat templates know, and the maximum of thinking tokens (0: none)."""
+"""For each effort that clients send: its name in chat templates, and the maximum thinking tokens
+(0: unlimited)."""
 _TAKEN = """conversation messages tools documents chat_template add_generation_prompt tokenize
     continue_final_message padding truncation max_length return_tensors return_dict
     return_assistant_tokens_mask tokenizer_kwargs"""
 _RESERVED = frozenset(_TAKEN.split())
-"""Names that the renderer of templates uses itself."""
+"""Names that the template renderer uses itself."""
 MAX_VALUES, MAX_VALUE = 32, 1_000
-"""Variables of a template in one request, and characters of each."""
+"""Maximum template variables in one request, and characters of each."""
 
 
 class Thoughts(BaseModel):
-    """Fields that say whether and how long a model thinks, as servers call them."""
+    """Fields about whether and how long a model thinks, under the names that servers use."""
 
     reasoning_effort: str | None = None
     reasoning: dict[str, Any] | None = None
@@ -128,7 +129,7 @@ class Thoughts(BaseModel):
     output_config: dict[str, Any] | None = None
 
     def thoughts(self) -> dict[str, Any]:
-        """Fields of `Sampling`. Raises BadRequest."""
+        """The corresponding fields of `Sampling`. Raises BadRequest."""
         found: dict[str, Any] = {}
         if self.chat_template_kwargs:
             found |= _template_values(self.chat_template_kwargs)

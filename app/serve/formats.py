@@ -1,5 +1,5 @@
-"""Answers in the forms of three APIs: OpenAI's chat completions and completions, Anthropic's
-messages, and OpenAI's responses."""
+"""Formats answers for three APIs: OpenAI's (chat) completions, Anthropic's messages, and OpenAI's
+responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _named_event(kind: str, **content: Any) -> str:
 
 
 def error_body(path: str, message: str, status: int, code: str | None = None) -> dict[str, Any]:
-    """An error in the form that the clients of this path expect."""
+    """An error in the format that clients of this path expect."""
     if path.startswith("/v1/messages"):
         return anthropic_error(message, status)
     return openai_error(message, status, code)
@@ -51,7 +51,7 @@ def _openai_usage(answer: ServedAnswer) -> dict[str, Any]:
 
 
 class OpenAiFormat:
-    """Formats one answer, to a `chat` or to a plain completion."""
+    """Formats one answer of a chat or of a plain completion."""
 
     def __init__(self, id: str, model: str, created: int, chat: bool, with_usage: bool) -> None:
         self._chat, self._with_usage = chat, with_usage
@@ -128,7 +128,7 @@ def _anthropic_usage(answer: ServedAnswer) -> dict[str, Any]:
 
 
 class AnthropicFormat:
-    """Formats one answer: a block of what the model thought, if it did, and one of its text."""
+    """Formats one answer: a block for the thinking, if there is any, and one for the text."""
 
     def __init__(self, id: str, model: str) -> None:
         self._message = {
@@ -140,7 +140,7 @@ class AnthropicFormat:
             "stop_sequence": None,
         }
         self._index, self._open = -1, ""
-        """Number and type of the block that is streamed."""
+        """Number and type of the block that is being streamed."""
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         text, thinking = answer.turn.text, answer.turn.thinking
@@ -194,7 +194,7 @@ def _stop_reason(answer: ServedAnswer) -> dict[str, Any]:
 
 
 MAX_REMEMBERED, OVERHEAD = 20_000_000, 1_000
-"""Characters of the requests and answers that later requests may name, and what is added for each
+"""Maximum characters of remembered requests and answers in total, and characters added for each
 answer."""
 
 
@@ -204,7 +204,7 @@ class UnknownResponse(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a request sent, and the answer; `previous` is the response that it continued."""
+    """A request's items and its answer. `previous` is the id of the response that it continued."""
 
     previous: str | None
     given: Sequence[Item]
@@ -220,7 +220,7 @@ class Exchange:
 
 
 class Remembered:
-    """The last responses, by id, in memory only. Safe on several threads."""
+    """The last responses, by id, in memory only. Thread-safe."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, Exchange] = OrderedDict()
@@ -229,7 +229,7 @@ class Remembered:
         self._lock = threading.Lock()
 
     def add(self, id: str, turn: Exchange) -> None:
-        """The oldest are forgotten for it."""
+        """Store a response, and forget the oldest ones if there are too many characters."""
         with self._lock:
             self._turns[id] = turn
             self._items |= {item.id: item for item in turn.said}
@@ -241,7 +241,7 @@ class Remembered:
                     self._items.pop(item.id, None)
 
     def until(self, id: str | None) -> list[Item]:
-        """All items of a conversation, up to the answer of this response. Raises BadRequest."""
+        """All items of a conversation up to this response. Raises BadRequest."""
         turns = []
         with self._lock:
             while id is not None:
@@ -262,7 +262,7 @@ class Remembered:
 
 
 def conversation(request: ResponsesRequest, remembered: Remembered) -> list[ChatMessage]:
-    """Its messages. Those of `instructions` hold for one request only. Raises BadRequest."""
+    """A request's messages. `instructions` apply to this request only. Raises BadRequest."""
     found, thoughts = [], ""
     if request.instructions:
         found.append(ChatMessage(role="system", content=request.instructions))
@@ -291,7 +291,7 @@ def _texts(item: Item) -> list[str]:
 
 
 class ResponsesFormat:
-    """Formats one answer: an item of what the model thought, if it did, and one of its text."""
+    """Formats one answer: an item for the thinking, if there is any, and one for the text."""
 
     def __init__(
         self, id: str, model: str, request: ResponsesRequest, remembered: Remembered
@@ -323,7 +323,7 @@ class ResponsesFormat:
         }
         self._events = 0
         self._items: list[dict[str, Any]] = []
-        """Those that were streamed; all but the last one are complete."""
+        """Items streamed so far; all but the last are complete."""
 
     def whole(self, answer: ServedAnswer) -> dict[str, Any]:
         status = "incomplete" if answer.cut_off else "completed"
@@ -382,7 +382,7 @@ class ResponsesFormat:
         return found + self._event("response.content_part.added", **self._place, part=self._part)
 
     def _close(self, status: str) -> str:
-        """The ends of the text, its part and its item, in this order."""
+        """Events that end the text, its part and its item, in this order."""
         item, part = self._items[-1], self._part
         item["status"] = status
         more: dict[str, Any] = {} if item["type"] == "reasoning" else {"logprobs": []}

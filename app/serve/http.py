@@ -1,5 +1,5 @@
-"""What every request passes first: who may ask, how much, and how long it may take; and uvicorn
-with what it lacks."""
+"""Checks that every request passes first (API key, host, origin, size, time), and a uvicorn server
+with additional limits."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ from app.util.regular_files import make_secret, read_secret
 from app.util.sanitize import sanitize_line
 
 NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-"""What this machine is called by itself."""
+"""Names of this machine that need no look-up."""
 
 
 def read_token(path: Path) -> tuple[str, bool]:
-    """The token in a file, and whether it was made now. Raises UserError."""
+    """Read the API key from a file, or create it. Returns the key and whether it is new. Raises
+    UserError."""
     try:
         if token := read_secret(path):
             return token, False
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The token in '{path}' cannot be read", "delete that file") from error
+        raise UserError(f"The API key in '{path}' cannot be read", "delete that file") from error
     try:
         return make_secret(path), True
     except OSError as error:
         raise UserError(
-            f"The token cannot be written to '{path}' ({error.strerror})",
+            f"The API key cannot be written to '{path}' ({error.strerror})",
             "make that folder writable, or choose --no-token",
         ) from error
 
@@ -61,12 +62,12 @@ def is_local(host: str) -> bool:
 
 
 class Access:
-    """Checks the token, host and origin of requests. `host` is the address that the server listens
-    on, `token` None without one.
+    """Checks the API key, host and origin of requests. `host` is the address that the server
+    listens on; `token` is the key, or None if none is required.
 
-    The token decides: with it, a request may have any Host and Origin. What needs none is also
-    within reach of web pages that the user visits, under names that lead here (DNS rebinding), so
-    there both are checked."""
+    A request with the key may have any Host and Origin. Requests that need no key could also come
+    from web pages that the user visits, under names that resolve to this machine (DNS rebinding),
+    so their Host and Origin are checked."""
 
     def __init__(self, host: str, token: str | None) -> None:
         self.token, self._is_local = token, is_local(host)
@@ -75,15 +76,16 @@ class Access:
         self._names = NAMES | {host.lower()} | more
 
     def refusal(self, headers: dict[str, str], needs_token: bool = True) -> tuple[int, str] | None:
-        """The status and the sentence with which a request is refused; None if it is not. The names
-        of `headers` are in lower case."""
+        """The status and sentence with which a request is refused, or None if it is allowed. Names
+        in `headers` are lower case."""
         if self.token is not None:
             if any(_equal(given, self.token) for given in _tokens(headers)):
                 return None
             if needs_token:
                 return (
                     401,
-                    "The token is missing or wrong: `specchat serve` says which file has it.",
+                    "The API key is missing or wrong: `specchat serve` prints the file that has"
+                    " it.",
                 )
         host = _name(f"//{headers.get('host', '')}")
         if not self._may_be_called(host):
@@ -101,8 +103,8 @@ class Access:
 
 
 def _tokens(headers: dict[str, str]) -> list[str]:
-    """What a request gives as its token: as Anthropic's clients do, as OpenAI's, or without the
-    scheme's name."""
+    """The keys that a request sends: as Anthropic's clients do, as OpenAI's do, or without the
+    name of the scheme."""
     given = headers.get("authorization", "").strip()
     scheme, _, credentials = given.partition(" ")
     return [
@@ -123,17 +125,17 @@ def _name(url: str) -> str:
 
 
 MAX_BODY = 10_000_000
-"""Bytes of a request."""
+"""Maximum bytes of a request's body."""
 BODY_SECONDS = 30.0
 """Time limit for receiving a body."""
 MAX_DRAINED, DRAIN_SECONDS = 100_000_000, 2.0
-"""Bytes and seconds for which the rest of a body that is too long is received."""
+"""Limits, in bytes and seconds, for receiving the rest of a body that is too large."""
 OPEN = frozenset({"/health"})
-"""Paths that need no token."""
+"""Paths that need no API key."""
 VERSIONED = frozenset({"chat", "completions", "messages", "models", "responses"})
-"""How paths begin after /v1."""
+"""First parts of paths after /v1."""
 LOGGED = 200
-"""Characters of a path in the log."""
+"""Maximum characters of a path in the log."""
 FAULT = "Something went wrong inside specchat: try again."
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -143,8 +145,8 @@ _log = logging.getLogger("specchat.serve")
 
 
 class RequestLimits:
-    """ASGI middleware. The body is read before the application starts: it is small, and a slow
-    client then holds nothing else up."""
+    """ASGI middleware that limits size and time of requests. It reads the whole body before the
+    application starts, so that a slow client delays nothing else."""
 
     def __init__(self, app: App, access: Access) -> None:
         self._app, self._access = app, access
@@ -171,8 +173,8 @@ class RequestLimits:
                 return await _refused(path, *body)(scope, receive, noted)
             await self._app(_as_json(scope, path), _replay(body, receive), noted)
         except asyncio.CancelledError:
-            pass  # the program ends, and with it whoever is still connected
-        except Exception as error:  # the client has the headers already, or is gone
+            pass  # the program ends and closes open connections
+        except Exception as error:  # the client has the headers already, or has disconnected
             _log.error("A request failed: %s", _where(error))
         finally:
             seconds = time.perf_counter() - started
@@ -180,8 +182,8 @@ class RequestLimits:
             _log.info("%s %d %.2f s", shown, status, seconds)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | tuple[int, str]:
-        """The body, or the status and the sentence with which it is refused."""
-        too_long = 413, f"The request has more than {MAX_BODY // 1_000_000} MB: send less."
+        """The body, or the status and sentence with which the request is refused."""
+        too_long = 413, f"The request is larger than {MAX_BODY // 1_000_000} MB: send less."
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > MAX_BODY:
             await _drain(receive)
@@ -192,7 +194,7 @@ class RequestLimits:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        return 400, "The request was not sent to its end."
+                        return 400, "The request is incomplete: send it again."
                     body += message.get("body", b"")
                     if len(body) > MAX_BODY:
                         await _drain(receive)
@@ -200,12 +202,12 @@ class RequestLimits:
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
-            return 408, f"The request took more than {BODY_SECONDS:.0f} seconds to come."
+            return 408, f"The request took more than {BODY_SECONDS:.0f} seconds to arrive."
 
 
 def _route(path: str) -> str:
-    """The route that is meant where a client's base address lacks /v1 or has it twice, or there is
-    a slash too many."""
+    """Correct a path where the client's base URL lacks /v1 or has it twice, or has an extra
+    slash."""
     parts = [part for part in path.split("/") if part]
     while parts[:2] == ["v1", "v1"]:
         del parts[0]
@@ -215,14 +217,14 @@ def _route(path: str) -> str:
 
 
 def _as_json(scope: Scope, path: str) -> Scope:
-    """Bodies are JSON whatever their type is said to be: `curl -d` says that it is a form."""
+    """Set the content type to JSON whatever the client sent: `curl -d` declares a form."""
     others = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-type"]
     return {**scope, "path": path, "headers": [*others, (b"content-type", b"application/json")]}
 
 
 async def _drain(receive: Receive) -> None:
-    """Receive and drop the rest of a body that is too long, up to a limit: a client that is still
-    sending when the connection closes would never see why."""
+    """Receive and discard the rest of a body that is too large, up to a limit. A client that is
+    still sending when the connection closes would not see the error."""
     left = MAX_DRAINED
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_SECONDS):
@@ -234,13 +236,13 @@ async def _drain(receive: Receive) -> None:
 
 
 def _where(error: Exception) -> str:
-    """The kind of an error and its place; its text may have a request's contents."""
+    """An error's type and place, without its text, which may contain parts of a request."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {frame.name} ({frame.filename}:{frame.lineno})"
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """What the application receives: the body at once, then what else comes."""
+    """A `receive` function that returns the whole body first, then later messages."""
     sent = False
 
     async def replay() -> MutableMapping[str, Any]:
@@ -259,13 +261,13 @@ def _refused(path: str, status: int, message: str) -> JSONResponse:
 
 CONNECTIONS = BACKLOG = 256
 HEADER_SECONDS = 60.0
-"""How long a connection may stay open without a whole header of the next request."""
+"""Seconds that a connection may stay open without the complete headers of a request."""
 
 Protocol: Any = AutoHTTPProtocol  # its two implementations have no common type
 
 
 class TimedConnection(Protocol):  # type: ignore[misc]
-    """uvicorn itself lets a client take any time over its headers."""
+    """A connection with a time limit for headers, which uvicorn does not have."""
 
     _closing: asyncio.TimerHandle | None = None
 
@@ -286,7 +288,7 @@ class TimedConnection(Protocol):  # type: ignore[misc]
         self._stop_timer()
 
     def _limit_headers(self) -> None:
-        """Start the timer unless it runs; stop it once a request has started."""
+        """Start the timer if it is not running; stop it once a request has started."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_timer()
         elif self._closing is None:
@@ -299,8 +301,8 @@ class TimedConnection(Protocol):  # type: ignore[misc]
 
 
 class HttpServer(uvicorn.Server):
-    """Starts and stops the queue itself: ASGI's own events for that come only once no request runs,
-    or not at all. Ends when the engine has lost the GPU."""
+    """A server that starts and stops the request queue itself, because ASGI's shutdown event comes
+    only after the last request, if at all. It ends when the engine has lost the GPU."""
 
     def __init__(self, app: App, queue: RequestQueue) -> None:
         config = uvicorn.Config(
@@ -331,16 +333,16 @@ class HttpServer(uvicorn.Server):
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Raises UserError if the port is taken, or `host` is no address of this machine."""
+    """Raises UserError if the port is in use, or `host` is not an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(BACKLOG)  # whoever reads that it answers may ask at once
-    except (OSError, UnicodeError, TypeError, ValueError) as error:  # it can be no name
+        listening.listen(BACKLOG)  # before the address is printed, so that requests can follow
+    except (OSError, UnicodeError, TypeError, ValueError) as error:  # not a valid name
         listening.close()
-        reason = getattr(error, "strerror", None) or "no name of a machine"
+        reason = getattr(error, "strerror", None) or "not a valid address"
         raise UserError(
             f"Port {port} of {host} cannot be used ({reason})", _port_advice(error)
         ) from None
@@ -350,9 +352,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
 def _port_advice(error: Exception) -> str:
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
-            return "end what uses it, or start `specchat serve` with another --port"
+            return "stop the program that uses it, or choose another --port"
         case errno.EACCES:
-            return "use a --port from 1,024 on"
+            return "use a --port of 1,024 or higher"
     return "give --host an address of this machine, or leave it out"
 
 

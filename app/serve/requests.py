@@ -1,4 +1,4 @@
-"""What clients may send, from its bytes to the `Ask` that it becomes."""
+"""Parses and checks requests, and converts them to an `Ask` for the engine."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from app.serve.fields import NO_LIMIT, BadRequest, Thoughts, ignored, refuse_uns
 from app.settings.definitions import Settings
 
 MAX_VALUES, MAX_CONTAINERS = 1_000_000, 100_000
-"""Values in a request, and lists and objects among them: JSON is parsed in one go, during which no
-other thread runs."""
+"""Maximum values in a request, and lists and objects among them. While JSON is parsed, no other
+thread runs."""
 _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Escaped in JSON; most are halves of a pair."""
+"""Matches a surrogate as JSON escapes it. Most are halves of a pair."""
 _SCHEMAS = "#/components/schemas/{model}"
 Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read(model: type[Body], request: Request) -> Body:
-    """The body of a request. Raises BadRequest."""
+    """Read and parse the body of a request. Raises BadRequest."""
     return await asyncio.to_thread(read_body, model, await request.body())
 
 
@@ -96,13 +96,13 @@ def _is_too_much(text: str) -> bool:
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
-    """What a route's `openapi_extra` says of the body that `read` reads."""
+    """A route's `openapi_extra`, which describes the body that `read` parses."""
     schema = {"$ref": _SCHEMAS.format(model=model.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    """The schema of all routes, with the models that they take."""
+    """The OpenAPI schema of all routes, including the models of request bodies."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, routes=app.routes)
         _, bodies = models_json_schema(
@@ -114,20 +114,20 @@ def openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]
 
 
 MAX_STOPS, MAX_ITEMS = 128, 10_000
-"""Stop sequences, and items of any other list."""
+"""Maximum stop sequences, and items of any other list."""
 MAX_MARKS = 100
-"""Documents of a message whose names are looked for around the question."""
+"""Documents of a message whose names are removed around the question."""
 MAX_STOP_IDS, MAX_BIASES, MAX_PROMPT = 64, 1_000, 1_000_000
-"""Tokens at which an answer ends, that are made more or less likely, and of a prompt."""
+"""Maximum stop token ids, logit biases, and token ids of a prompt."""
 SPARSE_HEADER, KEEP_HEADER = "x-specprefill", "x-specprefill-keep-pct"
-"""For clients that cannot send fields of their own."""
+"""Headers for clients that cannot send custom fields."""
 
 
 HEADER_VALUES: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
 
 T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
-"""Every list of a request: one mistake in it is enough."""
+"""Type of every list in a request. Only the first invalid item is reported."""
 TOOLS_IGNORED = (
     "Tools are not supported: those of the request were ignored, and the answer is text."
 )
@@ -137,7 +137,7 @@ Limit = Annotated[
     Field(ge=NO_LIMIT, le=1_000_000),
     AfterValidator(lambda limit: None if limit == NO_LIMIT else _at_least_one(limit)),
 ]
-"""Tokens of an answer; None for no limit."""
+"""Maximum tokens of an answer; None: unlimited."""
 
 
 def _at_least_one(limit: int) -> int:
@@ -153,7 +153,7 @@ def _not_too_many(given: Any) -> Any:
 
 
 class _Fields(BaseModel):
-    """Null is as good as absent: clients send many."""
+    """Base of all requests. A field that is null counts as absent, because clients send many."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -173,12 +173,12 @@ Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Repetition = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Biases = Annotated[dict[TokenId, Bias], BeforeValidator(_not_too_many)]
-"""Bias of each token. Their number is checked before each is looked at."""
+"""Bias of each token id. The number of entries is checked before the entries."""
 StopIds = Annotated[list[TokenId], Field(max_length=MAX_STOP_IDS, fail_fast=True)]
 
 
 class AnsweredRequest(_Fields):
-    """Fields of every route that answers. Others go through the table of `fields.py`."""
+    """Fields of all routes that return an answer. Other fields are checked against `fields.py`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -189,7 +189,7 @@ class AnsweredRequest(_Fields):
     top_k: int | None = Field(None, ge=NO_LIMIT, le=1_000_000)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    """-1 draws one, as for llama.cpp."""
+    """-1 draws a random seed, as in llama.cpp."""
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Repetition | None = None
@@ -202,9 +202,9 @@ class AnsweredRequest(_Fields):
     stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     specprefill: bool | Literal["auto"] | None = None
-    """true reads what matters, false everything, "auto" what is predicted to be faster."""
+    """true: read sparsely; false: in full; "auto": whichever is predicted to be faster."""
     specprefill_keep_pct: float | None = Field(None, gt=0, le=1)
-    """The fraction of documents and earlier messages that is read; without it the scores choose."""
+    """Fraction of documents and earlier messages to read; None: the settings decide."""
 
     def check(self) -> None:
         super().check()
@@ -212,7 +212,7 @@ class AnsweredRequest(_Fields):
 
     @property
     def limit(self) -> int | None:
-        """Maximum tokens of the answer; None where only the context limits it."""
+        """Maximum tokens of the answer; None if only the context limits it."""
         return None
 
     @property
@@ -222,8 +222,8 @@ class AnsweredRequest(_Fields):
 
 
 class _Tools(_Fields):
-    """Editors send tools with every question, and most leave the choice to the model: it answers
-    in text."""
+    """Fields about tools, which are ignored: editors send tools with every question, and most let
+    the model choose, so it answers with text."""
 
     tools: Items[Any] | None = None
     functions: Items[Any] | None = None
@@ -255,7 +255,7 @@ class _Tools(_Fields):
 
 
 class ContentPart(_Fields):
-    """A part of a message: text, what the model thought before it, or what is refused."""
+    """A part of a message: text, thinking, or a type that is refused."""
 
     type: str
     text: str = ""
@@ -269,7 +269,7 @@ class ChatMessage(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Items[str | ContentPart] | None = None
     reasoning_content: str | None = None
-    """What the model thought before this answer, as we send it."""
+    """The thinking before this answer, in the field in which specchat returns it."""
 
 
 class StreamOptions(_Fields):
@@ -289,7 +289,7 @@ class _OpenAi(AnsweredRequest):
         if self.n != 1:
             raise BadRequest("n must be 1: ask again for another answer.")
         if ((self.response_format or {}).get("type") or "text") != "text":
-            raise BadRequest("Only text is written: leave `response_format` out.")
+            raise BadRequest("Only text output is supported: leave `response_format` out.")
 
     @property
     def limit(self) -> int | None:
@@ -318,7 +318,7 @@ class CompletionRequest(_OpenAi):
     """`/v1/completions`: a text that the model continues, without its chat template."""
 
     prompt: str | Annotated[list[Any], Field(max_length=MAX_PROMPT, fail_fast=True)]
-    """A text or its tokens, or a list of one of them."""
+    """A text, its token ids, or a list of one of these."""
     echo: bool = False
     logprobs: bool | int | None = None
     suffix: str | None = None
@@ -329,7 +329,7 @@ class CompletionRequest(_OpenAi):
         if not prompt:
             raise BadRequest("The prompt is empty: send a text to continue.")
         if not isinstance(prompt, str) and not all(type(token) is int for token in prompt):
-            raise BadRequest("The prompt must be a text, or the numbers of its tokens.")
+            raise BadRequest("The prompt must be a text or a list of token ids.")
         if self.logprobs is not None and self.logprobs is not False:
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if self.suffix or self.echo:
@@ -337,7 +337,7 @@ class CompletionRequest(_OpenAi):
 
     @property
     def only_prompt(self) -> str | list[int]:
-        """Raises BadRequest."""
+        """The text or the token ids of the only prompt. Raises BadRequest."""
         if isinstance(self.prompt, str) or not any(isinstance(p, str | list) for p in self.prompt):
             return self.prompt
         if len(self.prompt) != 1:
@@ -375,14 +375,14 @@ class MessagesRequest(Thoughts, CountRequest, AnsweredRequest):
 
 
 def note(request: AnsweredRequest) -> str:
-    """Sentences about what is ignored of a request, if anything."""
+    """Sentences about ignored parts of a request; an empty string if there are none."""
     has_tools = isinstance(request, _Tools) and request.are_tools_ignored
     return " ".join(filter(None, (TOOLS_IGNORED if has_tools else "", ignored(request))))
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds where a request says nothing."""
+    """Values for what a request does not set."""
 
     mode: Mode = Mode.AUTO
     keep: float = AUTO_KEEP
@@ -391,14 +391,14 @@ class Defaults:
 
 
 def defaults_of(settings: Settings) -> Defaults:
-    """What a request gets that does not say how to read and sample."""
+    """Defaults for reading and sampling, from the settings."""
     reading = settings.reading
     return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
 
 
 class Item(_Fields):
-    """An item of the input of `/v1/responses`: a message, what a model thought before one, or the
-    name of an item that the server knows."""
+    """An input item of `/v1/responses`: a message, the thinking before one, or a reference to an
+    item that the server remembers."""
 
     type: str = "message"
     id: str = ""
@@ -433,13 +433,13 @@ class ResponsesRequest(Thoughts, _Tools, AnsweredRequest):
         super().check()
         form = (self.text or {}).get("format")
         if isinstance(form, dict) and form.get("type", "text") != "text":
-            raise BadRequest("Only text is written: leave `text.format` out.")
+            raise BadRequest("Only text output is supported: leave `text.format` out.")
         if (self.text or {}).get("verbosity", "medium") not in ("medium", None):
             raise BadRequest("`text.verbosity` is not supported: leave it out.")
         if self.top_logprobs or any("logprobs" in each for each in self.include or []):
             raise BadRequest("Log probabilities are not supported: leave `logprobs` out.")
         if self.background:
-            raise BadRequest("Answers are not written in the background: leave `background` out.")
+            raise BadRequest("Background responses are not supported: leave `background` out.")
         if self.conversation is not None or self.prompt is not None:
             raise BadRequest(
                 "Conversations and prompts are not stored: send the messages as `input`."
@@ -457,7 +457,7 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
     found = []
     for message in messages:
         if message.role in ("tool", "function"):
-            raise BadRequest("Tools are not supported: leave out messages of theirs.")
+            raise BadRequest("Tools are not supported: leave out messages of tools.")
         parts, thoughts, documents = _parts(message.content)
         if message.role == "user":
             cut_out, text = cut(parts)
@@ -468,7 +468,7 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
             found.append(Message(Role.ASSISTANT, "\n\n".join(parts), thinking=thinking))
         else:
             found.append(Message(Role.SYSTEM, "\n\n".join(parts)))
-    if found and found[-1].role is Role.SYSTEM:  # what is to be answered
+    if found and found[-1].role is Role.SYSTEM:  # the last message is what is answered
         found[-1] = replace(found[-1], role=Role.USER)
     if all(message.role is not Role.USER for message in found):
         raise BadRequest("There is no question: send a message of the role `user`.")
@@ -476,9 +476,9 @@ def to_messages(messages: Sequence[ChatMessage]) -> tuple[Message, ...]:
 
 
 def _without_names(text: str, documents: Sequence[Document]) -> str:
-    """A question without the names before and after it that mark where its documents were: each
-    document begins with its name anyway, and words of a name are not asked about. All names stay
-    where there are some within the question, or nothing else."""
+    """Remove the names of documents before and after a question. Each document begins with its
+    name anyway, and the name's words would count as words of the question. If there are names
+    inside the question, or nothing else, all names stay."""
     marks = tuple(f"[{document.name}]" for document in documents)
     if not 0 < len(marks) <= MAX_MARKS or len(text) > LONG + sum(map(len, marks)):
         return text
@@ -493,7 +493,7 @@ def _without_names(text: str, documents: Sequence[Document]) -> str:
 def _parts(
     content: str | list[str | ContentPart] | None,
 ) -> tuple[list[str], list[str], tuple[Document, ...]]:
-    """A message's texts, what was thought before them, and the documents that came as such."""
+    """A message's texts, its thinking, and its documents."""
     if isinstance(content, str):
         return [content], [], ()
     texts: list[str] = []
@@ -526,7 +526,7 @@ def to_ask(
     headers: Mapping[str, str],
     defaults: Defaults,
 ) -> Ask:
-    """Without a conversation. Raises BadRequest."""
+    """Build an `Ask` that belongs to no conversation. Raises BadRequest."""
     thoughts = request.thoughts() if isinstance(request, Thoughts) else {}
     values = {name: value for name, value in _sampling(request).items() if value is not None}
     sampling = defaults.sampling.with_values(
@@ -540,7 +540,7 @@ def to_ask(
 
 
 def _sampling(request: AnsweredRequest) -> dict[str, Any]:
-    """Fields of `Sampling`; None where the request says nothing."""
+    """The corresponding fields of `Sampling`; None if the request does not set them."""
     seed, last = request.seed, request.repetition_context_size
     last = request.repeat_last_n if last is None else last
     return {
@@ -566,7 +566,7 @@ def _sampling(request: AnsweredRequest) -> dict[str, Any]:
 def _reading(
     request: AnsweredRequest, headers: Mapping[str, str], defaults: Defaults
 ) -> tuple[Mode, float]:
-    """Mode and keep: the body's, else the headers', else the defaults."""
+    """Mode and keep from the body, or else from the headers, or else from the defaults."""
     asked: bool | str | None = request.specprefill
     keep = request.specprefill_keep_pct
     if asked is None and (text := headers.get(SPARSE_HEADER)) is not None:

@@ -1,8 +1,8 @@
-"""Documents, in a folder of gzip files named by the SHA-256 of their content.
+"""Stores documents in a folder of gzip files named by the SHA-256 of their content.
 
-Files and not rows, because they are large and never change: the database stays small, so its check
-at start and its backups take moments, and damage to it costs no document. A file is complete and on
-the disk before a message may refer to it; what no message refers to is swept at the next start.
+Documents are files, not rows, because they are large and never change: the database stays small, so
+that checking and backing it up is fast, and damage to it affects no document. A file is complete
+and on disk before a message refers to it. Files without references are deleted at the next start.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from app.util.regular_files import create_private, open_file
 WRITERS = 16
 """Threads that write documents."""
 CHUNK_BYTES = 1 << 20
-"""Bytes of a document that are read at a time."""
+"""Bytes read at a time."""
 _GZIP_LEVEL = 4
-"""Compression level, 1 to 9. It takes a third of the time of 6, for text that is 7 % larger."""
+"""Compression level, 1 to 9. Level 4 takes a third of the time of 6, and files are 7 % larger."""
 
 
 class DocumentFiles:
     def __init__(self, folder: Path, limit: int) -> None:
-        """`limit` is the largest size of a document, in bytes."""
+        """`limit` is the maximum size of a document in bytes."""
         self._folder = folder
         self.limit = limit
 
@@ -41,9 +41,9 @@ class DocumentFiles:
         """Store documents, given by name and content, durably. Raises StoreError if one is too
         large or the disk is full.
 
-        An existing file is written again: this repairs a damaged one. A folder has thousands, so
-        several are written at a time, which a disk syncs together, and the disk's own cache is
-        flushed once for all of them.
+        An existing file is written again, which repairs a damaged one. There may be thousands, so
+        several are written at a time, which the disk can sync together, and the disk's own cache
+        is flushed once for all of them.
         """
         try:
             make_folder(self._folder)
@@ -78,8 +78,8 @@ class DocumentFiles:
         return attachment
 
     def iter_bytes(self, attachment: AttachmentRecord) -> Iterator[bytes]:
-        """The original bytes, up to CHUNK_BYTES at a time. Raises StoreError if the file is missing
-        or damaged: the last chunk comes only after the checksum was verified."""
+        """Yield the original bytes, up to CHUNK_BYTES at a time. Raises StoreError if the file is
+        missing or damaged. The last chunk is yielded only after the checksum was verified."""
         digest, last = hashlib.sha256(), b""
         try:
             with open_file(self._path(attachment.sha256)) as packed, gzip.open(packed) as file:
@@ -100,14 +100,15 @@ class DocumentFiles:
             yield last
 
     def iter_text(self, attachment: AttachmentRecord) -> Iterator[str]:
-        """Its text in pieces, without a byte order mark. Raises as `iter_bytes` does."""
+        """Yield the text in pieces, without a byte order mark. Raises StoreError, as
+        `iter_bytes`."""
         decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         for piece in self.iter_bytes(attachment):
             yield decoder.decode(piece)
         yield decoder.decode(b"", final=True)
 
     def copy_from(self, other: DocumentFiles, sha256: str) -> None:
-        """Raises OSError."""
+        """Copy a document from another folder. Raises OSError."""
         path = self._path(sha256)
         make_folder(path.parent)
         shutil.copyfile(other._path(sha256), path)
@@ -116,7 +117,7 @@ class DocumentFiles:
         return self._path(sha256).is_file()
 
     def delete_unused(self, used: set[str]) -> None:
-        """Delete documents that nothing refers to, and unfinished files. Raises OSError."""
+        """Delete documents that are not in `used`, and unfinished files. Raises OSError."""
         if not self._folder.is_dir():
             return
         for path in self._folder.rglob("*"):

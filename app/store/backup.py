@@ -1,8 +1,9 @@
-"""Copies of the database through SQLite's own backup: one a day, the newest seven.
+"""Backs up the database with SQLite's backup API: one copy a day, of which seven are kept.
 
-They are numbered, since a clock may be moved; the date in the name is for people, and keeps it to
-one copy a day. Attachments are not copied: their files never change (see `attachments.py`). Nor are
-their words, which are found again (see `document_index.py`).
+Copies are numbered, because a clock may be changed. The date in the name is for users, and limits
+backups to one a day. Attachments are not copied, because their files never change
+(`attachments.py`). The document index is not copied either, because it can be rebuilt
+(`document_index.py`).
 """
 
 from __future__ import annotations
@@ -20,37 +21,36 @@ from app.util.regular_files import create_private
 MAX_BACKUPS = 7
 _NAME = re.compile(r"(\d{6,})-(\d{4}-\d\d-\d\d)\.db")
 _OUTDATED = "outdated"
-"""A file that exists while backups have what was permanently deleted."""
+"""A file that exists while backups contain permanently deleted data."""
 
 
 def list_backups(folder: Path) -> list[Path]:
-    """Oldest first."""
+    """All backups, oldest first."""
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_number)
 
 
 def is_outdated(folder: Path) -> bool:
-    """Whether backups may have what was permanently deleted."""
+    """Whether backups may contain permanently deleted data."""
     return (folder / _OUTDATED).exists()
 
 
 def mark_outdated(folder: Path) -> None:
-    """Remember, before the database forgets something, that the backups still have it. Raises
-    OSError."""
+    """Record that backups contain data that is about to be deleted permanently. Raises OSError."""
     if list_backups(folder):
         write_durably(folder / _OUTDATED, b"")
 
 
 def is_due(folder: Path, now: datetime) -> bool:
-    """Whether there is no backup of this day yet, or one has what was permanently deleted."""
+    """Whether there is no backup of this day, or backups contain permanently deleted data."""
     newest = list_backups(folder)[-1:]
     return is_outdated(folder) or not any(date(path) == f"{now:%Y-%m-%d}" for path in newest)
 
 
 def back_up(database: Path, folder: Path, now: datetime) -> None:
-    """Copy the committed state; other connections may be in use. The oldest backup is deleted only
-    after the copy was verified and synced; all others are if they have what was permanently
-    deleted. Raises OSError or sqlite3.Error."""
+    """Copy the committed state; other connections may be in use. After the copy was verified and
+    synced, delete the oldest backup, or all others if they contain permanently deleted data. Raises
+    OSError or sqlite3.Error."""
     make_folder(folder)
     older = list_backups(folder)
     number = _number(older[-1]) + 1 if older else 1
@@ -63,9 +63,9 @@ def back_up(database: Path, folder: Path, now: datetime) -> None:
             closing(sqlite3.connect(aside, isolation_level=None)) as copy,
         ):
             source.backup(copy)
-            copy.execute("DELETE FROM document_words")  # they are more than all messages
+            copy.execute("DELETE FROM document_words")  # larger than all messages
             copy.execute("VACUUM")
-            # Without a WAL, so that reading a backup creates no other files.
+            # No WAL, so that reading a backup creates no other files.
             copy.execute("PRAGMA journal_mode = DELETE")
             if copy.execute("PRAGMA integrity_check(1)").fetchone() != ("ok",):
                 raise sqlite3.DatabaseError("the copy is damaged")

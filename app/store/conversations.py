@@ -1,4 +1,4 @@
-"""Conversations and unsent drafts: the queries, and whole trees in and out."""
+"""Queries for conversations, unsent drafts and whole message trees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from app.store.serialization import (
 )
 
 TITLE_LENGTH = 60
-"""Characters of an automatic title."""
+"""Maximum characters of an automatic title."""
 
 _COLUMNS = "id, title, pinned, created_at, updated_at, trashed_at, current, choices"
 _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
@@ -42,7 +42,7 @@ _NEXT = "(SELECT coalesce(max(sequence), 0) + 1 FROM conversations)"
 def list_all(
     connection: sqlite3.Connection, trashed: bool = False
 ) -> tuple[ConversationRecord, ...]:
-    """Pinned ones first, then the last used ones; or those in the trash."""
+    """All conversations outside the trash (or in it): pinned ones first, then by last use."""
     where = "IS NOT NULL" if trashed else "IS NULL"
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at {where}"
@@ -52,13 +52,13 @@ def list_all(
 
 
 def list_ids(connection: sqlite3.Connection) -> tuple[int, ...]:
-    """Ids of those that are not in the trash; much faster than reading them."""
+    """Ids of conversations outside the trash. Much faster than `list_all`."""
     rows = connection.execute("SELECT id FROM conversations WHERE trashed_at IS NULL")
     return tuple(int(id) for (id,) in rows)
 
 
 def last_used(connection: sqlite3.Connection) -> ConversationRecord | None:
-    """The last used one that is not in the trash."""
+    """The last used conversation outside the trash."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM conversations WHERE trashed_at IS NULL"
         " ORDER BY sequence DESC LIMIT 1"
@@ -74,7 +74,7 @@ def conversation(connection: sqlite3.Connection, id: int) -> ConversationRecord:
 
 
 def sizes(connection: sqlite3.Connection) -> dict[int, ConversationSize]:
-    """Sizes of all conversations with a question, by their ids."""
+    """Sizes of all conversations that have a question, by id."""
     questions = connection.execute(
         "SELECT conversation, count(*) FROM messages"
         " WHERE role = 'user' AND trashed_at IS NULL GROUP BY conversation"
@@ -108,7 +108,7 @@ def create(
 
 
 def set_overrides(connection: sqlite3.Connection, id: int, overrides: Overrides) -> None:
-    """Replaces all overrides of this conversation."""
+    """Replace all overrides of a conversation."""
     messages.check_text(overrides.system or "")
     _update(connection, id, "choices = ?", json.dumps(overrides_to_dict(overrides)))
 
@@ -123,7 +123,7 @@ def pin(connection: sqlite3.Connection, id: int, pinned: bool = True) -> None:
 
 
 def trash(connection: sqlite3.Connection, id: int, now: datetime | None) -> None:
-    """Move to the trash, or (None) out of it."""
+    """Move a conversation to the trash, or out of it if `now` is None."""
     _update(connection, id, "trashed_at = ?", None if now is None else pack_time(now))
 
 
@@ -142,8 +142,8 @@ def set_branch(connection: sqlite3.Connection, id: int) -> None:
 
 
 def advance(connection: sqlite3.Connection, id: int, last: int, now: datetime) -> None:
-    """Make the branch that ends with message `last` the current one, and the conversation the last
-    used. If another process has moved it to the trash, it is restored."""
+    """Make the branch that ends with message `last` the current one, and mark the conversation as
+    last used. If another process has moved it to the trash, it is restored."""
     values = f"current = ?, updated_at = ?, trashed_at = NULL, sequence = {_NEXT}"
     _update(connection, id, values, last, pack_time(now))
 
@@ -190,7 +190,8 @@ def _default_title(question: str) -> str:
 
 
 def _clear_default_title(connection: sqlite3.Connection, id: int) -> None:
-    """Without any question, a conversation loses the title that a deleted one gave it."""
+    """Remove an automatic title once the question that it came from, and all others, are
+    deleted."""
     if _questions(connection, id, trashed=False):
         return
     titles = map(_default_title, _questions(connection, id, trashed=True))
@@ -208,8 +209,8 @@ def _questions(connection: sqlite3.Connection, id: int, trashed: bool) -> list[s
 
 
 def purge(connection: sqlite3.Connection, before: datetime) -> bool:
-    """Permanently delete what went into the trash before then, with what answers it, in a
-    transaction. Its words leave the index, too. Returns whether there was anything."""
+    """Permanently delete what was moved to the trash before `before`, with its answers, also from
+    the search index. Call this in a transaction. Returns whether anything was deleted."""
     connection.execute("PRAGMA defer_foreign_keys = 1")
     gone = [connection.execute(sql, (pack_time(before),)).rowcount for sql in _PURGES]
     if not any(gone):
@@ -234,7 +235,7 @@ _PURGES = (
 
 
 def tree(connection: sqlite3.Connection, id: int) -> Tree:
-    """A whole conversation, without the content of its attachments."""
+    """Read a whole conversation, without the content of its attachments."""
     found = messages.list_all(connection, id)
     maps = ((message.id, messages.read_map(connection, message.id)) for message in found)
     return Tree(
@@ -245,8 +246,8 @@ def tree(connection: sqlite3.Connection, id: int) -> Tree:
 
 
 def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False) -> int:
-    """A new conversation with these messages, under new ids unless `keep_ids`. A reply that was
-    being written becomes a stopped one. Returns its id."""
+    """Add a conversation with these messages, under new ids unless `keep_ids`. A reply that was
+    being written becomes a stopped one. Returns the conversation's id."""
     old = tree.conversation
     new = create(connection, old.title, old.created_at, old.overrides, old.id if keep_ids else None)
     ids: dict[int, int] = {}
@@ -271,7 +272,7 @@ def add_tree(connection: sqlite3.Connection, tree: Tree, keep_ids: bool = False)
 
 
 def duplicate(connection: sqlite3.Connection, id: int, now: datetime) -> ConversationRecord:
-    """A copy of the conversation, with all branches."""
+    """Copy a conversation with all its branches."""
     found = tree(connection, id)
     title = f"{found.conversation.title} (copy)".lstrip()
     copied = replace(found.conversation, title=title, pinned=False, created_at=now, updated_at=now)
@@ -316,7 +317,7 @@ _DRAFT_COLUMNS = "conversation, text, attachments, mode, keep, notes"
 
 
 def draft(connection: sqlite3.Connection, conversation: int | None) -> DraftRecord:
-    """Empty if none was saved."""
+    """The draft of a conversation (None: of a new one); an empty draft if none was saved."""
     row = connection.execute(
         f"SELECT {_DRAFT_COLUMNS} FROM drafts WHERE conversation IS ?", (conversation,)
     ).fetchone()
@@ -324,7 +325,7 @@ def draft(connection: sqlite3.Connection, conversation: int | None) -> DraftReco
 
 
 def last_draft(connection: sqlite3.Connection) -> DraftRecord | None:
-    """The draft that was saved last, unless its conversation is in the trash."""
+    """The last saved draft; None if its conversation is in the trash."""
     row = connection.execute(
         f"SELECT {_DRAFT_COLUMNS} FROM drafts ORDER BY sequence DESC LIMIT 1"
     ).fetchone()

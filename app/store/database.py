@@ -1,4 +1,4 @@
-"""Connections to the database, the thread that writes, and what SQLite's errors mean to users."""
+"""Database connections, the writer thread, and sentences for SQLite's errors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _FOR_WRITING = (
 
 
 ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What sqlite3 raises; a message that quotes damaged text is not valid UTF-8."""
+"""Errors that sqlite3 raises. (An error message that quotes damaged text is not valid UTF-8.)"""
 
 
 def connect_for_writing(path: Path, journal: str = "WAL") -> sqlite3.Connection:
-    """The one connection that writes. Transactions are opened explicitly."""
+    """Open the only connection that writes. Transactions must be opened explicitly."""
     connection = _connect(str(path), uri=False)
     try:
         for pragma in (f"journal_mode = {journal}", *_FOR_WRITING):
@@ -44,7 +44,7 @@ def connect_for_writing(path: Path, journal: str = "WAL") -> sqlite3.Connection:
 
 
 def connect_for_reading(path: Path) -> sqlite3.Connection:
-    """A connection that cannot change a byte of the database, not even by closing."""
+    """Open a connection that cannot change the database, not even when it is closed."""
     return _connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
@@ -59,7 +59,7 @@ def _connect(name: str, uri: bool) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """The block is committed as a whole or not at all. Raises StoreError."""
+    """Commit the block as a whole or not at all. Raises StoreError."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -73,7 +73,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def single_transaction(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for one transaction while another process is the writer. Raises StoreError."""
+    """Open a connection for one transaction while another process is the writer. Raises
+    StoreError."""
     try:
         connection = connect_for_writing(path)
     except ERRORS as error:
@@ -92,7 +93,7 @@ class Readers:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose reads all see the same state. Raises StoreError."""
+        """Borrow a connection whose reads all see the same state. Raises StoreError."""
         connection: sqlite3.Connection | None = None
         try:
             with suppress(IndexError):
@@ -131,16 +132,16 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store writer")
 
     def run(self, task: Task[T]) -> T:
-        """Run a task in a transaction and wait until it is on the disk. Raises StoreError, or what
-        the task raises; then it is rolled back."""
+        """Run a task in a transaction and wait until it is on disk. Raises StoreError, and what the
+        task raises; the transaction is then rolled back."""
         return self.submit(task).result()
 
     def submit(self, task: Task[T]) -> Future[T]:
-        """Run a task as `run` does, without waiting. Raises StoreError once this is closed."""
+        """Run a task as `run` does, without waiting. Raises StoreError after `close`."""
         try:
             return self._thread.submit(self._execute, task)
-        except RuntimeError:  # it was shut down
-            raise StoreError("The conversations were closed", "start specchat again") from None
+        except RuntimeError:  # the executor was shut down
+            raise StoreError("The conversations are closed", "start specchat again") from None
 
     def close(self) -> None:
         """Finish the submitted tasks, and end the thread. May be called again."""
@@ -162,7 +163,7 @@ _ERROR_TEXTS = {
         "free some space; what was saved before is safe",
     ),
     sqlite3.SQLITE_READONLY: (
-        "The conversations cannot be changed, only read",
+        "The conversations can only be read, not changed",
         "make their folder writable",
     ),
     sqlite3.SQLITE_BUSY: (
@@ -175,7 +176,7 @@ _ERROR_TEXTS[sqlite3.SQLITE_LOCKED] = _ERROR_TEXTS[sqlite3.SQLITE_BUSY]
 
 
 def store_error(error: Exception) -> StoreError:
-    """A SQLite error as a sentence."""
+    """Convert a SQLite error to a sentence for the user."""
     # Errors raised by the sqlite3 module itself have no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)

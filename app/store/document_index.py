@@ -1,9 +1,9 @@
-"""The words of the documents that came with questions, in `document_words`, for the search.
+"""Indexes the words of attached documents, in the table `document_words`, for the search.
 
-One row a document, with its distinct words in a compressed list: a search looks through all of
-them (about 1.5 ms a megabyte of text), and a deleted document leaves nothing behind, which a
-full-text index of texts that are not in the database cannot promise. SQLite's tokeniser makes the
-words, so documents are found by the same words as messages.
+Each document has a row with a compressed list of its distinct words. A search scans all rows (about
+1.5 ms per megabyte of text). A deleted document leaves nothing behind, which a full-text index of
+texts outside the database cannot guarantee. SQLite's tokeniser splits the words, so documents are
+found by the same words as messages.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from app.store.database import Writer
 from app.store.records import AttachmentRecord, StoreError
 
 TOKENISER = "unicode61 remove_diacritics 2"
-"""As in `message_text`."""
+"""The same tokeniser as in `message_text`."""
 MAX_WORDS = 1_000_000
-"""Maximum number of words indexed of one document: its most frequent ones."""
+"""Maximum indexed words of a document. Less frequent words are dropped."""
 MAX_WORD_LENGTH = 100
-"""Characters; longer words, such as encoded data, are not indexed."""
+"""Maximum characters of an indexed word. Longer ones, such as encoded data, are dropped."""
 MAX_PIECE = 1 << 20
-"""Characters of a line that are in memory at a time."""
+"""Maximum characters of a line in memory."""
 BATCH_CHARACTERS = 1 << 20
 BATCH_DOCUMENTS = 100
-"""Documents are saved in batches of at least one of these sizes."""
+"""A batch of documents is saved once it has reached one of these sizes."""
 BUSY_SECONDS = 2.0
-"""While an answer is written, how often the indexer looks whether it has ended."""
+"""Seconds between two checks whether an answer is still being written."""
 _FREQUENCIES = 5
-"""Words are in groups: those that occur once, 2 or 3 times, 4 to 7, 8 to 15, or more often."""
+"""Number of groups of words: those that occur once, 2 or 3 times, 4 to 7, 8 to 15, or more
+often."""
 _NEXT_GROUP = "\f"
 
 
 class Tokeniser:
-    """SQLite's tokeniser, in a database in memory. Use as a context manager, on one thread."""
+    """SQLite's tokeniser, in an in-memory database. Use as a context manager, on one thread."""
 
     def __init__(self) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -56,7 +57,7 @@ class Tokeniser:
         self._connection.close()
 
     def counts(self, text: str) -> dict[str, int]:
-        """How often each word occurs."""
+        """Number of occurrences of each word."""
         return dict(self._query(text, "SELECT term, cnt FROM words"))
 
     def split(self, text: str) -> list[str]:
@@ -74,39 +75,39 @@ class WordList:
     """The distinct words of a document."""
 
     def __init__(self, packed: bytes) -> None:
-        """Raises zlib.error if it is damaged."""
+        """Raises zlib.error if `packed` is damaged."""
         self._words = zlib.decompress(packed)
 
     def __len__(self) -> int:
-        """In bytes: about as many as distinct words, times their length."""
+        """Bytes of the unpacked list."""
         return len(self._words)
 
     def frequency(self, word: bytes, prefix: bool = False) -> int:
-        """About how often a word, in UTF-8, or a word with this prefix, occurs: 0, 1, 2, 4, 8 or
-        16."""
+        """About how often a word (in UTF-8), or a word with this prefix, occurs: 0, 1, 2, 4, 8 or
+        16 times."""
         at = self._words.find(b"\n" + word + (b"" if prefix else b"\n"))
         return 0 if at < 0 else 1 << (_FREQUENCIES - 1 - self._words.count(b"\f", 0, at))
 
 
 def pack(counts: Counter[str]) -> bytes:
-    """Words as `WordList` has them."""
+    """Pack words in the format that `WordList` reads."""
     groups: list[list[str]] = [[] for _ in range(_FREQUENCIES)]
     for word, count in counts.most_common(MAX_WORDS) if len(counts) > MAX_WORDS else counts.items():
         if len(word) <= MAX_WORD_LENGTH:
             groups[min(count.bit_length(), _FREQUENCIES) - 1].append(word)
-    # The most frequent first: of the words with a prefix, `find` finds one of these.
+    # The most frequent words come first, so that `find` finds one of these for a prefix.
     text = _NEXT_GROUP.join("\n".join(("", *sorted(group), "")) for group in reversed(groups))
     return zlib.compress(text.encode())
 
 
 def delete_unused(connection: sqlite3.Connection) -> None:
-    """Delete the words of documents that no message refers to any more."""
+    """Delete the words of documents to which no message refers."""
     used = "SELECT sha256 FROM attachments"
     connection.execute(f"DELETE FROM document_words WHERE sha256 NOT IN ({used})")
 
 
 def unindexed(connection: sqlite3.Connection) -> tuple[AttachmentRecord, ...]:
-    """Documents whose words are not saved yet, the newest first."""
+    """Documents that are not indexed yet, newest first."""
     rows = connection.execute(
         "SELECT a.sha256, a.name, a.size FROM attachments a JOIN messages m ON m.id = a.message"
         " WHERE m.role = 'user' AND a.sha256 NOT IN (SELECT sha256 FROM document_words)"
@@ -116,10 +117,10 @@ def unindexed(connection: sqlite3.Connection) -> tuple[AttachmentRecord, ...]:
 
 
 class Indexer:
-    """Saves the words of documents, on a thread that lives while there are any left.
+    """Saves the words of documents, on a thread that runs until all are indexed.
 
-    It reads and counts outside of transactions, and waits while an answer is written. What it has
-    not saved when the program ends, it does when it is started again.
+    It reads and counts outside of transactions, and pauses while an answer is written. Documents
+    that are not indexed when the program ends are indexed after the next start.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Indexer:
         pending: Callable[[], Sequence[AttachmentRecord]],
         is_busy: Callable[[], bool],
     ) -> None:
-        """`pending` reads the documents without words; raises StoreError."""
+        """`pending` lists documents that are not indexed; it may raise StoreError."""
         self._attachments, self._writer = attachments, writer
         self._pending, self._is_busy = pending, is_busy
         self._lock = threading.Lock()
@@ -137,10 +138,10 @@ class Indexer:
         self._wanted = False
         self._closed = threading.Event()
         self._unreadable: set[str] = set()
-        """Their files are missing or damaged; the next start tries again."""
+        """SHA-256 of documents whose files are missing or damaged. The next start tries again."""
 
     def start(self) -> None:
-        """There may be new documents."""
+        """Index new documents, if there are any."""
         with self._lock:
             self._wanted = True
             if self._thread is None and not self._closed.is_set():
@@ -148,7 +149,7 @@ class Indexer:
                 self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to do; False if it takes longer than `timeout` seconds."""
+        """Wait until all documents are indexed; False after `timeout` seconds."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout)
@@ -194,7 +195,7 @@ class Indexer:
         self._save(rows)
 
     def _count(self, tokeniser: Tokeniser, document: AttachmentRecord) -> Counter[str]:
-        """Cut short when this is closed."""
+        """Count the words of a document. Stops early after `close`."""
         counts: Counter[str] = Counter()
         for piece in whole_lines(self._attachments.iter_text(document)):
             if self._closed.is_set():
@@ -205,15 +206,15 @@ class Indexer:
     def _save(self, rows: Sequence[tuple[str, bytes]]) -> None:
         def task(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR IGNORE INTO document_words VALUES (?, ?)", rows)
-            delete_unused(connection)  # a question may have been deleted meanwhile
+            delete_unused(connection)  # a question may have been deleted in the meantime
 
         if rows:
             self._writer.run(task)
 
 
 def whole_lines(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces that end with a line; lines of more than MAX_PIECE characters are
-    cut, at a space if they have one."""
+    """Regroup a text into pieces that end at a line end. Lines of more than MAX_PIECE characters
+    are cut, at a space if they have one."""
     rest = ""
     for piece in pieces:
         rest += piece

@@ -1,5 +1,5 @@
-"""Imports what `export.to_json` wrote. The file is not trusted: everything is checked, and the
-conversation is imported as a whole or not at all."""
+"""Imports a conversation that `export.to_json` wrote. The file is not trusted: everything is
+checked, and the conversation is imported as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from app.store.store import Store
 
 FORMAT, VERSION = "specchat conversation", 1
 MAX_CHARACTERS = 2**31
-"""Characters of an export, with its documents; all of it is read into memory."""
+"""Maximum characters of an export, including its documents. It is read into memory."""
 _PIECE = 1 << 20
 
 
 def from_json(store: Store, source: TextIO) -> ConversationRecord:
-    """A new conversation with everything in the file. Raises StoreError if it is not a complete
-    export, or too large."""
+    """Add a conversation with everything in the file. Raises StoreError if the file is not a
+    complete export, or is too large."""
     try:
         plain = json.loads(_read(source), parse_constant=_refuse)
         if plain["format"] != FORMAT:
@@ -46,7 +46,7 @@ def from_json(store: Store, source: TextIO) -> ConversationRecord:
         return store.add_tree(tree)
     except (*ERRORS, RecursionError):
         raise StoreError(
-            "This file is not a conversation that specchat exported, or not all of it",
+            "This file is not a complete conversation exported by specchat",
             "export the conversation as JSON again",
         ) from None
 

@@ -1,4 +1,4 @@
-"""Messages, their attachments, statistics and read maps: the queries."""
+"""Queries for messages, and for their attachments, statistics and read maps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SELECT id FROM below ORDER BY id
 def branch(
     connection: sqlite3.Connection, last: int, limit: int | None
 ) -> tuple[MessageRecord, ...]:
-    """The messages up to `last`, oldest first; of those only the last `limit`, if given."""
+    """The messages from the root to `last`, oldest first, or only the last `limit` of them."""
     rows = connection.execute(_BRANCH, {"last": last, "limit": -1 if limit is None else limit})
     return _records(connection, rows)
 
@@ -77,13 +77,14 @@ def message(connection: sqlite3.Connection, id: int) -> MessageRecord:
 
 
 def list_all(connection: sqlite3.Connection, conversation: int) -> tuple[MessageRecord, ...]:
-    """All branches of a conversation, in the order of writing, without deleted messages."""
+    """Messages of all branches, in the order in which they were written, without deleted ones."""
     where = "m.trashed_at IS NULL AND m.conversation = ?"
     return _records(connection, _select(connection, where, conversation))
 
 
 def forks(connection: sqlite3.Connection, conversation: int) -> dict[int, tuple[int, ...]]:
-    """The ids of all versions of each message that has several, in the order of writing."""
+    """For each message with several versions: the ids of all its versions, in the order in which
+    they were written."""
     places: dict[int | None, list[int]] = {}
     for id, parent in connection.execute(
         "SELECT id, parent FROM messages WHERE conversation = ? AND trashed_at IS NULL ORDER BY id",
@@ -96,7 +97,7 @@ def forks(connection: sqlite3.Connection, conversation: int) -> dict[int, tuple[
 def children(
     connection: sqlite3.Connection, conversation: int, parent: int | None
 ) -> tuple[int, ...]:
-    """The ids of the messages that follow a message, or (None) start the conversation."""
+    """Ids of the messages that follow `parent`, or that start the conversation if it is None."""
     rows = connection.execute(
         "SELECT id FROM messages WHERE conversation = ? AND parent IS ? AND trashed_at IS NULL"
         " ORDER BY id",
@@ -106,7 +107,7 @@ def children(
 
 
 def newest_leaf(connection: sqlite3.Connection, id: int) -> int:
-    """The last message below this one, following the newest version at each fork."""
+    """The last message below message `id`, following the newest version at each fork."""
     newest: int | None = id
     while newest is not None:
         id = newest
@@ -117,8 +118,8 @@ def newest_leaf(connection: sqlite3.Connection, id: int) -> int:
 
 
 def add(connection: sqlite3.Connection, message: MessageRecord) -> int:
-    """Insert a message, under a new id if it has 0, and return its id. Raises StoreError for text
-    that is not valid Unicode."""
+    """Insert a message, under a new id if its id is 0, and return the id. Raises StoreError if the
+    text is not valid Unicode."""
     check_text(message.text + message.thinking)
     id = connection.execute(
         "INSERT INTO messages (id, conversation, parent, role, state, created_at,"
@@ -141,7 +142,7 @@ def add(connection: sqlite3.Connection, message: MessageRecord) -> int:
 def add_attachments(
     connection: sqlite3.Connection, message: int, attachments: Iterable[AttachmentRecord]
 ) -> None:
-    """Attach these to a message, in place of any that it had."""
+    """Replace the attachments of a message."""
     connection.execute("DELETE FROM attachments WHERE message = ?", (message,))
     connection.executemany(
         "INSERT INTO attachments (message, position, sha256, name, size, pinned, line, retrieval)"
@@ -159,7 +160,7 @@ def add_attachments(
 def pin(
     connection: sqlite3.Connection, id: int, pins: Mapping[int, tuple[tuple[int, int], ...]]
 ) -> None:
-    """Set the characters that are always read of a message's attachments, by index."""
+    """Set the pinned characters (start, end) of a message's attachments, by index."""
     connection.executemany(
         "UPDATE attachments SET pinned = ? WHERE message = ? AND position = ?",
         [(json.dumps(pinned), id, position) for position, pinned in pins.items()],
@@ -167,7 +168,7 @@ def pin(
 
 
 def trash(connection: sqlite3.Connection, id: int, now: datetime) -> tuple[int, ...]:
-    """Delete a message and everything after it. Returns the ids that were not deleted before."""
+    """Delete a message and everything after it. Returns the ids of newly deleted messages."""
     rows = connection.execute(_SUBTREE, (id,)).fetchall()
     ids = tuple(id for (id,) in rows)
     _set_trashed_at(connection, ids, pack_time(now))
@@ -209,7 +210,8 @@ def write_reply(
 
 
 def resume_reply(connection: sqlite3.Connection, id: int) -> None:
-    """Mark a reply as being written again. The search index only has finished replies."""
+    """Mark a reply as being written again, and remove it from the search index, which has finished
+    replies only."""
     connection.execute(
         "INSERT INTO message_text(message_text, rowid, text) SELECT 'delete', id, text"
         " FROM searchable WHERE id = ?",
@@ -264,7 +266,7 @@ def attachment_digests(connection: sqlite3.Connection) -> set[str]:
 
 
 def answer_stats(connection: sqlite3.Connection, limit: int = 1000) -> tuple[AnswerStats, ...]:
-    """The statistics of the last `limit` answers, newest first, without damaged ones."""
+    """Statistics of the last `limit` answers, newest first, without damaged ones."""
     rows = connection.execute(
         f"SELECT {', '.join(STATS_COLUMNS)} FROM runs ORDER BY message DESC LIMIT ?", (limit,)
     )
@@ -282,7 +284,7 @@ def _select(connection: sqlite3.Connection, where: str, value: int) -> sqlite3.C
 def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[MessageRecord, ...]:
     rows = cursor.fetchall()
     attached: dict[int, list[AttachmentRecord]] = {row[0]: [] for row in rows}
-    # As one JSON value, because the number of parameters is limited.
+    # Passed as one JSON value, because the number of parameters is limited.
     for id, sha256, name, size, packed, line, retrieval in connection.execute(
         "SELECT message, sha256, name, size, pinned, line, retrieval FROM attachments"
         " WHERE message IN (SELECT value FROM json_each(?)) ORDER BY message, position",
@@ -294,7 +296,7 @@ def _records(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> tuple[Me
     try:
         return tuple(_record(row, tuple(attached[row[0]])) for row in rows)
     except (ValueError, TypeError, OverflowError) as error:
-        raise DamagedError from error  # on a read-only connection SQLite checks no CHECK
+        raise DamagedError from error  # SQLite does not check constraints when reading
 
 
 def _record(row: tuple, attachments: tuple[AttachmentRecord, ...]) -> MessageRecord:  # type: ignore[type-arg]

@@ -1,6 +1,6 @@
-"""The store's records, as plain frozen dataclasses, its errors, and its default limits.
+"""Records of the store (plain frozen dataclasses), its errors and its default limits.
 
-Times are UTC. Ids grow and are never reused, so order does not depend on a clock.
+Times are UTC. Ids increase and are never reused, so order does not depend on a clock.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from app.protocol.reasons import Failure, Reason
 from app.protocol.stats import Statistics
 
 ATTACHMENT_LIMIT = 256 * 2**20
-"""Largest size of a document, in bytes."""
+"""Maximum size of a document, in bytes."""
 TRASH_DAYS = 30.0
-"""How long deleted conversations and messages can be restored."""
+"""Days for which deleted conversations and messages can be restored."""
 FIRST_UNSAVED_ID = 2**40
-"""Ids from here on belong to conversations in a `TemporaryStore`; no saved one has them."""
+"""First id of conversations in a `TemporaryStore`. Saved conversations have smaller ids."""
 
 
 class StoreError(UserError):
@@ -43,13 +43,13 @@ class State(StrEnum):
     PARTIAL = "partial"
     """A reply that is being written."""
     STOPPED = "stopped"
-    """Stopped by the user, or cut off by the end of the program."""
+    """Stopped by the user, or cut off because the program ended."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievalRecord:
-    """Why a part was retrieved, as in `RetrievedPart`."""
+    """Why a part was retrieved; see `RetrievedPart`."""
 
     reason: RetrievalReason
     tokens: int
@@ -58,9 +58,9 @@ class RetrievalRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentRecord:
-    """A document of a question, or of an answer: a file, or a part of one from `line` on, that was
-    retrieved for it. `size` is the original's, in bytes; `pinned` are the characters `(start, end)`
-    of its text that are always to be read."""
+    """A document of a question; or, for an answer, a file or part of a file (from `line` on) that
+    was retrieved for it. `size` is the size of the original in bytes. `pinned` are the characters
+    `(start, end)` of the text that are always read."""
 
     sha256: str
     name: str
@@ -72,8 +72,8 @@ class AttachmentRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerStats(Statistics):
-    """The statistics of a stored answer, and the models that wrote it. `guard` says why sparse
-    reading was expected to lose the answer."""
+    """Statistics of a stored answer, and the models that wrote it. `guard` is the reason for which
+    a sparse read was expected to lose the answer."""
 
     target: str
     target_revision: str | None = None
@@ -83,14 +83,14 @@ class AnswerStats(Statistics):
 
     @property
     def quotes(self) -> bool:
-        """Whether the answer is a quotation: the embedded target writes nothing else."""
+        """Whether the answer is a quotation, because the demo model wrote it."""
         return self.target == EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMap:
-    """What was read for an answer. `texts` name messages by their ids; `importance` is one byte a
-    bucket of prompt tokens, see `quantise`."""
+    """What was read for an answer. `texts` refer to messages by id. `importance` has one byte for
+    each bucket of prompt tokens (see `quantise`)."""
 
     spans: tuple[Span, ...] = ()
     texts: tuple[SpanText, ...] = ()
@@ -98,7 +98,7 @@ class ReadMap:
 
 
 def quantise(importance: Sequence[float]) -> bytes:
-    """Importances as one byte each, in 255ths of the highest; all zero if none is above 0."""
+    """Importances as bytes, in 255ths of the highest; all 0 if none is above 0."""
     highest = max(importance, default=0.0)
     if highest <= 0:
         return bytes(len(importance))
@@ -107,11 +107,11 @@ def quantise(importance: Sequence[float]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """One message of a conversation's tree; `parent` is None at a root. `token_ids` of a reply are
-    the very ids that were generated, `thinking` is its text between thinking tags, and `failure`
-    why it failed. `truncated`: it reached the maximum length or, if it was
-    stopped, only repeated itself. `mode` and `keep` are how a reply was asked for: None if that is
-    unknown, as for questions."""
+    """A message in a conversation's tree. `parent` is None at a root. For a reply, `token_ids` are
+    the generated ids, `thinking` is the text between thinking tags, and `failure` is why it failed.
+    `truncated`: the reply reached the maximum length or, if it was stopped, only repeated itself.
+    `mode` and `keep` are those with which a reply was requested; None if unknown, and for
+    questions."""
 
     id: int
     conversation: int
@@ -132,7 +132,7 @@ class MessageRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeletedMessages:
-    """Messages that were deleted together, and where the conversation ended before, for
+    """Messages that were deleted together, and the previous end of the conversation. Input of
     `Store.restore_messages`."""
 
     conversation: int
@@ -142,8 +142,8 @@ class DeletedMessages:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Settings of one conversation. None is the default; for `system`, the conversation's system
-    messages, if it was imported with any."""
+    """Settings of one conversation. None means the default; for `system`, it means the system
+    messages with which the conversation was imported, if any."""
 
     system: str | None = None
     mode: str | None = None
@@ -153,13 +153,13 @@ class Overrides:
     top_p: float | None = None
     seed: int | None = None
     always_read: tuple[str, ...] | None = None
-    """Names of files that the model gets with each question, where not all fit."""
+    """Names of files that are read for each question, if not all files fit."""
     never_read: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationRecord:
-    """`current` is the last message of the current branch, None while there is none."""
+    """`current` is the last message of the current branch; None if there is no message."""
 
     id: int
     title: str
@@ -173,8 +173,8 @@ class ConversationRecord:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A whole conversation: every branch, parents before their children, and the read maps by the
-    ids of their messages."""
+    """A whole conversation: messages of all branches, parents before children, and read maps by
+    message id."""
 
     conversation: ConversationRecord
     messages: tuple[MessageRecord, ...]
@@ -183,8 +183,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class ConversationSize:
-    """How large a conversation is, with all its branches: its questions, and the bytes of the
-    documents that came with them."""
+    """Number of questions in all branches of a conversation, and bytes of their documents."""
 
     questions: int = 0
     documents: int = 0
@@ -192,9 +191,9 @@ class ConversationSize:
 
 @dataclass(frozen=True, slots=True)
 class DraftRecord:
-    """What was written for a conversation (None: a new one) but not sent, and how its next message
-    is to be read: `mode` is empty for the default. `notes` are further facts about the attachments,
-    in the screen's own format."""
+    """The unsent message of a conversation (None: of a new one), with mode and keep of the next
+    message; an empty `mode` means the default. `notes` are details of the attachments in the
+    screen's own format."""
 
     conversation: int | None
     text: str = ""
@@ -206,7 +205,8 @@ class DraftRecord:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A message that was found. `matches` are the characters of `snippet` that match."""
+    """A message found by a search. `matches` are the characters `(start, end)` of `snippet` that
+    match."""
 
     conversation: int
     title: str
@@ -218,10 +218,10 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class DocumentHit:
-    """A document that was found, and the newest question that it came with; `others` are further
-    conversations that have it. `matches` are the characters of `snippet` that match. `line`, from
-    1, and `offset`, in characters of its text, are where the first of them stands; a `line` of 0
-    is unknown."""
+    """A document found by a search, and the newest question that it was attached to. `others` is
+    the number of other conversations that have it. `matches` are the characters `(start, end)` of
+    `snippet` that match. `line` (from 1; 0: unknown) and `offset` (in characters of the document)
+    are the place of the first match."""
 
     conversation: int
     title: str
@@ -235,14 +235,14 @@ class DocumentHit:
 
     @property
     def match(self) -> str:
-        """The first of the words that were found, as it stands in the document."""
+        """The first match, as written in the document."""
         return "".join(self.snippet[start:end] for start, end in self.matches[:1])
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDocuments:
-    """The best hits, about how many documents have all words, and how many could not be searched
-    because they are not indexed yet."""
+    """The best hits, the approximate number of documents that have all words, and the number of
+    documents that are not indexed yet."""
 
     hits: tuple[DocumentHit, ...] = ()
     total: int = 0

@@ -1,9 +1,9 @@
-"""Opening the database: the lock, the check, and what is done about damage.
+"""Opens the database: takes the lock, checks the file, and repairs damage.
 
-A database that passes SQLite's quick check is used. Otherwise the newest good backup replaces it,
-or a new database if there is none. Nothing that may contain text of the user is overwritten:
-damaged files are moved to broken/ before, where they stay for MAX_AGE_DAYS. SQLite itself reads a
-damaged journal (WAL) up to the damage.
+A database that passes SQLite's quick check is used. Otherwise the newest intact backup replaces it,
+or a new database if there is no backup. Nothing that may contain the user's text is overwritten:
+damaged files are first moved to broken/, where they are kept for MAX_AGE_DAYS. SQLite itself reads
+a damaged journal (WAL) up to the damage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from app.util.atomic_files import Lock, make_folder, replace_durably, sync_path
 from app.util.regular_files import create_private, make_private, open_file
 
 MAX_AGE_DAYS = 180
-"""After this, damaged files are deleted."""
+"""Days after which damaged files are deleted."""
 
 _MAGIC = b"SQLite format 3\0"
 _ENVIRONMENT_ERRORS = (
@@ -58,28 +58,28 @@ class Paths:
         self.backups = folder / "backups"
         self.broken = folder / "broken"
         self.needs_check = folder / "suspect"
-        """Exists if SQLite reported damage that the check at the start does not find."""
+        """A file that exists if SQLite reported damage that the check at the start cannot find."""
 
 
 @dataclass(slots=True)
 class OpenedDatabase:
-    """An opened database. Without a `connection` it can only be read, and `read_only` is the
-    reason; `notices` are other sentences for the user."""
+    """An opened database. Without a `connection` it can only be read, for the reason `read_only`.
+    `notices` are other sentences for the user."""
 
     connection: sqlite3.Connection | None = None
     lock: Lock | None = None
     read_only: StoreError | None = None
     secondary: bool = False
-    """Whether another process is the writer, so that only single transactions can be made."""
+    """Whether another process is the writer, so that only single transactions are possible."""
     notices: list[str] = field(default_factory=list)
 
 
 def open_database(paths: Paths, now: datetime, lock_timeout: float) -> OpenedDatabase:
-    """Waits `lock_timeout` seconds for another process. Raises StoreError if the database can be
-    neither read nor written."""
+    """Open the database; wait `lock_timeout` seconds for another process to release it. Raises
+    StoreError if it can be neither read nor written."""
     try:
         make_folder(paths.folder)
-        with suppress(OSError):  # an earlier umask, or a copy from elsewhere, may let others in
+        with suppress(OSError):  # an earlier umask or a copy may have let others read it
             make_private(paths.folder, paths.database, paths.wal, paths.wal_index)
             for folder in (paths.attachments, paths.backups, paths.broken):
                 make_private(folder)
@@ -110,7 +110,7 @@ def _open_secondary(paths: Paths) -> OpenedDatabase:
     return OpenedDatabase(
         read_only=StoreError(
             "Another specchat has the conversations open, so new questions are not saved",
-            "close the other one and start again to save them",
+            "close it and start again to save them",
         ),
         secondary=True,
     )
@@ -120,7 +120,7 @@ def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
     opened = OpenedDatabase(lock=lock)
     condition = _check(paths, now, opened.notices)
     if condition is Condition.NEWER:
-        lock.release()  # so that the newer version can take it
+        lock.release()  # so that the newer version can acquire it
         opened.lock = None
         opened.read_only = StoreError(
             "A newer version of specchat saved these conversations, so they can only be read",
@@ -136,13 +136,13 @@ def _open_exclusive(paths: Paths, lock: Lock, now: datetime) -> OpenedDatabase:
     except StoreError as error:
         if condition is Condition.NEW:
             raise
-        opened.read_only = error  # such as a full disk: it can still be read
+        opened.read_only = error  # such as a full disk: the database can still be read
     return opened
 
 
 def _open_writable(paths: Paths, condition: Condition, notices: list[str]) -> sqlite3.Connection:
     try:
-        with suppress(OSError):  # it exists, or SQLite says what is wrong
+        with suppress(OSError):  # the file exists, or SQLite reports what is wrong
             create_private(paths.database).close()  # SQLite's other files get the same permissions
         connection = connect_for_writing(paths.database)
     except ERRORS as error:
@@ -158,21 +158,21 @@ def _open_writable(paths: Paths, condition: Condition, notices: list[str]) -> sq
 
 
 def _mark_stopped(connection: sqlite3.Connection, notices: list[str]) -> None:
-    """Mark the answers that were cut off as stopped. They are not asked again automatically."""
+    """Mark answers that were cut off as stopped. They are not continued automatically."""
     with transaction(connection):
         cut_off = connection.execute(
             "UPDATE messages SET state = 'stopped' WHERE state = 'partial'"
         ).rowcount
     if cut_off:
         answers = "An answer was" if cut_off == 1 else f"{cut_off} answers were"
-        notices.append(f"{answers} cut off when specchat ended: what was written is saved.")
+        notices.append(f"{answers} cut off when specchat ended. What was written is saved.")
 
 
 # ------------------------------------------------------------------------------------ the check
 
 
 def _check(paths: Paths, now: datetime, notices: list[str]) -> Condition:
-    """The condition of the database, after a damaged one was replaced."""
+    """The condition of the database. A damaged one is replaced first."""
     condition = examine(paths.database)
     suspect = condition is Condition.GOOD and paths.needs_check.exists()
     missing = condition is Condition.NEW and backup.list_backups(paths.backups)
@@ -183,8 +183,8 @@ def _check(paths: Paths, now: datetime, notices: list[str]) -> Condition:
 
 
 def examine(database: Path) -> Condition:
-    """Check a database without changing it. Raises OSError or sqlite3.OperationalError if it cannot
-    be opened, which says nothing about its content."""
+    """Check a database without changing it. Raises OSError or sqlite3.OperationalError if it
+    cannot be opened; its content is then unknown."""
     header = _header_condition(database)
     if header is not Condition.GOOD:
         return header
@@ -199,7 +199,8 @@ def examine(database: Path) -> Condition:
 
 
 def _header_condition(database: Path) -> Condition:
-    """The condition by the first bytes alone: SQLite deletes the WAL of a file of one byte."""
+    """The condition according to the first bytes. They are checked before SQLite opens the file,
+    because it deletes the WAL of a file of one byte."""
     head = b""
     with suppress(FileNotFoundError), open_file(database) as file:
         head = file.read(20)
@@ -209,12 +210,12 @@ def _header_condition(database: Path) -> Condition:
         return Condition.JOURNAL_ONLY if has_wal else Condition.NEW
     if not head.startswith(_MAGIC):
         return Condition.NO_DATABASE
-    # Other file formats are read-only for SQLite.
+    # SQLite can only read files with other format numbers.
     return Condition.GOOD if {*head[18:]} <= {1, 2} else Condition.DAMAGED
 
 
 def _damaged(error: Exception) -> Condition:
-    """Returns DAMAGED for an error about a file's content, and raises others again."""
+    """Return DAMAGED for an error about a file's content; raise other errors again."""
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in _ENVIRONMENT_ERRORS or code == sqlite3.SQLITE_IOERR_WRITE:
         raise error
@@ -222,8 +223,9 @@ def _damaged(error: Exception) -> Condition:
 
 
 def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[str]) -> Condition:
-    """Set a damaged database aside, and put the newest good backup in its place. A database that
-    passes the quick check may have damaged indexes only: then a copy with new ones replaces it."""
+    """Move a damaged database to broken/, and replace it with the newest intact backup. If only
+    its indexes may be damaged, because it passes the quick check, replace it with a copy that has
+    new indexes."""
     make_folder(paths.broken)
     sources = backup.list_backups(paths.backups)[::-1]
     if condition is Condition.GOOD:
@@ -250,8 +252,8 @@ def _replace(paths: Paths, condition: Condition, now: datetime, notices: list[st
 
 
 def _copy_whole(source: Path, copy: Path) -> bool:
-    """Copy a database with new indexes; False if it is damaged. Raises OSError or
-    sqlite3.OperationalError for a full disk and the like."""
+    """Copy a database and rebuild its indexes; False if it is damaged. Raises OSError or
+    sqlite3.OperationalError, for example if the disk is full."""
     copy.unlink(missing_ok=True)
     try:
         create_private(copy).close()
@@ -275,12 +277,12 @@ def _copy_whole(source: Path, copy: Path) -> bool:
 
 
 def _set_aside(paths: Paths, now: datetime) -> Path:
-    """Move the database's files into broken/, where they get the same number. Returns the new path
-    of the first one. Raises OSError."""
+    """Move the database's files to broken/, where they get the same number. Returns the new path of
+    the first file. Raises OSError."""
     make_folder(paths.broken)
     number = max(_broken_files(paths), default=0) + 1
     parts = [part for part in (paths.database, paths.wal, paths.wal_index) if _size(part)]
-    # The WAL first: after a crash here, the next start must not find it beside another database.
+    # The WAL first: after a crash here, the next start must not find it with another database.
     for part in reversed(parts):
         target = paths.broken / f"{number}-{part.name}"
         part.rename(target)
@@ -291,8 +293,7 @@ def _set_aside(paths: Paths, now: datetime) -> Path:
 
 
 def purge_broken(paths: Paths, now: datetime) -> list[str]:
-    """Delete damaged files that are too old. Returns a sentence for each deletion. Raises
-    OSError."""
+    """Delete damaged files older than MAX_AGE_DAYS. Returns a sentence for each. Raises OSError."""
     sentences = []
     for _, files in sorted(_broken_files(paths).items()):
         since = datetime.fromtimestamp(max(path.stat().st_mtime for path in files), UTC)
@@ -308,12 +309,12 @@ def purge_broken(paths: Paths, now: datetime) -> list[str]:
 
 
 def has_broken(paths: Paths) -> bool:
-    """Whether damaged files are set aside."""
+    """Whether broken/ has damaged files."""
     return bool(_broken_files(paths))
 
 
 def _broken_files(paths: Paths) -> dict[int, list[Path]]:
-    """The files in broken/ by their numbers."""
+    """The files in broken/, by number."""
     found = defaultdict(list)
     for path in paths.broken.iterdir() if paths.broken.is_dir() else ():
         if match := re.fullmatch(r"(\d+)-conversations\.db(-wal|-shm)?", path.name):
@@ -322,5 +323,5 @@ def _broken_files(paths: Paths) -> dict[int, list[Path]]:
 
 
 def _size(path: Path) -> int:
-    """In bytes; 0 if there is no file."""
+    """Bytes of a file; 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0

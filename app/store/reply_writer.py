@@ -1,4 +1,4 @@
-"""Writes an answer to the store while it is generated."""
+"""Saves an answer while it is generated."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from app.store.records import (
 )
 
 FLUSH_SECONDS = 0.5
-"""How often new text is committed; a token is on the disk after at most twice this."""
+"""Seconds between two commits. A token is on disk after at most twice this time."""
 
 Attach = Callable[[Sequence[tuple[str, bytes]]], tuple[AttachmentRecord, ...]]
 """Stores documents, given by name and content."""
 
 
 class ReplyWriter:
-    """One answer, from its first token to its end. `append` never waits for the disk: a thread
-    commits the text within a second, whether or not more is appended."""
+    """Saves one answer, from its first token to its end. `append` never waits for the disk: a
+    thread commits the text within a second, whether or not more is appended."""
 
     def __init__(
         self, writer: Writer, message: int, attach: Attach, before: MessageRecord | None = None
     ) -> None:
-        """`attach` stores documents. `before` is the message as it was before it is continued."""
+        """`attach` stores documents. `before` is the message that is continued, if there is one."""
         self.message = message
         """The message id."""
         self.problem: StoreError | None = None
-        """Why the last commit failed; it is tried again, and nothing is lost."""
+        """Why the last commit failed, or None. It is retried, and nothing is lost."""
         self.ended = False
-        """Whether its end is on the disk."""
+        """Whether the end of the answer is on disk."""
         self._writer, self._attach = writer, attach
         self._retrieved: Sequence[RetrievedPart] | None = None
-        """Still to be stored."""
+        """Retrieved parts that are not stored yet."""
         self._lock = threading.Lock()
         self._text = [before.text] if before else []
         self._thinking = [before.thinking] if before else []
@@ -68,12 +68,12 @@ class ReplyWriter:
             self._dirty = True
 
     def retrieve(self, parts: Sequence[RetrievedPart]) -> None:
-        """Store what was retrieved for this answer, as its attachments."""
+        """Store retrieved parts as attachments of this answer."""
         with self._lock:
             self._retrieved, self._dirty = parts, True
 
     def finish(self, stats: AnswerStats | None = None, read_map: ReadMap | None = None) -> None:
-        """The answer is complete; returns when it is on the disk. After a StoreError it may be
+        """Save the complete answer, and wait until it is on disk. After a StoreError this may be
         called again."""
         self.end(State.DONE, stats, read_map).result()
 
@@ -86,9 +86,9 @@ class ReplyWriter:
         revert_to: int | None = None,
         truncated: bool = False,
     ) -> Future[None]:
-        """The same without waiting: the future is done once the end is on the disk. If it raises a
-        StoreError, `end` may be called again, as `close` does. With `revert_to`, the branch that
-        ends with that message becomes the current one again; `truncated` is as in
+        """Like `finish`, without waiting: the future is done once the end is on disk. If it raises
+        a StoreError, `end` may be called again; `close` does so, too. With `revert_to`, the branch
+        that ends with that message becomes the current one again. `truncated`: see
         `records.MessageRecord`."""
         if self.ended:
             raise RuntimeError("the reply has ended")
@@ -122,7 +122,7 @@ class ReplyWriter:
         return done
 
     def close(self) -> None:
-        """The program ends: an unfinished reply is stopped, or its failed end is written again."""
+        """Stop an unfinished reply, or retry saving its end. Called when the program ends."""
         try:
             if not self.ended:
                 self._last_end().result()

@@ -1,4 +1,4 @@
-"""The tables of the database, and whether a database has them."""
+"""The tables of the database, and checks whether a database has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from enum import StrEnum
 
 APPLICATION_ID, VERSION = 0x73706368, 1
-"""SQLite keeps both in a database's header; the first is `spch`."""
+"""SQLite stores both in a database's header. The first one is `spch` in ASCII."""
 
 SQL = """
 CREATE TABLE conversations (
@@ -125,16 +125,17 @@ END;
 
 CREATE TABLE document_words (sha256 TEXT PRIMARY KEY, words BLOB NOT NULL) STRICT;
 """
-"""`choices`, `attachments` and `pinned` are JSON, and so are `failure`, `reasons`, `fallback` and
-`guard`: codes and data. An answer's attachments are the files, or parts
-of files, that were retrieved for it. `document_words`: see `document_index.py`."""
+"""The columns `choices`, `attachments` and `pinned` are JSON, and so are `failure`, `reasons`,
+`fallback` and `guard`, which have codes and data. An answer's attachments are the files or parts of
+files that were retrieved for it. `document_index.py` describes `document_words`."""
 
 
 class Condition(StrEnum):
-    """Whether a database can be used. The values from DAMAGED on complete the sentence "it is"."""
+    """Whether a database can be used. The values from DAMAGED on complete a sentence that begins
+    with "it is"."""
 
     NEW = "new"
-    """It has no tables, or there is no file."""
+    """The database has no tables, or there is no file."""
     GOOD = "good"
     NEWER = "newer"
     """A later version of specchat saved it."""
@@ -145,7 +146,7 @@ class Condition(StrEnum):
 
 
 def condition(connection: sqlite3.Connection) -> Condition:
-    """The condition of the tables. Raises sqlite3.Error when one of them is invalid."""
+    """The condition of the tables. Raises sqlite3.Error if one of them is invalid."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -159,8 +160,8 @@ def condition(connection: sqlite3.Connection) -> Condition:
 
 
 def _is_whole(connection: sqlite3.Connection) -> bool:
-    """Whether all tables, columns, indexes and triggers exist, which SQLite's own check does not
-    test."""
+    """Whether all tables, columns, indexes and triggers exist. SQLite's own check does not test
+    this."""
     with closing(sqlite3.connect(":memory:")) as model:
         model.executescript(SQL)
         if not _names(model) <= _names(connection):
@@ -173,7 +174,8 @@ def _is_whole(connection: sqlite3.Connection) -> bool:
 
 
 def _names(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """Kind, name and column of everything but FTS5's own tables, which change with SQLite."""
+    """Kind, name and column of everything except FTS5's internal tables, which depend on SQLite's
+    version."""
     rows = connection.execute(
         "SELECT s.type, s.name, coalesce(c.name, '')"
         " FROM sqlite_schema s LEFT JOIN pragma_table_info(s.name) c"
@@ -183,7 +185,7 @@ def _names(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Create the tables of a new database, all or none."""
+    """Create all tables of a new database, or none."""
     # Imported here, because it loads NumPy, which only the first start needs.
     from sqlite_utils import Database
 

@@ -1,4 +1,4 @@
-"""Full-text search in questions and answers, and in the documents that came with questions."""
+"""Full-text search in questions, answers and attached documents."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from app.store.messages import check_text
 from app.store.records import AttachmentRecord, DocumentHit, FoundDocuments, SearchHit, StoreError
 
 _OPEN, _CLOSE = "\x02", "\x03"
-"""Around a match in a snippet."""
+"""Mark a match in a snippet."""
 SNIPPET_WORDS = 24
-"""The approximate length of a snippet."""
+"""Approximate length of a snippet."""
 
 MAX_READ_CHARACTERS = 16 << 20
-"""How much text of all documents together a search reads to find the lines of its hits."""
+"""Maximum characters, of all documents together, that a search reads to find the lines of hits."""
 MAX_LINES = 50
-"""Lines of a document with most of the words; a search shows the best of them."""
+"""Lines of a document that are compared to find the best one."""
 MAX_LINE = 2000
-"""Characters of a longer line that are compared."""
+"""Maximum characters of a line that are compared."""
 
-# The snippets are made in a second step, for the results only.
+# Snippets are made in a second step, only for the results.
 _SEARCH = f"""
 WITH found(id, score) AS MATERIALIZED (
   SELECT message_text.rowid, {{score}}
@@ -59,9 +59,9 @@ _BEST = _SEARCH.format(score="min(message_text.rank)", group="GROUP BY m.convers
 def search(
     connection: sqlite3.Connection, words: str, limit: int = 50, best_only: bool = False
 ) -> tuple[SearchHit, ...]:
-    """Messages with all these words, best first, or only the best one of each conversation. The
-    last word may be a prefix of two letters or more: a single letter would match a tenth of all
-    words. What is in the trash is not found."""
+    """Find messages with all these words outside the trash, best first, or only the best one of
+    each conversation. The last word may be a prefix of at least two letters, because a single
+    letter would match a tenth of all words."""
     query = _query(words)
     if not query:
         return ()
@@ -73,16 +73,16 @@ def search(
 
 
 TextOf = Callable[[AttachmentRecord], Iterable[str]]
-"""The text of a document, in pieces. Raises StoreError while it is read."""
+"""Yields the text of a document in pieces. Iterating may raise StoreError."""
 
 
 def search_documents(
     connection: sqlite3.Connection, text_of: TextOf, words: str, limit: int
 ) -> FoundDocuments:
-    """The best documents with all these words, each once, with the line that has most of them.
+    """Find the best documents with all these words, with the line that has most of them.
 
-    A word with punctuation in it, such as `read_map`, is found where its parts follow one another
-    in a line.
+    A word with punctuation, such as `read_map`, is found where its parts follow one another in a
+    line.
     """
     terms = _terms(words)
     if not terms:
@@ -101,7 +101,7 @@ def search_documents(
         if left > 0:
             left -= size
             placed = None
-            with suppress(StoreError):  # damaged: the conversation says so when it is opened
+            with suppress(StoreError):  # damaged: reported when the conversation is opened
                 placed = _with_line(
                     hit, text_of(AttachmentRecord(sha256, name, size)), terms, weights
                 )
@@ -127,22 +127,22 @@ GROUP BY a.sha256
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A typed word: as FTS5 queries it, and its tokens, of which the last may be a prefix."""
+    """A word of the query: in FTS5's syntax, and its tokens. The last token may be a prefix."""
 
     query: str
     tokens: tuple[str, ...]
     prefix: bool
 
     def pattern(self) -> tuple[str, re.Pattern[str]]:
-        """Where the tokens follow one another in a folded line, after a string that is in it
-        then: looking for that is much faster."""
+        """A string that must be in a folded line, which is much faster to search for, and a regular
+        expression that matches the tokens one after another."""
         folded = [_fold(token) for token in self.tokens]
         tokens = r"[\W_]+".join(map(re.escape, folded))
         after = "" if self.prefix else r"(?![^\W_])"
         return max(folded, key=len), re.compile(rf"(?<![^\W_]){tokens}{after}")
 
     def frequencies(self, words: WordList) -> Iterator[int]:
-        """How often each token occurs in a document."""
+        """Approximate number of occurrences of each token in a document."""
         for index, token in enumerate(self.tokens):
             last = index == len(self.tokens) - 1
             yield words.frequency(token.encode(), self.prefix and last)
@@ -163,7 +163,7 @@ def _terms(words: str) -> list[_Term]:
 def _scores(
     connection: sqlite3.Connection, terms: Sequence[_Term]
 ) -> tuple[dict[str, float], list[float]]:
-    """How well each document with all terms fits, as in BM25; and how rare each term is."""
+    """BM25 score of each document that has all terms, by SHA-256, and the weight of each term."""
     found: list[tuple[str, int, tuple[int, ...]]] = []
     documents, length, in_documents = 0, 0, [0] * sum(len(term.tokens) for term in terms)
     for sha256, packed in connection.execute("SELECT sha256, words FROM document_words"):
@@ -197,7 +197,7 @@ def _with_line(
     terms: Sequence[_Term],
     weights: Sequence[float],
 ) -> DocumentHit | None:
-    """With the line that has the most and rarest terms; None if no line has one."""
+    """Add the line with the most and rarest terms to a hit; None if no line has a term."""
     found = _lines_with(terms, weights, pieces)
     lines = [(weight, *line) for weight, line in nlargest(MAX_LINES, found, key=itemgetter(0))]
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as memory:
@@ -233,8 +233,8 @@ _Line = tuple[int, int, str]
 def _lines_with(
     terms: Sequence[_Term], weights: Sequence[float], pieces: Iterable[str]
 ) -> Iterator[tuple[float, _Line]]:
-    """The lines that have a term, each with the weights of those that it has; of a long line, what
-    is around its first term."""
+    """Yield lines that have a term, each with the sum of its terms' weights. A long line is cut to
+    the text around its first term."""
     weighted = [(*term.pattern(), weight) for term, weight in zip(terms, weights, strict=True)]
     number, offset = 1, 0
     for text in whole_lines(pieces):
@@ -257,15 +257,15 @@ def _lines_with(
                 yield sum(weight for _, weight in found), (number, start + first, shown)
             start += len(line) + 1
             number += 1
-        number -= 1  # the last one goes on in the next piece, or is empty
+        number -= 1  # the last line continues in the next piece, or is empty
 
 
 _MARKS = dict.fromkeys(range(0x300, 0x370))
-"""The diacritics that Latin, Greek and Cyrillic letters are composed with."""
+"""Combining diacritics of Latin, Greek and Cyrillic letters."""
 
 
 def _fold(text: str) -> str:
-    """Without case and diacritics, line by line the same as before."""
+    """Remove case and diacritics. Line breaks stay the same."""
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKD", text.casefold()).translate(_MARKS)
@@ -277,8 +277,8 @@ def _query(words: str) -> str:
 
 
 def _quoted(words: str) -> tuple[list[str], bool]:
-    """Each word as a quoted string, so that FTS5 finds no operators in it, and whether the last
-    one may be a prefix. Raises StoreError."""
+    """Quote each word, so that FTS5 finds no operators in it. Also returns whether the last word
+    may be a prefix. Raises StoreError."""
     check_text(words)
     quoted = [
         '"' + word.replace('"', '""') + '"'
@@ -290,7 +290,7 @@ def _quoted(words: str) -> tuple[list[str], bool]:
 
 
 def _snippet(marked: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """The text without its marks, and the ranges they marked."""
+    """A snippet's text without its marks, and the marked ranges."""
     text, matches, start = "", [], 0
     for piece in re.split(f"([{_OPEN}{_CLOSE}])", marked):
         if piece == _OPEN:

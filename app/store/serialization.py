@@ -1,6 +1,6 @@
-"""Records as JSON, for exports and for columns that hold JSON, and records from it.
+"""Converts records to JSON, for exports and for columns with JSON, and back.
 
-What is read is not trusted: a file may come from anywhere, and a database may be damaged.
+JSON that is read is not trusted: a file may come from anywhere, and a database may be damaged.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 ERRORS = (ValueError, TypeError, KeyError, OverflowError)
-"""What `decode` raises for something else than it expects."""
+"""Errors that `decode` raises for invalid input."""
 STATS_COLUMNS = tuple(field.name for field in fields(AnswerStats))
-"""The fields that the table `runs` and exports hold."""
+"""Fields that are stored in the table `runs` and in exports."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def decode(kind: type[T], plain: Any) -> T:
-    """A value of this type from JSON. A record comes as an object, of which other keys are ignored,
-    or as the list of all its fields; numbers other than floats are not negative. Raises ERRORS."""
+    """Decode a value of type `kind` from plain JSON values. A record is an object, whose unknown
+    keys are ignored, or a list of all its fields. Integers must not be negative. Raises ERRORS."""
     value: T = _decoder(kind)(plain)  # type: ignore[arg-type]  # mypy takes no type for hashable
     return value
 
 
 @cache
 def _decoder(kind: Any) -> Callable[[Any], Any]:
-    """What turns JSON into a value of this type."""
+    """A function that decodes values of type `kind`."""
     if kind in _SCALARS:
         return _SCALARS[kind]
     if is_dataclass(kind):
@@ -125,12 +125,12 @@ _SCALARS: dict[Any, Callable[[Any], Any]] = {
 
 
 def overrides_to_dict(overrides: Overrides) -> dict[str, Any]:
-    """The overrides that are set, by name."""
+    """Overrides that are set, by name."""
     return {name: value for name, value in asdict(overrides).items() if value is not None}
 
 
 def stats_to_dict(stats: AnswerStats) -> dict[str, Any]:
-    """By the names of columns, phases as pairs."""
+    """Statistics by column name, with phases as pairs."""
     values = {name: getattr(stats, name) for name in STATS_COLUMNS}
     return values | {
         "phases": [astuple(phase) for phase in stats.phases],
@@ -153,7 +153,7 @@ def unpack_time(milliseconds: int) -> datetime:
 
 
 def pack_ids(ids: tuple[int, ...] | None) -> bytes | None:
-    """Token ids as 4 bytes each, little-endian. Raises ValueError for larger ones."""
+    """Token ids as 4 bytes each, little-endian. Raises ValueError if an id does not fit."""
     try:
         return None if ids is None else struct.pack(f"<{len(ids)}I", *ids)
     except struct.error as error:
@@ -169,7 +169,8 @@ def pack_retrieval(retrieval: RetrievalRecord | None) -> str:
 
 
 def unpack(kind: type[T], packed: str, damaged: D) -> T | D:
-    """A record from a column of JSON, or `damaged` where it is: it must not hide the rest."""
+    """Decode a record from a JSON column. If it is damaged, return `damaged`, so that the rest of
+    the row can still be read."""
     with suppress(*ERRORS):
         return decode(kind, json.loads(packed))
     return damaged
@@ -187,14 +188,16 @@ _JSON_COLUMNS = ("phases", "reasons", "fallback", "guard")
 
 
 def pack_stats(stats: AnswerStats) -> dict[str, Any]:
-    """A value for each column. A seed has 64 bits without a sign: more than a column holds."""
+    """A value for each column. The seed is stored as text, because it is an unsigned 64-bit
+    number."""
     values = stats_to_dict(stats)
     packed = {name: json.dumps(values[name]) for name in _JSON_COLUMNS if values[name] is not None}
     return values | packed | {"seed": str(stats.seed)}
 
 
 def unpack_stats(row: tuple[Any, ...]) -> AnswerStats | None:
-    """From STATS_COLUMNS; None if they are damaged, which must not hide the answer."""
+    """Decode the values of STATS_COLUMNS. None if they are damaged, so that the answer can still be
+    read."""
     plain = dict(zip(STATS_COLUMNS, row, strict=True))
     with suppress(*ERRORS):
         for name in _JSON_COLUMNS:
@@ -205,20 +208,20 @@ def unpack_stats(row: tuple[Any, ...]) -> AnswerStats | None:
 
 
 def pack_map(read_map: ReadMap) -> tuple[bytes, bytes]:
-    """Spans and texts, compressed, and importance."""
+    """Compressed spans and texts, and importance."""
     parts = [[astuple(each) for each in part] for part in (read_map.spans, read_map.texts)]
     packed = json.dumps(parts, separators=(",", ":"))
     return zlib.compress(packed.encode()), read_map.importance
 
 
 def unpack_map(packed: bytes, importance: bytes) -> ReadMap:
-    """Raises StoreError when it is damaged."""
+    """Decode a read map. Raises StoreError if it is damaged."""
     try:
         spans, texts = json.loads(zlib.decompress(packed))
         return map_from_lists(spans, texts, importance)
     except (zlib.error, *ERRORS) as error:
         raise StoreError(
-            "The map of what was read for this answer is damaged", "ask again to have a new one"
+            "The map of what was read for this answer is damaged", "ask again to get a new one"
         ) from error
 
 

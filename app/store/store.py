@@ -1,7 +1,7 @@
-"""The store of conversations, the public interface of this package.
+"""The store of conversations: the public interface of this package.
 
-Every method may be called from any thread. One that changes something returns when the change is on
-the disk; all of them raise StoreError, one sentence for the user.
+All methods may be called from any thread. Methods that change something return when the change is
+on disk. All methods raise StoreError, whose text is a sentence for the user.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def utc_now() -> datetime:
 
 
 def _reads(query: _Query[P, T]) -> _Method[P, T]:
-    """A method of the store that runs a query on a connection for reading."""
+    """Make a method of `Store` that runs a query on a read-only connection."""
 
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store._read(lambda connection: query(connection, *args, **kwargs))
@@ -65,8 +65,8 @@ def _reads(query: _Query[P, T]) -> _Method[P, T]:
 
 
 def _writes(query: _Query[P, T]) -> _Method[P, T]:
-    """A method of the store that runs a query in one transaction, which is also possible while
-    another process is the writer."""
+    """Make a method of `Store` that runs a query in one transaction. It also works while another
+    process is the writer."""
 
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store._write_once(lambda connection: query(connection, *args, **kwargs))
@@ -75,7 +75,7 @@ def _writes(query: _Query[P, T]) -> _Method[P, T]:
 
 
 class Store:
-    """Use as a context manager, or call `close`, which stops the replies that are being written."""
+    """A store. Use it as a context manager, or call `close`, which stops unfinished replies."""
 
     def __init__(
         self,
@@ -86,26 +86,26 @@ class Store:
         lock_timeout: float = 0.0,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        """Open or create the store in `folder`. `attachment_limit` is the largest size of a
+        """Open or create the store in `folder`. `attachment_limit` is the maximum size of a
         document, in bytes. What has been in the trash for more than `trash_days` is deleted. If
-        another process still has the lock after `lock_timeout` seconds, this store can read, and
-        write single transactions (rename, delete, import), but no answers."""
+        another process still has the lock after `lock_timeout` seconds, this store can read and
+        make single changes (rename, delete, import), but cannot save answers."""
         paths = recovery.Paths(folder)
         self._now = clock
         self._paths = paths
         self._attachments = DocumentFiles(paths.attachments, attachment_limit)
         opened = recovery.open_database(paths, clock(), lock_timeout)
         self.notices: list[str] = opened.notices
-        """Sentences for the user about how the store was opened."""
+        """Sentences for the user about what happened when the store was opened."""
         self.trash_days = trash_days
-        """For display; the trash is emptied when a store is opened."""
+        """Days that the trash keeps, for display. The trash is emptied when a store is opened."""
         self.read_only = opened.read_only
         """Why new questions cannot be saved, or None."""
         self._secondary = opened.secondary
         self._lock = opened.lock
         self._readers = Readers(paths.database)
         self._replies: list[ReplyWriter] = []
-        """The unfinished ones."""
+        """Unfinished replies."""
         self._backup_tried: date | None = None
         self._writer: Writer | None = None
         self._indexer: Indexer | None = None
@@ -131,7 +131,7 @@ class Store:
                 reply.close()
         if self._indexer is not None:
             self._indexer.close()
-        self._readers.close()  # before the writer, which as the last one tidies up the WAL
+        self._readers.close()  # before the writer, which removes the WAL as the last connection
         if self._writer is not None:
             self._writer.close()
         if self._lock is not None:
@@ -151,7 +151,7 @@ class Store:
     tree = _reads(conversation_rows.tree)
 
     def create(self, title: str = "", overrides: Overrides | None = None) -> ConversationRecord:
-        """A new, empty conversation. Without a title, it is titled after its first question."""
+        """Add an empty conversation. Without a title, it gets one from its first question."""
 
         def create(connection: sqlite3.Connection) -> ConversationRecord:
             chosen = overrides or Overrides()
@@ -168,16 +168,17 @@ class Store:
         self._write_once(lambda c: conversation_rows.trash(c, id, None))
 
     def empty_trash(self) -> None:
-        """Permanently, also in backups. The documents are deleted at the next start."""
+        """Delete everything in the trash permanently, also from backups. The documents are deleted
+        at the next start."""
         self._write(lambda c: self._forget(c, datetime.max.replace(tzinfo=UTC)))
         self._require_writer().submit(self._back_up)
 
     def duplicate(self, id: int) -> ConversationRecord:
-        """A copy of the conversation, with all branches."""
+        """Copy a conversation with all its branches."""
         return self._write_once(lambda c: conversation_rows.duplicate(c, id, self._now()))
 
     def add_tree(self, tree: Tree) -> ConversationRecord:
-        """A new conversation with these messages. Their attachments must be stored already."""
+        """Add a conversation with these messages. Their attachments must be stored already."""
         self._require_attachments([a for message in tree.messages for a in message.attachments])
         added = self._write_once(
             lambda c: conversation_rows.conversation(c, conversation_rows.add_tree(c, tree))
@@ -205,7 +206,7 @@ class Store:
         text: str,
         attachments: Sequence[AttachmentRecord] = (),
     ) -> MessageRecord:
-        """Continue the current branch."""
+        """Add a message at the end of the current branch."""
 
         def add(connection: sqlite3.Connection) -> MessageRecord:
             last = conversation_rows.conversation(connection, conversation).current
@@ -218,7 +219,8 @@ class Store:
     def edit(
         self, id: int, text: str, attachments: Sequence[AttachmentRecord] | None = None
     ) -> MessageRecord:
-        """Another version of message `id`, with its attachments unless others are passed."""
+        """Add another version of message `id`, with the same attachments unless others are
+        passed."""
 
         def fork(connection: sqlite3.Connection) -> MessageRecord:
             old = message_rows.message(connection, id)
@@ -232,8 +234,8 @@ class Store:
     def begin_reply(
         self, question: int, mode: Mode | None = None, keep: float | None = None
     ) -> ReplyWriter:
-        """A new, empty answer to message `question`, which may have others, asked for in this mode
-        and at this keep."""
+        """Add an empty answer to message `question`, which may have other answers. `mode` and
+        `keep` are those with which it is requested."""
 
         def begin(connection: sqlite3.Connection) -> int:
             conversation, now = message_rows.message(connection, question).conversation, self._now()
@@ -247,13 +249,13 @@ class Store:
 
         writer = self._require_writer()
         reply = self._keep(ReplyWriter(writer, writer.run(begin), self._attachments.add))
-        if self._now().date() != self._backup_tried:  # the first question of another day
+        if self._now().date() != self._backup_tried:  # the first question of a day
             writer.submit(self._back_up)
         return reply
 
     def continue_reply(self, id: int, known_ids: bool) -> ReplyWriter:
-        """Continue an answer that was cut off or stopped. Without `known_ids`, its token ids are of
-        another model, and the new one supplies them again."""
+        """Continue an answer that was cut off or stopped. Without `known_ids`, its token ids belong
+        to another model, and the new model supplies them again."""
 
         def resume(connection: sqlite3.Connection) -> MessageRecord:
             message_rows.resume_reply(connection, id)
@@ -272,7 +274,7 @@ class Store:
         return self._write(lambda c: conversation_rows.delete_message(c, id, self._now()))
 
     def search_documents(self, words: str, limit: int = 20) -> FoundDocuments:
-        """Documents of questions with all these words, as in `search`, best first."""
+        """Find attached documents with all these words, as in `search`, best first."""
         return self._read(lambda c: search_documents(c, self._attachments.iter_text, words, limit))
 
     def wait_for_index(self, timeout: float | None = None) -> bool:
@@ -291,15 +293,15 @@ class Store:
     # -- attachments
 
     def set_attachment_limit(self, limit: int) -> None:
-        """Set the largest size of a document, in bytes."""
+        """Set the maximum size of a document, in bytes."""
         self._attachments.limit = limit
 
     def attach(self, name: str, content: bytes) -> AttachmentRecord:
-        """Store a document, durably, for a later message."""
+        """Store a document durably, for a later message."""
         return self.attach_all([(name, content)])[0]
 
     def attach_all(self, documents: Sequence[tuple[str, bytes]]) -> tuple[AttachmentRecord, ...]:
-        """Store several documents, given by name and content: much faster than one by one."""
+        """Store several documents, given by name and content. Much faster than one by one."""
         if not self._secondary:
             self._require_writer()
         for name, _ in documents:
@@ -307,11 +309,11 @@ class Store:
         return self._attachments.add(documents)
 
     def iter_bytes(self, attachment: AttachmentRecord) -> Iterator[bytes]:
-        """Its original bytes, in chunks. They are only valid if nothing is raised to the end."""
+        """Yield the original bytes in chunks. They are valid only if iterating raises nothing."""
         return self._attachments.iter_bytes(attachment)
 
     def text(self, attachment: AttachmentRecord) -> str:
-        """Its text, without a byte order mark."""
+        """A document's text, without a byte order mark."""
         return "".join(self._attachments.iter_text(attachment))
 
     # -- inside
@@ -328,7 +330,7 @@ class Store:
         return self._require_writer().run(task)
 
     def _write_once(self, task: Task[T]) -> T:
-        """A single transaction, which is also possible while another process is the writer."""
+        """Run a single transaction. This also works while another process is the writer."""
         if not self._secondary:
             return self._write(task)
         with single_transaction(self._paths.database) as connection:
@@ -342,13 +344,13 @@ class Store:
         return self._writer
 
     def _flag_for_check(self) -> None:
-        """SQLite has found damage: have the next start check and repair the database."""
+        """Make the next start check and repair the database. Called if SQLite has found damage."""
         if self.read_only is None:
             with contextlib.suppress(OSError):
                 self._paths.needs_check.touch()
 
     def _keep(self, reply: ReplyWriter) -> ReplyWriter:
-        """Note an unfinished reply, for `close`."""
+        """Remember an unfinished reply, which `close` stops."""
         self._replies = [*(each for each in self._replies if not each.ended), reply]
         return reply
 
@@ -380,25 +382,25 @@ class Store:
                 )
 
     def _purge(self, connection: sqlite3.Connection, trash_days: float) -> None:
-        """Delete what has expired, and documents that nothing refers to. If that fails, the next
-        start tries again."""
+        """Delete what has expired, and documents without references. If that fails, the next start
+        tries again."""
         with contextlib.suppress(StoreError, OSError):
             with transaction(connection):
                 self._forget(connection, self._now() - timedelta(days=trash_days))
                 used = message_rows.attachment_digests(connection)
                 used |= conversation_rows.draft_digests(connection)
             self.notices += recovery.purge_broken(self._paths, self._now())
-            # A damaged database may be repaired later: its documents stay as long as it does.
+            # A damaged database may be repaired later, so its documents are kept as long as it is.
             if not recovery.has_broken(self._paths):
                 self._attachments.delete_unused(used)
 
     def _forget(self, connection: sqlite3.Connection, before: datetime) -> None:
-        """Delete what went into the trash before then. Raises OSError."""
+        """Delete what was moved to the trash before `before`. Raises OSError."""
         if conversation_rows.purge(connection, before):
             backup.mark_outdated(self._paths.backups)
 
     def _back_up(self, _: sqlite3.Connection) -> None:
-        """Once a day, and when something has to leave the backups."""
+        """Back up once a day, and when deleted data must be removed from backups."""
         self._backup_tried = self._now().date()
         try:
             if backup.is_due(self._paths.backups, self._now()):
@@ -406,7 +408,7 @@ class Store:
         except (OSError, sqlite3.Error) as error:
             what = "The daily backup was not made"
             if backup.is_outdated(self._paths.backups):
-                what = "What was deleted is still in backups"
+                what = "Deleted conversations are still in backups"
             self.notices.append(f"{what} ({error}).")
 
     def _start_indexer(self, writer: Writer) -> None:
@@ -427,12 +429,11 @@ TEMPORARY_PREFIX = "specchat-unsaved-"
 
 
 class TemporaryStore(Store):
-    """A store in a temporary folder that only this user can read. It has no backups, and it is
-    deleted when it is closed, at exit or, after a crash, when the next one is opened."""
+    """A store in a temporary folder that only this user can read, without backups. It is deleted
+    when it is closed, at exit or, after a crash, when the next temporary store is opened."""
 
     def __init__(self, first_id: int = 1) -> None:
-        """The first conversation and the first message have the id `first_id`. Raises
-        StoreError."""
+        """The ids of conversations and messages begin at `first_id`. Raises StoreError."""
         _delete_abandoned()
         try:  # mode 700
             self._directory = tempfile.TemporaryDirectory(
@@ -448,23 +449,23 @@ class TemporaryStore(Store):
         self._directory.cleanup()
 
     def copy_from(self, store: Store, id: int) -> ConversationRecord:
-        """Copy a conversation of another store, with its ids and documents; it may be here
+        """Copy a conversation from another store, with its ids and documents, unless it is here
         already. Raises StoreError."""
         if any(each.id == id for each in self.conversations()):
             return self.conversation(id)
         tree = store.tree(id)
         for message in tree.messages:
             for attachment in message.attachments:
-                with contextlib.suppress(OSError):  # a missing document is reported when it is read
+                with contextlib.suppress(OSError):  # reported when the document is read
                     self._attachments.copy_from(store._attachments, attachment.sha256)
         self._write(lambda c: conversation_rows.add_tree(c, tree, keep_ids=True))
         return self.conversation(id)
 
     def _back_up(self, _: sqlite3.Connection) -> None:
-        """A temporary store is not backed up."""
+        """Do nothing: a temporary store is not backed up."""
 
     def _start_indexer(self, writer: Writer) -> None:
-        """Its documents are not searched."""
+        """Do nothing: documents of a temporary store are not searched."""
 
 
 def _start_ids(connection: sqlite3.Connection, first_id: int) -> None:
@@ -475,7 +476,7 @@ def _start_ids(connection: sqlite3.Connection, first_id: int) -> None:
 
 
 def _delete_abandoned() -> None:
-    """The folders of processes that were killed: those whose lock nobody holds."""
+    """Delete folders of processes that were killed: those whose lock is free."""
     for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"):
         with contextlib.suppress(OSError):
             if (folder / "lock").exists():

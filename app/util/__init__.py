@@ -1,1 +1,1 @@
-"""Leaves that every part of the app may use; they import nothing of ours."""
+"""Helpers that every package may use. They import no other package of the app."""

@@ -1,4 +1,4 @@
-"""The folder of the files that ship with the program."""
+"""The folder of files that ship with specchat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def assets_path() -> Path:
-    """In the package once installed, next to it in a checkout."""
+    """The folder `assets`: inside the package when installed, next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "assets"
     return installed if installed.is_dir() else package.parent / "assets"

@@ -1,4 +1,4 @@
-"""Files that survive a power cut, and a lock between processes."""
+"""Durable writes that survive a power cut, and a lock between processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 
 def sync(descriptor: int) -> None:
-    """Return when everything written so far is on the disk."""
+    """Wait until everything written so far is on disk."""
     if sys.platform == "darwin":
         # On macOS, fsync stops at the disk's cache; not every file system supports F_FULLFSYNC.
         with suppress(OSError):
@@ -33,7 +33,7 @@ def sync_path(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder for this user alone, with its parents, durably."""
+    """Create a folder that only this user can read, and its parents, durably."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -42,7 +42,7 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def temp_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that is synced when the block ends, and deleted if it fails."""
+    """Yield a new file. It is synced at the end of the block, and deleted if the block fails."""
     try:
         with path.open("xb") as file:
             yield file
@@ -54,7 +54,7 @@ def temp_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_durably(temporary: Path, path: Path) -> None:
-    """Rename a synced file, durably; it is deleted if that fails."""
+    """Rename a synced file durably. The file is deleted if that fails."""
     try:
         os.replace(temporary, path)
     except BaseException:
@@ -76,11 +76,12 @@ _RETRY_SECONDS = 0.02
 
 
 class Lock:
-    """Held by one process at a time; the kernel releases it however that process ends."""
+    """A lock that one process at a time can hold. The kernel releases it however the process
+    ends."""
 
     def __init__(self, path: Path, timeout: float = 0.0) -> None:
-        """Raises BlockingIOError when another one still holds it after `timeout` seconds, OSError
-        when there can be none."""
+        """Raises BlockingIOError if another process still holds the lock after `timeout` seconds,
+        and OSError if the lock file cannot be opened."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._acquire(time.monotonic() + timeout)

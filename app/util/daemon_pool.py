@@ -1,4 +1,4 @@
-"""A thread pool that never delays the end of the program."""
+"""A thread pool that never delays the exit of the program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class DaemonPool:
-    """Like a ThreadPoolExecutor, but neither closing it nor the end of the program waits for
-    running tasks, since a disk may be slow."""
+    """Like a ThreadPoolExecutor, but neither closing it nor exiting waits for running tasks, since
+    a disk may be slow."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -38,7 +38,7 @@ class DaemonPool:
         return future
 
     def close(self) -> None:
-        """Drop the tasks that have not started; the threads end after their current task."""
+        """Drop tasks that have not started. Threads end after their current task."""
         with suppress(queue.Empty):
             while True:
                 self._work.get_nowait()
@@ -48,4 +48,4 @@ class DaemonPool:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            del work  # and its data
+            del work  # frees the task's data

@@ -1,4 +1,4 @@
-"""Numbers as short texts."""
+"""Formats numbers, sizes and durations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def progress(done: int, total: int) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes in decimal units, as Finder and files show them."""
+    """Bytes in decimal units, as file managers show them."""
     if number < 1_000:
         return f"{number} B"
     if number < 999_500:
@@ -61,12 +61,12 @@ def clock(duration: float) -> str:
 
 
 def keep(ratio: float) -> str:
-    """A keep ratio, or auto."""
+    """A keep ratio as a percentage, or `auto`."""
     return "auto" if ratio == 0 else percent(ratio)
 
 
 def percent(fraction: float) -> str:
-    """0% and 100% only if it is nothing or all."""
+    """A fraction as a percentage. 0% and 100% are exact: they mean nothing and everything."""
     if 0 < fraction < 0.005:
         return "<1%"
     if 0.995 <= fraction < 1:

@@ -1,11 +1,11 @@
-"""Tells prose, whose lines may be re-wrapped, from text whose line breaks mean something."""
+"""Distinguishes prose, whose lines may be re-wrapped, from text whose line breaks matter."""
 
 from __future__ import annotations
 
 import re
 
 MIN_WRAPPED = 40
-"""Characters that a line of wrapped prose has at least, unless it ends its paragraph."""
+"""Minimum characters of a line of wrapped prose, except for the last line of a paragraph."""
 _CODE_END = ("{", "}", ";", "(", "[", "):", "],", "),", "};", "=>", "->", "\\")
 _CODE_PART = re.compile(
     r"[=!<>+*/|&-]=|\w\(\)|\w\[\w|[\w)\]] [=<>] [\w(\[\"']|=>|->|::|&&|\|\||</\w|\w\(\w+[,)=]"
@@ -20,25 +20,25 @@ _PROSE_START = re.compile(r"[^\W\d_]|[\"'“„«(‘]")
 
 
 def is_code(text: str) -> bool:
-    """Whether most of its lines look like source code."""
+    """Whether most lines of `text` look like source code."""
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     return sum(map(_is_code_line, lines)) * 2 >= max(len(lines), 1)
 
 
 def keeps_lines(text: str) -> bool:
-    """Whether its line breaks mean something, as in code, tables, lists and logs."""
+    """Whether line breaks matter in `text`, as in code, tables, lists and logs."""
     return "\n" in text and not all(map(_is_wrapped, text.split("\n\n")))
 
 
 def reflow(text: str) -> str:
-    """The text with its paragraphs on one line each, unless its line breaks mean something."""
+    """Put each paragraph of `text` on one line, unless its line breaks matter."""
     if keeps_lines(text):
         return text
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def as_markdown(text: str) -> str:
-    """Markdown that shows the text with the line breaks that mean something."""
+    """Markdown that shows `text` with the line breaks that matter."""
     if not keeps_lines(text):
         return text
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
@@ -51,7 +51,7 @@ def _is_wrapped(paragraph: str) -> bool:
     if len(lines) < 2:
         return True
     if lines[1][0].islower():
-        lines[0] = lines[0].ljust(MIN_WRAPPED)  # it may begin within a line
+        lines[0] = lines[0].ljust(MIN_WRAPPED)  # the text may begin in the middle of a line
     if any(len(line) < MIN_WRAPPED for line in lines[:-1]) or is_code(paragraph):
         return False
     starting = sum(_PROSE_START.match(line) is not None for line in lines[1:])

@@ -1,7 +1,7 @@
 """Makes text safe to show.
 
-Pastes, files, model output, model names and errors are untrusted: an escape sequence would reach
-the terminal, and a bidirectional override would disguise text. The model and the store get the
+Pastes, files, model output, model names and errors are untrusted: escape sequences would control
+the terminal, and bidirectional overrides would disguise text. The model and the store get the
 original; only text on the screen is sanitised.
 """
 
@@ -27,8 +27,8 @@ LINE_BREAK_NAMES: Final = {0x2028: "LS", 0x2029: "PS"}
 
 
 def _replacements() -> dict[int, str]:
-    """No replacement contains a character that is itself replaced, so sanitising is idempotent, and
-    works on pieces of a text."""
+    """Replacement of each character. No replacement contains a character that is itself replaced,
+    so sanitising is idempotent and works on pieces of a text."""
     table = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"}
     table[0x7F] = "\u2421"
     table |= {code: f"⟨{code:02X}⟩" for code in range(0x80, 0xA0)}

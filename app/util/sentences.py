@@ -1,5 +1,5 @@
-"""Cuts a text into units: sentences, or the lines of code and tables; and a message into the
-questions that are looked for one by one."""
+"""Splits a text into units (sentences, or lines of code and tables), and a message into questions
+that are searched for separately."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from app.util.prose import is_code
 
 MAX_HEADING_WORDS = 12
 LONGEST = 400
-"""Characters of a unit; longer sentences, code and tables are cut at lines or words."""
+"""Maximum characters of a unit. Longer sentences, code and tables are cut at lines or words."""
 MAX_QUESTIONS, MAX_PARTS = 8, 16
-"""Questions of a message that are looked for by themselves, and about how many parts of it."""
+"""Maximum questions of a message that are searched for separately, and approximate maximum parts of
+a long message."""
 _END = re.compile(r"[.?!][\"')\]”»]*(?=\s)|[。！？]")
 _AFTER_QUESTION = re.compile(r"(?<=[?？])\s+")
-"""Matches white space after a question, also if the next sentence begins in lower case."""
+"""Matches white space after a question, even if the next sentence begins in lower case."""
 _MARKER = re.compile(r"(?:[-*+•]|\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{1,5})[.)])(?=\s|$)")
 """Matches the beginning of a list item."""
 _NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[A-Z]\.|§|Chapter|Section|Article|Appendix)\s+\S")
@@ -29,9 +30,9 @@ _ABBREVIATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Characters `start:end` of a text, in the paragraph of this number. `is_heading`: a heading,
-    a line of a table of contents or another scrap. `is_inner`: it begins inside a sentence.
-    `is_open`: it ends inside one."""
+    """Characters `start:end` of a text, in paragraph number `paragraph`. `is_heading`: it is a
+    heading, a line of a table of contents or another fragment. `is_inner`: it begins inside a
+    sentence. `is_open`: it ends inside a sentence."""
 
     start: int
     end: int
@@ -42,7 +43,8 @@ class Unit:
 
 
 def units(text: str) -> list[Unit]:
-    """All of a text but white space, in order. Each has at most LONGEST characters."""
+    """Split a text into units, in order. They cover everything but white space; each has at most
+    LONGEST characters."""
     found: list[Unit] = []
     for number, (start, end, fenced) in enumerate(_paragraphs(text)):
         paragraph = text[start:end]
@@ -66,8 +68,8 @@ def units(text: str) -> list[Unit]:
 
 
 def _paragraphs(text: str) -> list[tuple[int, int, bool]]:
-    """Characters of lines between blank ones, and whether they are in a Markdown code fence. A
-    Markdown heading and a line of a table of contents are paragraphs of their own."""
+    """Paragraphs as (start, end, whether it is in a Markdown code fence). Blank lines separate
+    them. A Markdown heading and a line of a table of contents are separate paragraphs."""
     found: list[tuple[int, int, bool]] = []
     at, start, fence = 0, -1, ""
     for line in text.split("\n"):
@@ -97,7 +99,7 @@ def _paragraphs(text: str) -> list[tuple[int, int, bool]]:
 
 
 def _is_contents(line: str) -> bool:
-    """Whether it is a line of a table of contents: dots, and the number of a page."""
+    """Whether `line` belongs to a table of contents: it has leaders and a page number."""
     return line[-1:].isalnum() and line.rstrip("0123456789ivxlc ").endswith(_DOTS)
 
 
@@ -113,8 +115,8 @@ def _is_heading(paragraph: str) -> bool:
 
 
 def _sentences(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The sentences of a paragraph of prose. What begins in lower case, or closes a bracket that
-    it does not open, belongs to the sentence before."""
+    """Sentences of a paragraph of prose, as (start, end). A piece that begins in lower case, or
+    closes a bracket that it did not open, is joined to the sentence before."""
     found: list[tuple[int, int]] = []
     first = start
     for match in _END.finditer(text, start, end):
@@ -153,7 +155,7 @@ def _ends_sentence(text: str, mark: int, after: int, start: int, end: int) -> bo
 
 
 def _cut(text: str, start: int, end: int) -> int:
-    """The end of what is taken as one unit."""
+    """The end of the unit that begins at `start`."""
     if end - start <= LONGEST:
         return end
     last = start + LONGEST
@@ -162,9 +164,9 @@ def _cut(text: str, start: int, end: int) -> int:
 
 
 def questions_in(message: str) -> list[str]:
-    """The parts of a message that are looked for one by one, because what they mean together
-    nothing in a document does: its questions, and the other sentences. Those of a long message are
-    joined to parts of up to LONGEST characters, about MAX_PARTS if that is enough."""
+    """Split a message into parts that are searched for separately, because no passage of a document
+    may match all of them together: its questions, and its other sentences. Sentences of a long
+    message are joined to parts of up to LONGEST characters, about MAX_PARTS if possible."""
     found = [message[unit.start : unit.end] for unit in units(message)]
     sentences = [part for each in found for part in _AFTER_QUESTION.split(each)]
     few = sum(map(asks, sentences)) <= MAX_QUESTIONS

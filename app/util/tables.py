@@ -1,4 +1,4 @@
-"""Tables of text, for a terminal and in Markdown: texts to the left, numbers to the right."""
+"""Formats tables for a terminal and in Markdown. Text is left-aligned, numbers right-aligned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class TextTable(NamedTuple):
-    """The first `texts` columns hold text, the others numbers, all as they are shown."""
+    """A table of formatted cells. The first `texts` columns hold text, the others numbers."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -18,7 +18,7 @@ class TextTable(NamedTuple):
         return "\n".join(f"| {' | '.join(row)} |" for row in [self.head, rule, *self.rows])
 
     def plain(self) -> str:
-        """Columns as wide as their longest cell, two spaces apart."""
+        """The table as plain text. Columns are as wide as their longest cell, two spaces apart."""
         lines = [self.head, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(

@@ -160,21 +160,21 @@ SPOILT = [
 def test_a_spoilt_export_is_refused_whole(store: Store, spoil: Callable[..., None]) -> None:
     plain = json.loads(exported(store, answered(store)))
     spoil(plain)
-    with pytest.raises(StoreError, match="not a conversation that specchat exported"):
+    with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(json.dumps(plain)))
     assert len(store.conversations()) == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", "{", "[" * 100_000, '{"format": "x"}'])
 def test_another_file_is_refused(store: Store, text: str) -> None:
-    with pytest.raises(StoreError, match="not a conversation that specchat exported"):
+    with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(text))
 
 
 def test_a_cut_export_is_refused(store: Store) -> None:
     text = exported(store, answered(store))
     for length in range(0, len(text) - 2, 397):
-        with pytest.raises(StoreError, match="not all of it"):
+        with pytest.raises(StoreError, match="not a complete conversation"):
             from_json(store, io.StringIO(text[:length]))
     assert len(store.conversations()) == 1
 
@@ -214,7 +214,7 @@ def _in_the_documents(old: str, new: str) -> Callable[[str], str]:
 def test_spoilt_documents_are_refused(store: Store, spoil: Callable[[str], str]) -> None:
     text = exported(store, answered(store))
     assert spoil(text) != text
-    with pytest.raises(StoreError, match="or not all of it"):
+    with pytest.raises(StoreError, match="not a complete conversation"):
         from_json(store, io.StringIO(spoil(text)))
     assert len(store.conversations()) == 1
 

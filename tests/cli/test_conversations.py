@@ -117,7 +117,7 @@ def test_the_best_documents_are_shown_and_all_counted(
     assert run(["conversations", "search", "needle"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 20
-    assert err == "The best 20 of 25 documents with these words: add a word for fewer.\n"
+    assert err == "The best 20 of 25 documents. Add a word to narrow the search.\n"
 
 
 @pytest.mark.parametrize(

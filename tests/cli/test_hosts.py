@@ -59,7 +59,7 @@ def test_without_machines_it_says_how_to_get_some(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["hosts"]) == 2
-    assert "run `specchat worker` on one, and type what it prints" in capsys.readouterr().err
+    assert "run `specchat worker` on one, and type the line" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["--hosts", "k@10.0.0.2"], ["hosts", "k@10.0.0.2,10.0.0.3"]])
@@ -68,7 +68,7 @@ def test_a_key_on_the_command_line_is_refused_and_not_shown(
 ) -> None:
     assert run(command) == 2
     refused = capsys.readouterr().err
-    assert "A key in a command can be seen by every user" in refused
+    assert "A key in a command is visible to every user" in refused
     assert "k@" not in refused
 
 
@@ -113,4 +113,4 @@ def test_an_answer_over_two_processes_is_that_of_one(
         monkeypatch.setenv("SPECCHAT_HOSTS", typed(hosts))
         assert run(ask) == 0
     assert capsys.readouterr().out == alone
-    assert said[0] == "127.0.0.1 uses this machine for a part of target."
+    assert said[0] == "127.0.0.1 uses this machine for a shard of target."

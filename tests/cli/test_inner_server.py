@@ -93,7 +93,7 @@ def test_programs_and_the_app_ask_one_pair(app: App, port: int, tmp_path: Path) 
     with pytest.raises(UserError, match="No models are loaded yet: try again in a moment"):
         server.switch()
     app.load(resolve_pair())
-    assert server.switch().startswith(f"Other programs can ask at http://127.0.0.1:{port}/v1,")
+    assert server.switch().startswith(f"Server started at http://127.0.0.1:{port}/v1.")
     first = post(port, "What is the code of gate 7?")
     assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     again = post(port, "And that of gate 9?")
@@ -130,7 +130,7 @@ def test_a_port_that_is_taken_is_one_sentence(app: App, port: int) -> None:
         other.listen()
         with pytest.raises(UserError, match=f"Port {port} of 127.0.0.1 cannot be used"):
             server.switch()
-    assert server.switch().startswith("Other programs can ask")
+    assert server.switch().startswith("Server started")
     server.stop()
 
 

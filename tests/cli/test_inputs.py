@@ -57,14 +57,14 @@ def test_a_file_needs_no_words(docs: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_is_no_utf8_is_told(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (docs / "a").write_bytes("grüße ".encode() * 20 + b"\xff")
     assert told(docs / "a", capsys) == [
-        "a is not valid UTF-8 throughout: bad bytes appear as \\xff."
+        "a is not entirely valid UTF-8: invalid bytes appear as \\xff."
     ]
 
 
 def test_a_guessed_encoding_is_told(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (docs / "a").write_bytes("Výpovědní lhůta činí třicet dní.".encode("cp1250"))
     assert told(docs / "a", capsys) == [
-        "a does not say its encoding and was read as Windows-1250 (Central European): if letters"
+        "a states no encoding and was read as Windows-1250 (Central European): if letters"
         " look wrong, save it as UTF-8."
     ]
 

@@ -142,7 +142,7 @@ def test_what_the_parser_refuses_is_one_sentence(
     told = capsys.readouterr().err
     assert told.startswith("specchat: ")
     assert told.count("\n") == 1
-    assert "--help` lists what there is.\n" in told
+    assert "--help` lists all options.\n" in told
 
 
 LATER = {

@@ -192,7 +192,7 @@ def test_searching_the_hub_and_adding_what_was_found(shell: Shell, hub: FakeHub)
         "The hub has no MLX model named like 'none such'"
         in shell("search", "--hub", "none", "such")[2]
     )
-    assert shell("add", NAME)[1].startswith(f"{NAME} is in your catalogue")
+    assert shell("add", NAME)[1].startswith(f"Added {NAME} to your catalogue")
     assert NAME in shell("search", "tiny")[1]
     assert shell("add", NAME)[0] == 0
     assert len(shell("search", NAME)[1].splitlines()) == 1
@@ -227,7 +227,7 @@ def test_the_drafts_for_a_target(shell: Shell) -> None:
     assert lines[1].strip() == f"4.5x  {built_in}"
     assert lines[2].strip().startswith(f"3.1x  {SMALL}")
     assert lines[2].endswith("the pair fits 256K")
-    assert lines[3].strip().startswith("adds attention to what is found; needs ")
+    assert lines[3].strip().startswith("adds attention to the scores; needs ")
     assert "r 0.11 predicted" in lines[2]
     assert "of the target per token (" not in lines[4], "2.3 times is fast enough"
     assert "1 / (r + keep + 0.02)" in out
@@ -298,10 +298,10 @@ def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:
     amounts = [size_of(line) for line in lines[2:7]]
     total = next(size_of(line) for line in lines if "  total · " in line)
     assert sum(amounts) == pytest.approx(total, abs=0.26)
-    assert "32,768 bytes a token" in out
+    assert "32,768 bytes per token" in out
     assert "9.6 GB  limit · models may use 10.7 GB of 16 GB" in out
-    assert "\nFits 93K tokens with full prefill.\n" in out
-    assert "With sparse prefill at keep 20% or less" in out
+    assert "\nFits 93K tokens when read in full.\n" in out
+    assert "When read sparsely at keep 20% or less" in out
     assert hub.asked == []
 
 
@@ -318,12 +318,12 @@ def test_with_its_cache_in_fewer_bits(shell: Shell) -> None:
     full, eight, four = (
         shell("fit", BIG, "--memory", "16GB", "--kv-bits", bits)[1] for bits in ("full", "8", "4")
     )
-    assert "32,768 bytes a token" in full
-    assert "17,408 bytes a token" in eight  # 8 bits, and two of 16 for each 64 numbers
-    assert "9,216 bytes a token" in four
+    assert "32,768 bytes per token" in full
+    assert "17,408 bytes per token" in eight  # 8 bits, and two of 16 for each 64 numbers
+    assert "9,216 bytes per token" in four
     assert "not fused" not in four, "a prefill of such a cache is"
     sinks = shell("fit", "mlx-community/gpt-oss-20b-MXFP4-Q8", "--kv-bits", "8")[1]
-    assert "13,056 bytes a token" in sinks
+    assert "13,056 bytes per token" in sinks
 
 
 def test_this_machine_and_the_embedded_pair(shell: Shell) -> None:
@@ -590,7 +590,7 @@ def test_a_file_is_converted_listed_and_removed(tiny: Path, shell: Shell) -> Non
     status, out, _ = shell("add", str(tiny))
     assert status == 0
     assert "llama, " in out
-    assert "Every matrix is exactly as in the file." in out
+    assert "All matrices are identical to those in the file." in out
     assert out.endswith(" KB).\n")
     assert "local/tiny is installed (" in out
     _, listed, _ = shell("list", "--json")
@@ -599,7 +599,7 @@ def test_a_file_is_converted_listed_and_removed(tiny: Path, shell: Shell) -> Non
     assert shell("verify", "local/tiny")[0] == 0
     status, _, err = shell("add", str(tiny))
     assert status == 2
-    assert "local/tiny is installed already" in err
+    assert "local/tiny is already installed" in err
     assert shell("rm", "local/tiny")[0] == 0
     assert shell("add", str(tiny), "--bits", "4", "--as", "other")[0] == 0
 

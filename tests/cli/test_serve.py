@@ -26,7 +26,7 @@ from tests import tiny
 
 def test_others_are_let_in_only_by_an_explicit_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--host", "0.0.0.0"]) == 2
-    assert "add --allow-others if that is what you want" in capsys.readouterr().err
+    assert "add --allow-others if you want that" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_refused_before_the_models_are_loaded(
@@ -39,7 +39,7 @@ def test_a_port_that_is_taken_is_refused_before_the_models_are_loaded(
         assert run(["serve", "--no-token", "--port", port]) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"specchat: Port {port} of 127.0.0.1 cannot be used (")
-    assert told.endswith("): end what uses it, or start `specchat serve` with another --port.\n")
+    assert told.endswith("): stop the program that uses it, or choose another --port.\n")
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-machine.invalid", "x" * 100, "1.2.3.4.5"])
@@ -55,7 +55,7 @@ def test_an_address_that_is_not_this_machines_is_one_sentence(
 def test_it_says_who_can_ask_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
     options = argparse.Namespace(host="0.0.0.0", port=1, allow_others=True)
     serve._announce(options, "tiny", None, False)
-    assert "every machine that reaches this address, can ask" in capsys.readouterr().err
+    assert "every machine that reaches this address, can send requests" in capsys.readouterr().err
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def question(gates: int) -> dict[str, Any]:
 def test_it_ends_quietly_while_it_answers(home: Path) -> None:
     body = question(3000) | {"stream": True, "specprefill": False}
     with serving("--no-token") as (process, errors, url):
-        assert "can ask" in [errors.readline() for _ in range(3)][2]
+        assert "can send requests" in [errors.readline() for _ in range(3)][2]
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as reply:
             lines = reply.iter_lines()
             next(lines)
@@ -112,7 +112,7 @@ sys.exit(run(sys.argv[1:]))
 @pytest.mark.slow
 def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(home: Path) -> None:
     with serving("--no-token", program=("-c", LOSES_GPU)) as (process, errors, url):
-        while "can ask" not in errors.readline():
+        while "can send requests" not in errors.readline():
             pass
         reply = httpx.post(f"{url}/v1/chat/completions", json=question(150), timeout=60)
         status = process.wait(30)
@@ -128,8 +128,8 @@ def test_a_server_that_loses_the_gpu_answers_503_and_exits_with_75(home: Path) -
 def test_it_answers_with_the_key_it_printed_until_interrupted(home: Path) -> None:
     with serving() as (process, errors, url):
         said = [errors.readline() for _ in range(4)]
-        assert said[1] == f"embedded answers at {url}/v1 (Ctrl+C ends).\n"
-        key = said[2].removeprefix("API key, shown only this once: ").strip()
+        assert said[1] == f"Serving embedded at {url}/v1 (Ctrl+C stops).\n"
+        key = said[2].removeprefix("API key (shown only once): ").strip()
         assert said[3].startswith("The API key is in ")
         with httpx.Client(base_url=url, timeout=30) as http:
             for _ in range(100):
@@ -146,7 +146,7 @@ def test_it_answers_with_the_key_it_printed_until_interrupted(home: Path) -> Non
         second = subprocess.run(process.args, capture_output=True, text=True, timeout=60)
         assert second.returncode == 2
         assert f"Port {url.rpartition(':')[2]} of 127.0.0.1 cannot be used" in second.stderr
-        assert "shown only this once" not in second.stderr
+        assert "shown only once" not in second.stderr
         process.send_signal(signal.SIGINT)
         process.wait(30)
         rest = errors.read()

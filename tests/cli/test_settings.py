@@ -114,4 +114,4 @@ def test_the_trash_keeps_for_as_long_as_is_set(
     with Store(data_path()) as store:
         store.add_message(store.create().id, Role.USER, "What?")
     assert run(["conversations", "delete", "1"]) == 0
-    assert "in the trash for 7 days." in capsys.readouterr().out
+    assert "in the trash, which keeps it for 7 days." in capsys.readouterr().out

@@ -47,7 +47,7 @@ def test_runs_that_work(tmp_path: Path) -> None:
     assert "a machine\nbig + small" in report
     rows = [line for line in report.splitlines() if line.startswith("run ")]
     assert [row.split()[2] for row in rows] == ["sparse", "full", "sparse"]
-    assert "read 200 of 1,000 tokens  TTFT 1.5 s" in rows[0]
+    assert "read 200 of 1,000 tokens  first word 1.5 s" in rows[0]
     assert "3 runs: none failed" in report
     assert str(tmp_path / "logs" / "stress.txt") in report
 

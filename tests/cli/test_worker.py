@@ -43,20 +43,20 @@ def test_it_listens_only_where_it_is_asked_to(
     commands = "`specchat worker 192.168.1.7` (en0) or `specchat worker 10.0.0.5` (en5)."
     assert run(["worker"]) == 2
     refused = capsys.readouterr().err
-    assert refused.startswith("specchat: Say at which of this machine's addresses")
+    assert refused.startswith("specchat: The address to listen on is missing")
     assert refused.endswith(f": {commands}\n")
     for everywhere in ("0.0.0.0", "[::]", ""):
         assert run(["worker", everywhere]) == 2
-        assert "listens at one address only: " in capsys.readouterr().err
+        assert "listens on one address only: " in capsys.readouterr().err
     monkeypatch.setattr(worker, "own_addresses", list)
     assert run(["worker"]) == 2
-    assert "connect it to a network first" in capsys.readouterr().err
+    assert "connect this machine to a network first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["::1", "[fe80::1%en5]"])
 def test_ipv6_is_refused(home: Path, address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["worker", address, "--port", "0"]) == 2
-    assert "MLX's ring knows no IPv6: name an IPv4 address" in capsys.readouterr().err
+    assert "MLX's ring does not support IPv6: name an IPv4 address" in capsys.readouterr().err
 
 
 NO_NAMES = ["é." + "x" * 80, "\udcff", "a..b", "a\0b"]

@@ -102,7 +102,7 @@ def test_an_app_that_loses_the_gpu_starts_again_with_the_question_that_was_not_a
         terminal.type("When does the tenant pay the rent?")
         terminal.press("Enter")
         screen = terminal.wait_for(
-            "specchat has started again", "When does the tenant", "^A asks the last", "✓ ready"
+            "specchat restarted", "When does the tenant", "^A asks the last", "✓ ready"
         )
         assert screen.count("rent.txt") == 1, "the file is not attached a second time"
         after = processes(terminal)

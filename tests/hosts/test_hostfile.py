@@ -47,21 +47,24 @@ def test_workers_have_their_ranks_in_the_order_in_which_they_are_typed() -> None
     ("text", "sentence"),
     [
         ("", "--hosts names no machine: run `specchat worker` there"),
-        ("10.0.0.2,", "'' is not the address of a machine: use the line"),
+        ("10.0.0.2,", "'' is not a valid address: use KEY@ADDRESS"),
         ("@10.0.0.2", "The key before @10.0.0.2 is missing: run `specchat worker` there"),
         ("10.0.0.4", "The key of 10.0.0.4 is not known: run `specchat worker` there"),
         ("10.0.0.2:9000", "The key of 10.0.0.2:9000 is not known"),
-        ("secret@10.0.0.4:0", "0 is not a port: use one from 1 to 65,535"),
-        ("secret@10.0.0.4:65536", "65536 is not a port"),
-        ("secret@fe80::1", "'fe80::1' cannot be used: MLX's ring knows no IPv6: start the worker"),
-        ("secret@[fe80::1%en5]:9000", "'[fe80::1%en5]:9000' cannot be used: MLX's ring knows no"),
-        ("[::1]", "'[::1]' cannot be used: MLX's ring knows no IPv6"),
-        ("secret@[10.0.0.x]", "is not the address of a machine"),
-        ("secret@a b", "'a b' is not the address of a machine"),
+        ("secret@10.0.0.4:0", "0 is not a valid port: use one from 1 to 65,535"),
+        ("secret@10.0.0.4:65536", "65536 is not a valid port"),
+        (
+            "secret@fe80::1",
+            "'fe80::1' cannot be used: MLX's ring does not support IPv6: start the worker",
+        ),
+        ("secret@[fe80::1%en5]:9000", "'[fe80::1%en5]:9000' cannot be used: MLX's ring does not"),
+        ("[::1]", "'[::1]' cannot be used: MLX's ring does not support IPv6"),
+        ("secret@[10.0.0.x]", "is not a valid address"),
+        ("secret@a b", "'a b' is not a valid address"),
         ("10.0.0.2,new@10.0.0.2", "10.0.0.2 is named twice: name each machine once"),
         ("10.0.0.9,10.0.0.9:9000", "10.0.0.9:9000 is named twice"),
-        ("/no/such", "'/no/such' is not the address of a machine"),
-        ("a\0b", "is not the address of a machine"),
+        ("/no/such", "'/no/such' is not a valid address"),
+        ("a\0b", "is not a valid address"),
         ("x" * 5000, "is not known"),
     ],
 )
@@ -90,7 +93,7 @@ def test_damaged_keys_are_one_sentence(home: Path, damage: str) -> None:
     path = config_path() / KEYS_FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(damage.encode("latin-1"))
-    with pytest.raises(UserError, match="cannot be read: delete that file, and use the line of"):
+    with pytest.raises(UserError, match="cannot be read: delete that file, and type the line of"):
         requested_hosts("10.0.0.2")
 
 

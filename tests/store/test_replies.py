@@ -133,7 +133,7 @@ def test_a_task_that_fails_leaves_nothing_and_the_writer_goes_on(tmp_path: Path)
     soon = writer.submit(lambda c: c.execute("INSERT INTO t VALUES (2)"))
     writer.close()
     assert soon.result(0)
-    with pytest.raises(StoreError, match="were closed"):
+    with pytest.raises(StoreError, match="are closed"):
         writer.run(fail)
 
 

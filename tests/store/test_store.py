@@ -306,7 +306,7 @@ def test_closing_stops_what_is_being_written(tmp_path: Path) -> None:
 def test_after_closing_nothing_is_taken(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.close()
-    with pytest.raises(StoreError, match="were closed"):
+    with pytest.raises(StoreError, match="are closed"):
         store.create()
 
 

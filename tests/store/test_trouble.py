@@ -233,8 +233,8 @@ TROUBLES = {
     "write fails, message": (files_end_early, add, "disk I/O error|disk is full"),
     "write fails, document": (files_end_early, attach_long, "File too large"),
     "rename fails, document": (rename_fails, attach_long, "Input/output error"),
-    "read-only, message": (query_only, add, "cannot be changed, only read"),
-    "read-only, trash": (query_only, lambda s: s.trash(1), "cannot be changed, only read"),
+    "read-only, message": (query_only, add, "can only be read, not changed"),
+    "read-only, trash": (query_only, lambda s: s.trash(1), "can only be read, not changed"),
     "locked by another": (locked_by_another, add, "Another program has locked the conversations"),
 }
 

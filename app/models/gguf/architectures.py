@@ -1,4 +1,4 @@
-"""The config.json of the model in a GGUF file, and the names that mlx-lm has for its tensors."""
+"""Derives a config.json from a GGUF file, and maps the names of its tensors to mlx-lm's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _NAMES: dict[str, dict[str, str]] = {
     "phi3": _without(_LAYER, "attn_q", "attn_k", "attn_v", "ffn_gate")
     | {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
 }
-"""The tensors of a layer in each architecture, as GGUF and as mlx-lm names them."""
+"""Tensors of a layer in each architecture: GGUF's names and mlx-lm's names."""
 SUPPORTED = tuple(_NAMES)
 _MAX_INTEGER = 1 << 31
 _BIASED = {"qwen2": ("attn_q", "attn_k", "attn_v")}
@@ -66,12 +66,12 @@ _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 def check_architecture(gguf: GgufFile) -> None:
-    """GgufError when specchat cannot convert a model of this architecture."""
+    """Raise GgufError if specchat cannot convert this architecture."""
     if gguf.architecture not in _NAMES:
         name = gguf.architecture[:40] or "unknown"
         raise GgufError(
-            f"The model in '{gguf.paths[0]}' has the architecture {name!r}, and specchat converts"
-            f" {', '.join(SUPPORTED)}",
+            f"The model in '{gguf.paths[0]}' has the architecture {name!r}, and specchat only"
+            f" converts {', '.join(SUPPORTED)}",
             OTHER,
         )
     if gguf.architecture == "llama" and gguf.metadata.integer(".expert_count"):
@@ -82,8 +82,8 @@ def check_architecture(gguf: GgufFile) -> None:
 
 
 def config_of(gguf: GgufFile) -> dict[str, Any]:
-    """The model's config.json, without its special tokens and quantisation. GgufError when a value
-    is missing or cannot be."""
+    """The model's config.json, without special tokens and quantisation. Raises GgufError if a value
+    is missing or impossible."""
     check_architecture(gguf)
     heads = _integer(gguf, "attention.head_count")
     width = _integer(gguf, "embedding_length")
@@ -159,7 +159,7 @@ _GEMMA_27B_LAYERS = 62
 
 
 def _gemma3(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    # The largest one scales attention by its width over its heads, see llama.cpp's gemma3.
+    # The largest model scales attention by its width over its heads; see llama.cpp's gemma3.
     largest = config["num_hidden_layers"] == _GEMMA_27B_LAYERS
     width_per_head = config["hidden_size"] // config["num_attention_heads"]
     return {
@@ -234,12 +234,13 @@ def _rope_scaling(gguf: GgufFile) -> dict[str, Any] | None:
 
 
 def _llama3_scaling(gguf: GgufFile, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Llama 3.1 and later: the file has a factor for each frequency, and mlx-lm wants the numbers
-    that they were computed from. Meta's models all have the same but for the largest factor."""
+    """Rotary scaling of Llama 3.1 and later. The file has a factor for each frequency, and mlx-lm
+    needs the numbers from which they were computed. In Meta's models these are all equal except for
+    the largest factor."""
     tensor = gguf.tensors.get("rope_freqs.weight")
     if tensor is None:
         return None
-    own_way = GgufError(f"'{gguf.paths[0]}' scales rotary positions in a way of its own", OTHER)
+    own_way = GgufError(f"'{gguf.paths[0]}' scales rotary positions in an unknown way", OTHER)
     factors = _floats(tensor)
     if factors.size != config["head_dim"] // 2:
         raise own_way
@@ -266,7 +267,7 @@ def _floats(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
         raise GgufError(f"The tensor {tensor.name!r} is not in 32-bit numbers", OTHER)
     values = tensor.data.view(np.float32)
     if not np.isfinite(values).all():
-        raise GgufError(f"The tensor {tensor.name!r} has values that are not numbers", OTHER)
+        raise GgufError(f"The tensor {tensor.name!r} has values that are not finite", OTHER)
     return values
 
 
@@ -274,8 +275,9 @@ def _floats(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def named_tensors(gguf: GgufFile, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor with mlx-lm's name for it, which ends in `.weight` or `.bias`. GgufError when one
-    is missing, unknown or has another shape than the configuration says."""
+    """Yield each tensor with mlx-lm's name for it, which ends in `.weight` or `.bias`. Raises
+    GgufError if a tensor is missing or unknown, or has another shape than the configuration
+    requires."""
     shapes = expected_shapes(gguf.architecture, config)
     if config.get("attention_bias"):
         for number in range(config["num_hidden_layers"]):
@@ -310,8 +312,7 @@ def _mlx_name(architecture: str, name: str) -> str:
 
 
 def expected_shapes(architecture: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of the file that a model with this configuration needs, by GGUF's
-    names."""
+    """Shape of every tensor that a model with this configuration needs, by GGUF's names."""
     width, vocabulary = config["hidden_size"], config["vocab_size"]
     layer = _layer_shapes(architecture, config)
     shapes: dict[str, tuple[int, ...]] = {

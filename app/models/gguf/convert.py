@@ -1,8 +1,7 @@
-"""Converts the model of a GGUF file once, and installs it in the cache as `local/NAME`.
+"""Converts the model in a GGUF file, and installs it in the cache as `local/NAME`.
 
-There it is listed, checked, moved to the trash and paired like one that was downloaded. Nothing in
-the file is run. Until the last step everything lies in a folder of ours, which the next conversion
-clears.
+An installed model is listed, checked, removed and paired like a downloaded one. Nothing in the file
+is executed. Until the last step, all output is in a folder that the next conversion clears.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from app.util.regular_files import open_file
 
 ORGANISATION = "local"
 _SPARE = 64 << 20
-"""Bytes that stay free on the disk."""
+"""Bytes to leave free on the disk."""
 _WEIGHTS = "model.safetensors"
 _BLOCK = 8 << 20
 _OUTCOME = "nothing of the model is left"
@@ -48,16 +47,16 @@ _SAMPLING = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-"""Metadata below `general.sampling.`, and its names in `generation_config.json`."""
+"""Metadata keys below `general.sampling.`, and their names in `generation_config.json`."""
 
 
 class ConversionStopped(Exception):
-    """It was cancelled; nothing is left of it."""
+    """The conversion was cancelled, and its files were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What will be converted, and into what. `size` is in bytes, of what will be written."""
+    """A plan: what will be converted, and how. `size` is the number of bytes to write."""
 
     gguf: GgufFile
     repository: str
@@ -69,7 +68,7 @@ class Conversion:
     size: int
 
     def lines(self) -> Iterator[str]:
-        """What it is, and what will be lost in it: one sentence each."""
+        """Sentences about the model, and about what the conversion changes."""
         matrices = [each for each in self.plans if each.is_matrix]
         kinds = Counter(each.tensor.kind for each in matrices)
         names = ", ".join(f"{number} in {kind}" for kind, number in kinds.most_common())
@@ -77,10 +76,10 @@ class Conversion:
         exact = sum(each.is_exact for each in matrices)
         if exact:
             count = "All" if exact == len(matrices) else f"{exact} of {len(matrices)}"
-            yield f"{count} stay exactly as they are."
+            yield f"{count} will not change."
         rounded = [each for each in matrices if each.keeps_codes and not each.is_exact]
         if rounded:
-            yield f"{len(rounded)} keep their numbers, with scales rounded to {rounded[0].dtype}."
+            yield f"{len(rounded)} keep their values, with scales rounded to {rounded[0].dtype}."
         others = Counter(
             (each.tensor.kind, f"{each.bits} bits" if each.bits else each.dtype)
             for each in matrices
@@ -97,9 +96,9 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """An installed model. `error` is the relative error of the matrices that were not held exactly,
-    root mean square, and `changed` the share of all weights in them. Norms are held in the type of
-    the rest."""
+    """An installed model. `error` is the relative error (root mean square) of the matrices that
+    were changed, and `changed` is their share of all weights. Norms have the same type as the
+    rest."""
 
     repository: str
     folder: Path
@@ -109,9 +108,9 @@ class Converted:
 
     @property
     def loss(self) -> str:
-        """What was lost, in a sentence."""
+        """A sentence about the error of the conversion."""
         if not self.changed:
-            return "Every matrix is exactly as in the file."
+            return "All matrices are identical to those in the file."
         return (
             f"The weights that were changed, {self.changed:.0%} of all, differ by"
             f" {self.error:.2%} (root mean square)."
@@ -121,9 +120,9 @@ class Converted:
 def plan_conversion(
     paths: Sequence[Path], bits: int | None = None, name: str | None = None
 ) -> Conversion:
-    """Look at a GGUF file, or the first part of several, and decide what becomes of it. `bits` is
-    for what MLX cannot hold as it is: 4, 8 or 16; with 32 everything is dequantised. Takes a second
-    or two. ModelError."""
+    """Read a GGUF file (or the first of several parts) and plan its conversion. `bits` (4, 8 or 16)
+    is used for weights that MLX cannot store unchanged; with 32 everything is dequantised. Takes a
+    second or two. Raises ModelError."""
     gguf = read_gguf(paths[0])
     config = config_of(gguf)
     plans = tuple(plan(gguf, config, list(named_tensors(gguf, config)), bits))
@@ -145,8 +144,8 @@ def plan_conversion(
 
 
 def _generation_config(gguf: GgufFile) -> dict[str, Any]:
-    """The sampling that the file recommends; empty where it recommends nothing. What is not a
-    number is not taken."""
+    """The sampling that the file recommends; empty if there is none. Values that are not numbers
+    are ignored."""
     found: dict[str, Any] = {}
     for key, name in _SAMPLING.items():
         with suppress(GgufError):
@@ -156,8 +155,8 @@ def _generation_config(gguf: GgufFile) -> dict[str, Any]:
 
 
 def repository_of(path: Path, title: str = "") -> str:
-    """What the model of a file is called once it is installed. `title` is used where the file is
-    named after its digest, as Ollama's are."""
+    """Name under which the model of a file is installed. `title` is used if the file is named after
+    its digest, as Ollama's files are."""
     name = title if title and path.name.startswith("sha256") else path.name
     stem = re.sub(r"(-\d{5}-of-\d{5})?\.gguf(\.part\d+)?$", "", name, flags=re.IGNORECASE)
     stem = re.sub(r"[^\w.]+|_{2,}|\.{2,}", "-", stem, flags=re.ASCII).strip("-.")[:90]
@@ -184,12 +183,12 @@ def install(
     on_progress: Callable[[ByteProgress], object] = lambda progress: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Converted:
-    """Write it and publish it. Raises ModelError, also when the disk has not enough space, and
+    """Convert and install. Raises ModelError, also if there is not enough disk space, and
     ConversionStopped soon after `stopped` returns true."""
     with working_folder(cache, conversion.repository) as folder:
         if cache.find(conversion.repository) is not None:
             raise ModelError(
-                f"{conversion.repository} is installed already",
+                f"{conversion.repository} is already installed",
                 f"remove it with `specchat models rm {conversion.repository}`, or choose another"
                 " name with --as",
             )
@@ -199,8 +198,8 @@ def install(
 
 @contextmanager
 def working_folder(cache: ModelCache, repository: str) -> Iterator[Path]:
-    """An empty folder for what becomes a model, which no other process has. It is deleted at the
-    end of the block. ModelError, also for an OSError in the block."""
+    """Yield an empty folder for a model's files, locked against other processes. It is deleted at
+    the end of the block. Raises ModelError, also for an OSError in the block."""
     with disk_errors(_OUTCOME):
         cache.prepare()
     name = repository.partition("/")[2]
@@ -209,7 +208,7 @@ def working_folder(cache: ModelCache, repository: str) -> Iterator[Path]:
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:
-    """ModelError when the disk of `folder` has fewer bytes free than `what` needs."""
+    """Raise ModelError if the disk of `folder` has less space than `what` needs."""
     free = shutil.disk_usage(folder).free
     if needed + _SPARE > free:
         raise ModelError(
@@ -220,8 +219,8 @@ def check_space(folder: Path, needed: int, what: str) -> None:
 
 @contextmanager
 def joined(paths: Sequence[Path], cache: ModelCache) -> Iterator[tuple[Path, ...]]:
-    """Files of which only the first begins as a GGUF file does, in one; others as they are. The
-    joined file is deleted at the end of the block."""
+    """Join files if only the first begins like a GGUF file; yield other files unchanged. A joined
+    file is deleted at the end of the block."""
     if len(paths) < 2 or any(map(is_gguf, paths[1:])):
         yield tuple(paths)
         return
@@ -295,7 +294,7 @@ class _ModelWriter:
 
     @contextmanager
     def _file(self, name: str) -> Iterator[Callable[[Any], object]]:
-        """Write a file durably, and note its digest."""
+        """Write a file durably, and record its digest."""
         digest = hashlib.sha256()
         with temp_file(self._folder / name) as file:
 
@@ -308,7 +307,7 @@ class _ModelWriter:
         self._files.append(ModelFile(name, length, digest.hexdigest()))
 
     def _weights(self, write: Callable[[Any], object]) -> None:
-        """One safetensors file: the length of its header, the header, and the tensors."""
+        """Write a safetensors file: the length of its header, the header, and the tensors."""
         header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
         at = 0
         for planned in self._conversion.plans:

@@ -1,8 +1,8 @@
-"""Reads what a GGUF file contains: its metadata, and where its tensors are. Without MLX.
+"""Reads metadata and tensors of a GGUF file. Does not use MLX.
 
-The format is described in ggml's docs/gguf.md. The `gguf` package's own reader takes 17 seconds for
-a vocabulary of 262,144 tokens and trusts the file; this one takes half a second and bounds
-everything, because the file comes from a stranger. The package's table of types is used.
+ggml's docs/gguf.md describes the format. The reader of the package `gguf` takes 17 seconds for a
+vocabulary of 262,144 tokens, and trusts the file. This one takes half a second, and limits
+everything, because the file is not trusted. It uses the package's table of types.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AGAIN = "download the model again"
 _VERSIONS = (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 10_000, 200_000, 4
 _MAX_STRING, _MAX_STRINGS = 16 << 20, 2_000_000
-"""Bytes of one string, and strings in one array: several times what any model has."""
+"""Maximum bytes of a string, and strings in an array: several times what any model has."""
 _MAX_ARRAY_BYTES = 256 << 20
 _ALIGNMENT = 32
 
@@ -43,13 +43,13 @@ _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 
 
 class GgufError(ModelError):
-    """A GGUF file is damaged, or holds a model that cannot be used."""
+    """A GGUF file is damaged, or its model cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`shape` has the fastest dimension last, as in NumPy (the file has it first). `kind` is the
-    name of a type of ggml's, `data` its bytes (N,) as they are in the file."""
+    """A tensor in the file. `shape` has the fastest dimension last, as in NumPy (in the file it is
+    first). `kind` is the name of a ggml type, `data` are the bytes (N,) in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -59,9 +59,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a file says of its model. Each method returns the value of a key, or None when the key
-    is missing, and raises GgufError when the value has another type: types are the file's choice.
-    A key that begins with a dot is the architecture's own: `.block_count` of `llama.block_count`.
+    """A file's metadata. Each method returns the value of a key, or None if the key is missing, and
+    raises GgufError if the value has another type. A key that begins with a dot is prefixed with
+    the architecture: `.block_count` stands for `llama.block_count`.
     """
 
     path: Path
@@ -76,7 +76,7 @@ class Metadata:
         return value if type(value) is int or value is None else self._refuse(key, "an integer")
 
     def number(self, key: str) -> float | None:
-        """A finite one."""
+        """A finite number."""
         value = self._value(key)
         if value is None:
             return None
@@ -95,7 +95,7 @@ class Metadata:
         return value
 
     def numbers(self, key: str) -> NDArray[Any] | None:
-        """(N,), all finite."""
+        """An array (N,) of finite numbers."""
         import numpy as np
 
         value = self._value(key)
@@ -116,7 +116,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """All parts of a model, in one. `size` is in bytes."""
+    """A model: metadata and tensors of all its parts. `size` is in bytes."""
 
     paths: tuple[Path, ...]
     metadata: Metadata
@@ -129,15 +129,15 @@ class GgufFile:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the file begins as a GGUF file does."""
+    """Whether the file begins like a GGUF file."""
     with suppress(OSError), open_file(path) as file:
         return file.read(4) == MAGIC
     return False
 
 
 def parts_of(path: Path) -> tuple[Path, ...]:
-    """All parts of a model of which `path` is one, by their names, `NAME-00001-of-00003.gguf`.
-    GgufError when one is missing."""
+    """All parts of the model to which `path` belongs, going by their names
+    (`NAME-00001-of-00003.gguf`). Raises GgufError if one is missing."""
     match = _PART.fullmatch(path.name)
     if match is None:
         return (path,)
@@ -153,8 +153,8 @@ def parts_of(path: Path) -> tuple[Path, ...]:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read a model of which `path` is the file or one of the parts. The tensors' data is mapped,
-    not read. GgufError when it is damaged or cannot be read."""
+    """Read a model. `path` is its file, or one of its parts. The data of tensors is mapped, not
+    read. Raises GgufError if a file is damaged or cannot be read."""
     paths = parts_of(path)
     values: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
@@ -194,7 +194,7 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
 
 
 class _GgufReader:
-    """Reads one part. ValueError and struct.error say where it is damaged."""
+    """Reads one part. Raises ValueError or struct.error if it is damaged."""
 
     def __init__(self, path: Path, data: NDArray[np.uint8]) -> None:
         self._path, self._data, self._at = path, data, 4
@@ -203,10 +203,10 @@ class _GgufReader:
     def read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         (version,) = self._unpack("I")
         if version not in _VERSIONS:
-            # A big-endian file has its version's bytes the other way round.
+            # In a big-endian file, the bytes of the version are reversed.
             what = "is big-endian" if version >= 1 << 16 else f"has version {version} of the format"
             raise GgufError(
-                f"'{self._path}' {what}, and specchat reads versions 2 and 3, little-endian",
+                f"'{self._path}' {what}, and specchat only reads little-endian versions 2 and 3",
                 "get a newer file of this model",
             )
         tensor_count, key_count = self._unpack("QQ")
@@ -253,7 +253,7 @@ class _GgufReader:
         return self._unpack(_NUMBERS[kind])[0]
 
     def _array(self) -> Any:
-        """A list of strings, or an array of numbers (N,)."""
+        """Read a list of strings, or an array (N,) of numbers."""
         import numpy as np
 
         kind, length = self._unpack("IQ")
@@ -314,18 +314,18 @@ class _GgufReader:
         return tensors
 
 
-# ---------------------------------------------------------------------------- in a few words
+# ---------------------------------------------------------------------------- summary
 
 
 _GUESSED = 1024
-"""A flag in `general.file_type`."""
+"""Flag in `general.file_type`: the type was guessed."""
 _MAX_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class GgufSummary:
-    """`context` is in tokens, `parameters` counts the numbers of all tensors. What the file does
-    not say is empty, or 0 for `context`."""
+    """Main facts about a model. `context` is in tokens; `parameters` is the number of elements of
+    all tensors. Unknown values are empty, or 0 for `context`."""
 
     title: str
     architecture: str
@@ -341,9 +341,9 @@ class GgufSummary:
 
 
 def summarise(path: Path) -> GgufSummary:
-    """Summarise the model of which `path` is the file or one of the parts. Takes up to half a
-    second, and nothing again while the file has the same size and time. GgufError when it cannot be
-    read."""
+    """Summarise a model. `path` is its file, or one of its parts. Takes up to half a second; the
+    result is cached while the file's size and time stay the same. Raises GgufError if the file
+    cannot be read."""
     try:
         status = path.stat()
     except OSError as error:
@@ -364,7 +364,8 @@ def _summary(path: Path, changed: int, size: int) -> GgufSummary:
 
 
 def _quantised(file: GgufFile) -> str:
-    """`Q4_K_M` as the file says, or else the type of most of its bytes."""
+    """The quantisation that the file states, such as `Q4_K_M`, or else the type of most of its
+    bytes."""
     from gguf.constants import LlamaFileType
 
     number = file.metadata.integer("general.file_type")

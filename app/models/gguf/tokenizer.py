@@ -1,4 +1,4 @@
-"""The tokenizer.json and tokenizer_config.json of the model in a GGUF file."""
+"""Converts the tokenizer in a GGUF file to tokenizer.json and tokenizer_config.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_VOCABULARY, _MAX_TOKEN = 1_000_000, 4096
 
 
 class TokenKind(IntEnum):
-    """What a token is, as `tokenizer.ggml.token_type` numbers it."""
+    """Kinds of tokens, with the values of `tokenizer.ggml.token_type`."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -23,8 +23,8 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
-# How texts are split before merging, by `tokenizer.ggml.pre`: one pattern after the other, each
-# within what those before it left. The expressions are those of the models' own tokenizers.
+# How texts are split before merging, by `tokenizer.ggml.pre`. Patterns are applied in order, each
+# to the pieces that earlier ones left. They are those of the models' own tokenizers.
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -49,7 +49,7 @@ _GPT4O = "|".join(
 _HAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _NEWER = "\u0560-\u0588\u10c7\u10cd\u10d0-\u10ff\u1c80-\u1c88\u2d00-\u2d2d\ua790-\uabff"
 _CASED = rf"(?:(?![{_NEWER}])[\p{{Lu}}\p{{Ll}}\p{{Lt}}])"
-"""Letters with cases, without those that came later in Unicode."""
+"""Letters that have case, without those of newer Unicode versions."""
 _PUNCTUATION = "[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]"
 _DEEPSEEK3 = (
     r"\p{N}{1,3}",
@@ -66,8 +66,8 @@ _MERGED_WHOLE = (
     *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
     "tekken",
 )
-"""Words of the vocabulary are tokens whatever the merges say, and texts begin with a token for
-that where the file does not say otherwise."""
+"""Tokenizers that encode a word of the vocabulary as one token even without merges for it, and that
+put a begin token before texts unless the file says otherwise."""
 _PATTERNS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral"): (_LLAMA3,),
     ("midm-2.0", "lfm2", "dbrx", "smaug-bpe", "glm4", "chatglm-bpe"): (_LLAMA3,),
@@ -101,8 +101,8 @@ _NFC = ("qwen2", "deepseek-r1-qwen", "qwen35")
 
 
 def tokenizer_files(gguf: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
-    """tokenizer.json and tokenizer_config.json. GgufError when the file has no tokenizer, or one of
-    a kind that specchat cannot convert."""
+    """The contents of tokenizer.json and tokenizer_config.json. Raises GgufError if the file has no
+    tokenizer, or one that specchat cannot convert."""
     tokens, kinds = _vocabulary(gguf)
     model = gguf.metadata.text("tokenizer.ggml.model")
     if model == "gpt2":
@@ -118,7 +118,7 @@ def tokenizer_files(gguf: GgufFile) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def special_ids(gguf: GgufFile) -> dict[str, Any]:
-    """The ids of config.json: where a text begins, and after which tokens an answer has ended."""
+    """Special token ids for config.json: the begin token, and tokens that end an answer."""
     ends = [_special(gguf, name) for name in ("eos", "eot", "eom")]
     found = [*dict.fromkeys(each for each in ends if each is not None)]
     begin = _special(gguf, "bos")
@@ -142,12 +142,12 @@ def _vocabulary(gguf: GgufFile) -> tuple[list[str], list[int]]:
     if kinds is None:
         return tokens, [TokenKind.NORMAL] * len(tokens)
     if len(kinds) != len(tokens):
-        raise GgufError(f"'{gguf.paths[0]}' does not say the kind of each of its tokens", OTHER)
+        raise GgufError(f"'{gguf.paths[0]}' does not state the kinds of its tokens", OTHER)
     return tokens, [int(each) for each in kinds]
 
 
 def _distinct(tokens: list[str]) -> list[str]:
-    """Unused tokens of padding may share a name, which ids by name cannot."""
+    """Rename duplicates, because names must be unique. Unused padding tokens may share a name."""
     seen: set[str] = set()
     distinct = []
     for number, token in enumerate(tokens):
@@ -208,9 +208,7 @@ def _pre(gguf: GgufFile) -> str:
 
 def _splitters(gguf: GgufFile, name: str) -> list[dict[str, Any]]:
     if name not in _BY_NAME:
-        raise GgufError(
-            f"'{gguf.paths[0]}' splits texts in the way {name[:40]!r}, unknown to specchat", OTHER
-        )
+        raise GgufError(f"'{gguf.paths[0]}' splits texts by the unknown rule {name[:40]!r}", OTHER)
     splits = [
         {"type": "Split", "pattern": {"Regex": each}, "behavior": "Isolated", "invert": False}
         for each in _BY_NAME[name]
@@ -235,8 +233,9 @@ _SPACE = "▁"
 
 
 def _sentencepiece(gguf: GgufFile, tokens: list[str], kinds: list[int]) -> dict[str, Any]:
-    """SentencePiece's BPE merges the neighbours whose token has the highest score. That is a BPE
-    whose merges are all ways to make a token of two, sorted by its score."""
+    """Convert SentencePiece's BPE, which merges the neighbours whose joint token has the highest
+    score. That equals a BPE whose merges are all ways to build a token from two, sorted by the
+    token's score."""
     scores = gguf.metadata.numbers("tokenizer.ggml.scores")
     if scores is None or len(scores) != len(tokens):
         raise GgufError(f"'{gguf.paths[0]}' has a tokenizer without scores", OTHER)
@@ -293,7 +292,7 @@ def _merges_by_score(
 
 
 def _added(tokens: Iterable[str], kinds: Iterable[int]) -> list[dict[str, Any]]:
-    """Tokens that are found in a text before it is split."""
+    """Tokens that are recognised in a text before it is split."""
     return [
         {
             "id": number,
@@ -312,7 +311,7 @@ def _added(tokens: Iterable[str], kinds: Iterable[int]) -> list[dict[str, Any]]:
 def _post_processor(
     gguf: GgufFile, tokens: list[str], own: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Puts the token in front with which texts begin, if the model wants one."""
+    """A post-processor that puts the begin token before texts, if the model needs one."""
     number, adds = _special(gguf, "bos"), gguf.metadata.flag("tokenizer.ggml.add_bos_token")
     if adds is None:
         llama = gguf.metadata.text("tokenizer.ggml.model") == "llama"

@@ -1,9 +1,9 @@
-"""Turns the tensors of a GGUF file into those of mlx-lm's format, one at a time. Without MLX.
+"""Converts the tensors of a GGUF file to mlx-lm's format, one at a time. Does not use MLX.
 
-MLX quantises a row in groups: w = scale * q + bias. Five of ggml's types are exactly that, with 32
-numbers in a group, and are only packed in another order. In two more (Q4_K, Q5_K) a group's scale
-is a product that is rounded to 16 bits. All others are dequantised, and quantised again if that is
-wanted.
+MLX quantises a row in groups: w = scale * q + bias. Five of ggml's types are equivalent, with
+groups of 32 numbers, and are only packed in another order. In two more (Q4_K, Q5_K) a group's scale
+is a product, which is rounded to 16 bits. All other types are dequantised, and quantised again if
+requested.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from app.models.gguf.architectures import OTHER
 from app.models.gguf.file import GgufError, GgufFile, Tensor
 
 GROUP = 32
-"""Numbers that share a scale and a bias in ggml's types that MLX can store."""
+"""Numbers per group in those of ggml's types that MLX can store."""
 EXACT = {"Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8}
 """Bits per number of the types that MLX stores bit for bit."""
 ROUNDED = {"Q4_K": 4, "Q5_K": 5}
-"""Bits per number of the types whose numbers are kept while their scales are rounded."""
+"""Bits per number of the types whose numbers are kept and whose scales are rounded."""
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 DEFAULT_BITS = 8
-"""Bits for weights in a type that MLX does not have."""
+"""Bits per number for weights of a type that MLX does not have."""
 _CHUNK = 1 << 24
-"""Numbers that are converted at a time: 64 MB in 32 bits."""
+"""Numbers converted at a time: 64 MB in 32 bits."""
 
 Floats = NDArray[np.float32]
 Codes = NDArray[np.uint8]
@@ -47,7 +47,7 @@ class TensorPlan:
     bits: int | None = None
     group: int = GROUP
     heads: int | None = None
-    """The number of heads whose rows have another order in the file; None if the order is ours."""
+    """Number of heads whose rows must be reordered; None if the order is the same."""
     offset: float = 0.0
     """Added to each number."""
 
@@ -72,7 +72,7 @@ class TensorPlan:
         return self.name.rpartition(".")[0]
 
     def outputs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """The tensors to write: for each name its type in safetensors, and its shape."""
+        """Tensors to write: for each name, its safetensors type and its shape."""
         shape, dtype = self.tensor.shape, _SAFETENSORS[self.dtype]
         if self.bits is None:
             return {self.name: (dtype, shape)}
@@ -91,10 +91,10 @@ SAFETENSORS_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4}
 def plan(
     gguf: GgufFile, config: dict[str, Any], named: list[tuple[str, Tensor]], bits: int | None
 ) -> list[TensorPlan]:
-    """How to hold each tensor. `bits` (4, 8, or 16 for not at all) is for what MLX cannot hold as
-    it is; None means 8 for what is quantised in the file, and nothing for what is not. 32
-    dequantises everything, which a CPU computes with many times faster. GgufError when a type is
-    unknown."""
+    """Plan how to store each tensor. `bits` (4, 8, or 16 for unquantised) is used for types that
+    MLX cannot store unchanged; None means 8 for tensors that are quantised in the file, and
+    unquantised for others. 32 dequantises everything, which is many times faster on a CPU. Raises
+    GgufError if a type is unknown."""
     dtype = "float32" if bits == 32 else base_dtype(gguf)
     plans = []
     for name, tensor in named:
@@ -110,14 +110,14 @@ def plan(
                 "q_proj": config["num_attention_heads"],
                 "k_proj": config["num_key_value_heads"],
             }.get(name.split(".")[-2])
-        # llama.cpp multiplies by a norm's weight, mlx-lm's gemma3 by one more than it.
+        # llama.cpp multiplies by a norm's weight w, mlx-lm's gemma3 by w + 1.
         offset = -1.0 if gguf.architecture == "gemma3" and len(tensor.shape) == 1 else 0.0
         plans.append(TensorPlan(name, tensor, dtype, chosen, group, heads, offset))
     return plans
 
 
 def base_dtype(gguf: GgufFile) -> str:
-    """The dtype of scales and of all that is not quantised. Gemma's activations exceed float16."""
+    """The dtype of scales and of everything unquantised. Gemma's activations exceed float16."""
     matrices = [t.kind for t in gguf.tensors.values() if len(t.shape) > 1]
     if all(kind == "F32" for kind in matrices):
         return "float32"
@@ -126,7 +126,7 @@ def base_dtype(gguf: GgufFile) -> str:
 
 def _bits(tensor: Tensor, wanted: int | None) -> tuple[int | None, int]:
     kind, width = tensor.kind, tensor.shape[-1]
-    # A router of experts is small, and decides much.
+    # The router of experts is small, and errors in it have a large effect.
     if len(tensor.shape) < 2 or "ffn_gate_inp" in tensor.name:
         return None, GROUP
     if wanted != 32 and (kind in EXACT or kind in ROUNDED):
@@ -139,14 +139,14 @@ def _bits(tensor: Tensor, wanted: int | None) -> tuple[int | None, int]:
 
 @dataclass(slots=True)
 class ErrorSum:
-    """The sum of squared errors and of squares of the matrices that were not held exactly."""
+    """Sums of squared errors and of squared weights, over the matrices that were changed."""
 
     wrong: float = 0.0
     total: float = 0.0
 
     @property
     def relative(self) -> float:
-        """Root mean square of the error by that of the weights."""
+        """Root mean square of the errors, relative to that of the weights."""
         return math.sqrt(self.wrong / self.total) if self.total else 0.0
 
     def add(self, before: Floats, after: Floats) -> None:
@@ -157,8 +157,8 @@ class ErrorSum:
 def convert(
     planned: TensorPlan, error: ErrorSum, check: Callable[[], object] = lambda: None
 ) -> Iterator[NDArray[Any]]:
-    """The tensors of `planned.outputs()`, in that order, as bytes that safetensors hold. `check` is
-    called after every 16 million numbers and may raise; `error` is added to."""
+    """Yield the tensors of `planned.outputs()`, in that order, as bytes in safetensors' format.
+    Adds to `error`. `check` is called after every 16 million numbers, and may raise."""
     rows, order = _rows(planned), _order(planned)
     width = planned.tensor.shape[-1]
     step = max(1, _CHUNK // width)
@@ -172,21 +172,22 @@ def convert(
 
 
 def _rows(planned: TensorPlan) -> Codes:
-    """The tensor's bytes by rows (N, B)."""
+    """The tensor's bytes, by row: (N, B)."""
     count = math.prod(planned.tensor.shape[:-1])
     return planned.tensor.data.reshape(count, -1)
 
 
 def _order(planned: TensorPlan) -> NDArray[np.int64] | None:
-    """The file's row for each of our rows, or None where they are the same. A bias is one row."""
+    """The index in the file of each row to write; None if the order is the same. A bias counts as
+    one row."""
     if planned.heads is None or not planned.is_matrix:
         return None
     return _halves_apart(np.arange(planned.tensor.shape[0]), planned.heads)
 
 
 def _halves_apart(values: NDArray[Any], heads: int) -> NDArray[Any]:
-    """llama.cpp pairs dimensions of a head that are neighbours when it rotates, mlx-lm those half a
-    head apart."""
+    """Reorder dimensions of heads for rotary positions: llama.cpp rotates pairs of adjacent
+    dimensions, mlx-lm pairs that are half a head apart."""
     return values.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
@@ -231,7 +232,7 @@ def can_dequantise(kind: str) -> bool:
 
 
 def dequantise(kind: str, rows: Codes) -> Floats:
-    """Rows of any type of ggml's (N, B) in 32-bit numbers (N, M)."""
+    """Dequantise rows (N, B) of any ggml type to 32-bit floats (N, M)."""
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
@@ -240,11 +241,11 @@ def dequantise(kind: str, rows: Codes) -> Floats:
 
 
 def to_dtype(values: Floats, dtype: str) -> NDArray[Any]:
-    """The numbers in `dtype`; bfloat16 as 16-bit integers, because NumPy has none."""
+    """Convert to `dtype`. bfloat16 becomes 16-bit integers, because NumPy does not have it."""
     if dtype != "bfloat16":
         return values.astype(dtype)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    # To the nearest, ties to even.
+    # Round to nearest, ties to even.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
@@ -255,12 +256,12 @@ def from_dtype(values: NDArray[Any], dtype: str) -> Floats:
 
 
 def quantise(values: Floats, bits: int, group: int) -> tuple[Codes, Floats, Floats]:
-    """Codes (N, M), scales and biases (N, M / group) with the smallest and the largest number of
-    each group at the ends. GgufError when a value is not finite."""
+    """Quantise to codes (N, M), scales and biases (N, M / group), such that the lowest and highest
+    code of a group are its minimum and maximum. Raises GgufError if a value is not finite."""
     groups = values.reshape(len(values), -1, group)
     low, high = groups.min(axis=-1), groups.max(axis=-1)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise GgufError("The weights in this file are damaged: some are not numbers", OTHER)
+        raise GgufError("The weights in this file are damaged: some are not finite", OTHER)
     scales = ((high - low) / (2**bits - 1)).astype(np.float32)
     steps = np.where(scales > 0, scales, 1.0)[..., None]
     codes = np.clip(np.rint((groups - low[..., None]) / steps), 0, 2**bits - 1)
@@ -273,7 +274,8 @@ def _affine(codes: Codes, scales: Floats, biases: Floats) -> Floats:
 
 
 def pack(codes: Codes, bits: int) -> NDArray[np.uint32]:
-    """MLX's order: one stream of bits, the lowest first, in 32-bit words (N, M * bits / 32)."""
+    """Pack codes (N, M) in MLX's order: a stream of bits, lowest first, in 32-bit words
+    (N, M * bits / 32)."""
     if bits == 8:
         stream = np.ascontiguousarray(codes)
     elif bits == 4:
@@ -294,18 +296,18 @@ def _blocks(rows: Codes, size: int) -> Codes:
 
 
 def _half(blocks: Codes, at: int) -> Floats:
-    """The 16-bit number at `at` of each block."""
+    """The 16-bit float at byte `at` of each block."""
     halves = np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)
     return halves[..., 0].astype(np.float32)
 
 
 def _nibbles(data: Codes) -> Codes:
-    """The lower halves of all bytes, then the upper ones, along the last axis."""
+    """The lower halves of all bytes, then the upper halves, along the last axis."""
     return np.concatenate([data & np.uint8(15), data >> np.uint8(4)], axis=-1)
 
 
 def _fifth_bits(data: Codes) -> Codes:
-    """32 bits of four bytes each, moved to where a fifth bit belongs."""
+    """The 32 bits of each four bytes, shifted to the position of a fifth bit."""
     return np.unpackbits(data, axis=-1, bitorder="little") << np.uint8(4)
 
 
@@ -340,12 +342,13 @@ def _q5_1(rows: Codes) -> tuple[Codes, Floats, Floats]:
 def _q8_0(rows: Codes) -> tuple[Codes, Floats, Floats]:
     blocks = _blocks(rows, 34)
     scales = _half(blocks, 0)
-    # Signed numbers from -128 on, and MLX's are unsigned.
+    # The file has signed numbers from -128, MLX unsigned ones.
     return _flat(blocks[..., 2:] ^ np.uint8(0x80)), scales, -128 * scales
 
 
 def _k_scales(blocks: Codes) -> tuple[Floats, Floats]:
-    """Scales and biases (N, S, 8) of the eight groups of a K block: 6 bits each, in 12 bytes."""
+    """Scales and biases (N, S, 8) of the eight groups of a K block, stored as 6 bits each in 12
+    bytes."""
     packed = blocks[..., 4:16]
     low, high, rest = packed[..., :4], packed[..., 4:8], packed[..., 8:]
     scales = np.concatenate([low & 63, (rest & 15) | (low >> 6) << 4], axis=-1)
@@ -354,7 +357,8 @@ def _k_scales(blocks: Codes) -> tuple[Floats, Floats]:
 
 
 def _pairs_of_groups(data: Codes) -> Codes:
-    """Eight groups of 32 from 128 bytes: of every 32 the lower halves, then the upper ones."""
+    """Eight groups of 32 numbers from 128 bytes: the lower halves of 32 bytes, then the upper
+    halves."""
     quarters = data.reshape(*data.shape[:-1], 4, 1, 32)
     return np.concatenate([quarters & np.uint8(15), quarters >> np.uint8(4)], axis=-2).reshape(
         *data.shape[:-1], 256

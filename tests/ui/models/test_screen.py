@@ -72,12 +72,12 @@ async def test_the_sum_line_by_line(app: Make, here: Here) -> None:
             pilot,
             "▸ built-in draft: 4.5x faster",
             "  small-4bit: 3.5x faster, r 0.07, pair: fits 4K",
-            "adds attention to what is found; needs ",
+            "adds attention to the scores; needs ",
             "target, weights  org/big-4bit",
-            "target, cache  7,680 bytes a token, 4,096 tokens",
+            "target, cache  7,680 bytes per token, 4,096 tokens",
             "one step",
             "total  at 4,096 tokens",
-            "Fits 4K tokens with full prefill.",
+            "Fits 4K tokens when read in full.",
         )
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, ActionDialog), "the list")
@@ -164,7 +164,7 @@ async def test_a_model_that_cannot_be_used_says_why(
     assert snapshot is not None
     (snapshot / "config.json").unlink()
     async with models_of(app(), "org/big-4bit") as pilot:
-        await until_shown(pilot, "! Its folder has no model: there is no config.json")
+        await until_shown(pilot, "! Its folder is not a model: it has no config.json")
         dialog = await open_dialog(pilot, "big")
         assert not [label for label, _ in dialog.choices if label.startswith("Use")]
         await do(pilot, "Move to the trash")
