@@ -22,7 +22,7 @@ from benchmarks.shapes import configs_of
 SUMS_PER_LAYER = 2
 ONE_WAY_FROM = 1 << 18
 """Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
-LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
+MIN_PACKET, MAX_PACKET = 1 << 15, 8 << 20
 """Elements, and bytes, of a packet. A part is sent in two packets, if they are not too small."""
 
 
@@ -101,7 +101,7 @@ def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) 
         return 0.0
     ways = max(min(2, elements * element_bytes // (ranks * ONE_WAY_FROM)), 1)
     part = math.ceil(math.ceil(elements / ways) / ranks)
-    packet = max(LEAST_PACKET, min(MOST_PACKET // element_bytes, part // 2))
+    packet = max(MIN_PACKET, min(MAX_PACKET // element_bytes, part // 2))
     packets = [min(packet, part - start) for start in range(0, part, packet)]
     ahead = 1 if len(packets) > 1 else 0
     now = line_free = 0.0

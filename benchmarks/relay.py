@@ -22,7 +22,7 @@ from typing import Self
 
 PIECE = 1 << 16
 """Bytes that are read at once."""
-MOST_WAITING = 1 << 24
+MAX_BUFFERED = 1 << 24
 """Bytes of a direction on their way: what comes after them waits in its sender."""
 RETRY_SECONDS = 0.05
 """Between two attempts to reach a receiver that does not listen yet."""
@@ -157,7 +157,7 @@ class _Loop:
             now = time.perf_counter()
             flows = [flow for pair in self._pairs for flow in pair]
             reads: list[socket.socket | int] = [0, *self._ways]
-            reads += [f.source for f in flows if not f.ended and f.waiting < MOST_WAITING]
+            reads += [f.source for f in flows if not f.ended and f.waiting < MAX_BUFFERED]
             writes = [f.sink for f in flows if f.blocked]
             readable, _, _ = select.select(reads, writes, [], self._until_next(flows, now))
             if 0 in readable and not self._command():

@@ -38,7 +38,7 @@ from benchmarks.quality.tasks import is_correct
 from benchmarks.quality.tokens import Tokens
 
 EXTRA_ANSWER_TOKENS = 32
-LEAST_KEEP = 0.01
+MIN_KEEP = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Runner:
         last = self._last_found
         if last is None or (last.item, last.scoring) != (item.id, config.scoring):
             self._last_found = None
-            last, _ = self._run_turn(item, replace(config, keep=LEAST_KEEP), item.messages)
+            last, _ = self._run_turn(item, replace(config, keep=MIN_KEEP), item.messages)
             if last is None or last.reading != Reading.SPARSE:  # nothing can be reselected
                 return last if last is None else replace(last, keep=config.keep)
             self._last_found = last

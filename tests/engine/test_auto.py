@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.engine import loaded_pair
-from app.engine.turn.costs import FEWEST_ANSWERS
+from app.engine.turn.costs import MIN_ANSWERS
 from app.engine.turn.decode import is_unsure
-from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
+from app.engine.turn.turn_estimate import MIN_KEEP, TurnEstimate
 from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.cost_model import Costs
 from app.protocol.events import Planned, Selected
@@ -74,7 +74,7 @@ def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
 def test_what_there_is_no_room_for_is_left_out(
     most: float, seconds: float, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TurnEstimate, "most_keep", lambda *_: most)
+    monkeypatch.setattr(TurnEstimate, "max_keep", lambda *_: most)
     found = loaded.figures(replace(ASK, within_seconds=seconds))
     wanted = loaded.of(Selected)[-1].auto_keep
     assert found.keep_ratio == most
@@ -88,7 +88,7 @@ def test_the_time_that_is_allowed_limits_keep(
     """Reading everything takes 99 seconds."""
     found: dict[float, float] = {}
 
-    def spy(self: TurnEstimate, costs: Costs, waited: float, of=TurnEstimate.most_keep) -> float:
+    def spy(self: TurnEstimate, costs: Costs, waited: float, of=TurnEstimate.max_keep) -> float:
         monkeypatch.setattr(TurnEstimate, "_sparse_ttft", lambda self, costs, keep: 99 * keep)
         for seconds in (0.0, 5.0, 20.0, 500.0):
             estimate = replace(self, ask=replace(self.ask, within_seconds=seconds))
@@ -96,9 +96,9 @@ def test_the_time_that_is_allowed_limits_keep(
         found[-1] = of(replace(self, ask=replace(self.ask, within_seconds=5.0)), costs, 20.0)
         return 1.0
 
-    monkeypatch.setattr(TurnEstimate, "most_keep", spy)
+    monkeypatch.setattr(TurnEstimate, "max_keep", spy)
     loaded.run(ASK)
-    assert found == {0.0: 1.0, 5.0: 0.05, 20.0: 0.2, 500.0: 1.0, -1: LEAST_KEEP}
+    assert found == {0.0: 1.0, 5.0: 0.05, 20.0: 0.2, 500.0: 1.0, -1: MIN_KEEP}
 
 
 def test_until_the_scores_are_known_the_usual_keep_is_assumed() -> None:
@@ -145,11 +145,11 @@ def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: 
     sparse = replace(question(), keep_ratio=0.1)
     full = replace(sparse, mode=Mode.FULL)
     assert not loaded.figures(sparse).unsure, "nothing is known yet"
-    for _ in range(FEWEST_ANSWERS):
+    for _ in range(MIN_ANSWERS):
         last = loaded.figures(sparse)
     assert not last.unsure, "as sure as always"
     costs = loaded.engine._loaded.costs
-    costs._stored.confidences[:] = [0.99] * FEWEST_ANSWERS
+    costs._stored.confidences[:] = [0.99] * MIN_ANSWERS
     assert loaded.figures(sparse).unsure
     assert not loaded.figures(full).unsure, "there is nothing else to read"
 

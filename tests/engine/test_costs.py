@@ -18,7 +18,7 @@ from app.engine.engine import MlxEngine
 from app.engine.model.loader import ModelPair
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
-from app.engine.turn.costs import ANSWERS, FEWEST_ANSWERS, MAX_TIMINGS, PairCosts, fit_costs
+from app.engine.turn.costs import ANSWERS, MIN_ANSWERS, MAX_TIMINGS, PairCosts, fit_costs
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import (
     FREE,
@@ -265,7 +265,7 @@ def test_a_later_start_knows_how_sure_answers_usually_are(
     pair: ModelPair, estimate: Costs, tmp_path: Path
 ) -> None:
     first = PairCosts(pair, tmp_path)
-    for _ in range(FEWEST_ANSWERS - 1):
+    for _ in range(MIN_ANSWERS - 1):
         first.add([], 0.5)
     assert first.usual_confidence is None, "too few to say"
     first.add([timing()], 0.9)

@@ -20,10 +20,10 @@ from app.engine.cache.prefill import StepSize, make_stock_cache, prefill
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import PromptBuilder
 from app.engine.turn.decode import (
-    LONGEST_PERIOD,
-    REPEATS,
-    SENTENCE_LOOP,
-    SHORTEST_LOOP,
+    MAX_PERIOD,
+    MIN_REPEATS,
+    MIN_SENTENCE_LOOP,
+    MIN_LOOP,
     Decoder,
     LoopDetector,
 )
@@ -293,13 +293,13 @@ def stops_at(ids: list[int]) -> int | None:
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
 
-@pytest.mark.parametrize("period", [1, 2, 11, 12, 24, 25, LONGEST_PERIOD])
+@pytest.mark.parametrize("period", [1, 2, 11, 12, 24, 25, MAX_PERIOD])
 def test_a_loop_is_stopped_after_its_last_allowed_repeat(period: int) -> None:
     before, loop = list(range(500, 800)), list(range(period))
     stopped = stops_at(before + loop * 1_000)
     assert stopped is not None
-    shortest = SHORTEST_LOOP if period < 12 else SENTENCE_LOOP
-    assert stopped - len(before) == max(shortest, REPEATS * period)
+    shortest = MIN_LOOP if period < 12 else MIN_SENTENCE_LOOP
+    assert stopped - len(before) == max(shortest, MIN_REPEATS * period)
 
 
 def test_a_loop_that_is_never_exact_for_long_is_not_stopped() -> None:
@@ -349,8 +349,8 @@ def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tiny random model that is greedy soon is in one."""
-    monkeypatch.setattr("app.engine.turn.decode.SHORTEST_LOOP", 24)
-    monkeypatch.setattr("app.engine.turn.decode.REPEATS", 3)
+    monkeypatch.setattr("app.engine.turn.decode.MIN_LOOP", 24)
+    monkeypatch.setattr("app.engine.turn.decode.MIN_REPEATS", 3)
     asked = question(tokens=120, text=LONG_TEXT)
     free = loaded.answer(asked)
     guarded = Sampling(max_tokens=120, stop_repeats=True)

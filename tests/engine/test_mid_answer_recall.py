@@ -22,7 +22,7 @@ from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import Match
 from app.engine.progress import TurnCancelled
 from app.engine.turn.decode import Decoder
-from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
+from app.engine.turn.mid_answer_recall import REREAD_TOKENS, MidAnswerRecall
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Planned, Selected
@@ -127,7 +127,7 @@ def expected(
     for number, (recalled, written) in enumerate(recalls, 1):
         following = np.arange(recalled[-1] + 1, recalled[-1] + 1 + CHUNK)
         following = following[np.cumprod(order[following] < 99).astype(bool)]
-        again = np.arange(max(prompt.question_start, end + written - 1 - READ_AGAIN), total)
+        again = np.arange(max(prompt.question_start, end + written - 1 - REREAD_TOKENS), total)
         before = order.copy()
         order[np.concatenate([recalled, following, again])] = number
         logits, stored = _pass(model, ids, order, before == order, stored, kept)

@@ -149,7 +149,7 @@ class Counted(np.ndarray):  # type: ignore[type-arg]
 def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
     """Many, in many conversations, and all of them begin with the same licence."""
     random, models = np.random.default_rng(0), pair(build("llama"))
-    licence = random.integers(0, VOCABULARY, shared_rows.FEWEST)
+    licence = random.integers(0, VOCABULARY, shared_rows.MIN_SHARED)
     texts = [np.append(licence, random.integers(0, VOCABULARY, 170)) for _ in range(90)]
 
     def chat(documents: range, at: int) -> tuple[ConversationCache, Prompt, list[Message]]:
@@ -214,13 +214,13 @@ def operations(tmp_path: Path) -> Pool:
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of rows of a layer that are copied: from other caches, or because others of the same
     cache are freed."""
-    counts, original = list[int](), shared_rows._taken
+    counts, original = list[int](), shared_rows._take_rows
 
     def count(rows: Any, entries: NDArray[np.int64]) -> Any:
         counts.append(len(entries))
         return original(rows, entries)
 
-    monkeypatch.setattr(shared_rows, "_taken", count)
+    monkeypatch.setattr(shared_rows, "_take_rows", count)
     return counts
 
 
@@ -512,7 +512,7 @@ class Pool:
         assert all(len(same) == 1 for same in inodes.values()), self.done[-9:]
         if self.pool._saving is None:  # it has all of its rows while it is saved
             held = [int((prefix.cached & ~prefix.absent).sum()) for prefix in prefixes]
-            twice = sum(max(shared_rows.FEWEST, n / shared_rows.MAX_REST) for n in held)
+            twice = sum(max(shared_rows.MIN_SHARED, n / shared_rows.MAX_REST) for n in held)
             assert sum(held) - len(rows) <= twice, self.done[-9:]
 
 
@@ -520,7 +520,7 @@ class Pool:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short conversations share, too."""
     for module in (shared_rows, prefix_sharing, cache_pool):
-        monkeypatch.setattr(module, "FEWEST", 8)
+        monkeypatch.setattr(module, "MIN_SHARED", 8)
     monkeypatch.setattr(snapshot, "BLOCK", 32)
     monkeypatch.setattr(snapshot, "BEGINNING_STEP", 8)
 
@@ -587,7 +587,7 @@ OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-@pytest.mark.parametrize("what", ["_taken", "_compute"])
+@pytest.mark.parametrize("what", ["_take_rows", "_compute"])
 def test_where_memory_runs_out_while_rows_move_none_is_lost(
     shared: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
 ) -> None:

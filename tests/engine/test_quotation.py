@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.engine.model.prompt import PromptText
 from app.engine.model.text_encoder import built_in_encoder
-from app.engine.turn.quotation import NEAR, best_quote
+from app.engine.turn.quotation import MIN_SCORE, best_quote
 from app.util.assets import assets_path
 from app.util.sentences import LONGEST, units
 
@@ -23,7 +23,7 @@ def text(content: str, document: int | None = 0) -> PromptText:
 
 def quoted(question: str, *texts: PromptText) -> str | None:
     found = best_quote(texts, question, built_in_encoder(), lambda done, of: None)
-    return found.text if found is not None and found.score >= NEAR else None
+    return found.text if found is not None and found.score >= MIN_SCORE else None
 
 
 @given(st.text(alphabet="ab .?!\n。`#", max_size=60) | st.text(max_size=2000))

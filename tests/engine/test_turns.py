@@ -383,4 +383,4 @@ def test_what_follows_a_recalled_token_without_a_gap(
 ) -> None:
     prefix = PrefixCache(list)
     prefix.ids, prefix.cached = np.zeros(10, np.int32), np.isin(np.arange(10), read)
-    assert prefix.runs_following(np.array(recalled, np.int32), length).tolist() == after
+    assert prefix.stale_runs(np.array(recalled, np.int32), length).tolist() == after
