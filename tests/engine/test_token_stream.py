@@ -29,16 +29,16 @@ from app.engine.model.speculation import (
     COPY_RETRY,
     DRAFT_RETRY,
     DRAFTED,
-    NEEDED,
+    MIN_PLAIN_STEPS,
     NOTHING,
     SIZES,
-    STALE,
+    STALE_AFTER,
     Gate,
     Proposal,
     expected,
     kind_of_copy,
 )
-from app.engine.model.token_stream import LONGEST, CopyIndex, DraftProposals, Match, TokenStream
+from app.engine.model.token_stream import MAX_MATCH, CopyIndex, DraftProposals, Match, TokenStream
 from app.engine.turn.decode import Decoder
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
@@ -344,7 +344,7 @@ def decoded(
     return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
 
 
-@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.DECAY])
 @pytest.mark.parametrize("after", range(1, 14))
 def test_it_stops_in_the_middle_of_what_was_verified(
     after: int, reason: FinishReason, models: dict[str, Any]
@@ -489,7 +489,7 @@ def gate(
     def waits() -> float:
         return 1 + 4 * rng.exponential() * (rng.random() < busy)
 
-    for _ in range(NEEDED):
+    for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(PLAIN * waits())
     found.guess_draft_cost(0.1)
     seconds, written = 0.0, 0
@@ -517,7 +517,7 @@ def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> No
     assert found.choose(COPY, 16).count == 0
     assert found.plain_rate == 0
     assert not any(found.wants_to_learn(COPY) for _ in range(1000))
-    for _ in range(NEEDED):
+    for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(2 * PLAIN)
     assert found.choose(COPY, 16).count > 0
 
@@ -551,12 +551,12 @@ def test_on_a_busy_machine_right_tokens_are_not_proposed_one_at_a_time(
 def test_what_a_size_cost_long_ago_is_measured_again() -> None:
     """Another program was busy while it was measured."""
     found = Gate()
-    for _ in range(NEEDED):
+    for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(PLAIN)
     for _ in range(9):
         found.record_verified(COPY, 2, 1, 9 * PLAIN)
     assert found.choose(COPY, 15).count == 0
-    for _ in range(STALE + 1):
+    for _ in range(STALE_AFTER + 1):
         found.record_plain(PLAIN)
     assert found.choose(COPY, 15).count > 0
 
@@ -659,7 +659,7 @@ def longest(text: list[int]) -> int:
     best = 0
     for end in range(2, len(text)):
         length = 0
-        while length < min(end, LONGEST) and text[end - 1 - length] == text[-1 - length]:
+        while length < min(end, MAX_MATCH) and text[end - 1 - length] == text[-1 - length]:
             length += 1
         best = max(best, length)
     return best if best >= 2 else 0
