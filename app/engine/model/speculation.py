@@ -26,8 +26,8 @@ GUESS_WEIGHT = 6.0
 DECAY = 0.97
 """Factor by which the weight of earlier measurements falls with each step."""
 SLOPE = 0.1
-"""Cost of each further token, in plain steps, until two sizes are measured. A step of two tokens does
-not predict it: most of its extra cost is fixed."""
+"""Cost of each further token, in plain steps, until two sizes are measured. One step of two tokens
+does not predict it, because most of its extra cost is fixed."""
 RECENT, MIN_MEASURED, GUESSES = 7, 2, 2
 """Number of last steps of a size that count; minimum measured; number of initial draft guesses."""
 STALE_AFTER = 256
