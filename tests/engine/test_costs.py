@@ -18,7 +18,7 @@ from app.engine.engine import MlxEngine
 from app.engine.model.loader import ModelPair
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
-from app.engine.turn.costs import ANSWERS, MIN_ANSWERS, MAX_TIMINGS, PairCosts, fit_costs
+from app.engine.turn.costs import ANSWERS, MAX_TIMINGS, MIN_ANSWERS, PairCosts, fit_costs
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import (
     FREE,

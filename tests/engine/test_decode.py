@@ -21,9 +21,9 @@ from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import PromptBuilder
 from app.engine.turn.decode import (
     MAX_PERIOD,
+    MIN_LOOP,
     MIN_REPEATS,
     MIN_SENTENCE_LOOP,
-    MIN_LOOP,
     Decoder,
     LoopDetector,
 )

@@ -344,7 +344,7 @@ def decoded(
     return decoder, ended, int(flatten(cache)[0].offset) - len(ids)
 
 
-@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.DECAY])
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
 @pytest.mark.parametrize("after", range(1, 14))
 def test_it_stops_in_the_middle_of_what_was_verified(
     after: int, reason: FinishReason, models: dict[str, Any]

@@ -167,7 +167,7 @@ class Gate:
         self._shares[kind].record(right, min(right + 1, tokens - 1))
         if not self._plain:
             return
-        size = next(draft_cost for draft_cost in SIZES if draft_cost >= tokens)
+        size = next(each for each in SIZES if each >= tokens)
         if size not in self._costs or self._is_stale(size):
             self._costs[size] = deque(maxlen=RECENT)  # skip the first one: it may compile
         else:
