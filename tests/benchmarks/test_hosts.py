@@ -41,7 +41,7 @@ def test_each_rank_reaches_its_right_neighbour_through_the_relay(ranks: int) -> 
     assert relay.opened == [(r, (r + 1) % ranks, 10 + (r + 1) % ranks) for r in range(ranks)]
 
 
-def test_on_paper_two_machines_do_half_of_the_work_and_sparse_sends_a_fifth() -> None:
+def test_on_paper_two_machines_halve_the_work_and_sparse_sends_a_fifth() -> None:
     rows = list(paper.on_paper(0.2))
     assert len(rows) == 8
     for full, sparse in zip(rows[::2], rows[1::2], strict=True):
@@ -88,7 +88,7 @@ def test_predictions_are_judged(error: float, met: bool) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
+def test_the_measured_exchange_equals_the_predicted_one() -> None:
     result = measured(BENCH, Options(1, (600,), (0.2,), ("small",), scale=0.2))
     found = {
         (row["reading"], row["machines"]): row
@@ -143,7 +143,7 @@ def test_both_directions_of_a_large_sum_share_the_line() -> None:
     assert paper.sum_seconds(elements, 4, 2, SLOW) == pytest.approx(whole + 1e-3, rel=1e-3)
 
 
-def test_the_exchange_is_two_sums_a_layer() -> None:
+def test_the_exchange_has_two_sums_per_layer() -> None:
     """A step that only fills the caches does no sums in the last layer; the first token takes a
     forward more."""
     steps = [256, 100]
@@ -155,7 +155,7 @@ def test_the_exchange_is_two_sums_a_layer() -> None:
     assert paper.exchange_seconds(SHAPE, steps, 1, SLOW) == 0
 
 
-def test_the_first_token_is_divided_work_and_exchange() -> None:
+def test_the_first_token_is_the_divided_work_plus_the_exchange() -> None:
     steps = paper.steps_of(357, 256)
     assert steps == [256, 100]
     one = paper.first_token_seconds(SHAPE, 4.0, 0.5, steps)

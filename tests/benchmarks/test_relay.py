@@ -59,7 +59,7 @@ def test_delay_and_rate_are_respected_each_way(back: bool) -> None:
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_an_end_that_closes_closes_the_other_after_all_it_sent(back: bool) -> None:
+def test_closing_one_end_closes_the_other_after_all_data(back: bool) -> None:
     with Relay(0.02, 10e6) as relay, connected(relay) as ends:
         one, other = reversed(ends) if back else ends
         one.sendall(b"last words")

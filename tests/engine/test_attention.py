@@ -90,7 +90,7 @@ def test_importance_equals_its_definition(name: str, lookahead: int, backend: Ba
 
 @pytest.mark.parametrize(("pool", "length"), [(1, 100), (5, 100), (31, 100), (31, 12)])
 @BACKENDS
-def test_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
+def test_importance_is_right_at_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
     model, ids, start = build("llama"), _ids(length), length - 10
     expected = naive(model, ids, start, 0, pool).mean(axis=0)
     step = StepSize(32, backend=backend)
@@ -99,7 +99,7 @@ def test_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
 
 
 @BACKENDS
-def test_blocks_of_heads_and_rows_change_nothing(
+def test_the_block_shape_does_not_change_importance(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build("gpt_oss"), _ids(300)
@@ -142,7 +142,7 @@ def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.arra
 @pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @BACKENDS
-def test_large_keys_leave_the_ranking_what_it_is(
+def test_large_keys_do_not_change_the_ranking(
     constant: int, dtype: mx.Dtype, backend: Backend
 ) -> None:
     """As biased k projections make them. Of the same numbers, worked out in float64."""
@@ -167,7 +167,7 @@ def test_large_keys_leave_the_ranking_what_it_is(
 
 @BACKENDS
 @pytest.mark.parametrize("what", ["no number", "infinite", "sees nothing"])
-def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) -> None:
+def test_non_finite_importance_is_an_error(what: str, backend: Backend) -> None:
     """It would sort before everything else, so that the document's first chunks were read."""
     q, k = _keys(0, mx.float32, 64)
     mask: Any = "causal"
@@ -179,7 +179,7 @@ def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) 
         _watched(q, k, backend, mask)
 
 
-def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_observed(
+def test_a_non_finite_lookahead_is_an_error_even_after_the_question_was_observed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, ids = build("llama"), _ids(60)
@@ -200,7 +200,7 @@ def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_obse
 # ------------------------------------------------------------------------------- what it costs
 
 
-def test_one_block_is_computed_while_the_one_before_is_waited_for(
+def test_a_block_is_computed_while_the_previous_one_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that a GPU always has work. The forward itself is waited for nowhere."""
@@ -223,7 +223,7 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
     assert calls == ["begin", *["begin", "wait"] * 11, "wait"]
 
 
-def test_a_lookahead_goes_through_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookahead_reads_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = build("llama"), _ids(100)
     rows: list[int] = []
     score = AttentionObserver._score
@@ -254,7 +254,7 @@ def test_lookahead_stops_at_end_of_text() -> None:
     np.testing.assert_array_equal(stopped, _score(model, ids, 50, lookahead=0))
 
 
-def test_a_long_question_is_observed_at_its_end() -> None:
+def test_only_the_end_of_a_long_question_is_observed() -> None:
     model, ids = build("llama"), _ids(300)
     limited = _score(model, ids, 0, lookahead=0)
     expected = _score(model, ids, 300 - attention.MAX_QUERY_ROWS, lookahead=0)
@@ -262,7 +262,7 @@ def test_a_long_question_is_observed_at_its_end() -> None:
 
 
 @pytest.mark.parametrize("tail", [16, 64])
-def test_scores_take_little_memory(tail: int) -> None:
+def test_scoring_uses_little_memory(tail: int) -> None:
     """At most 2 x (heads of one layer x observations x M x 4 bytes) beyond what the same steps take
     unobserved."""
     model, length, lookahead = build("llama"), 8192, 8

@@ -59,7 +59,7 @@ def _steps(
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2)])
 @pytest.mark.parametrize("length", [512, 501])
-def test_where_nothing_would_be_skipped_it_is_plain_attention(
+def test_without_skipped_blocks_it_equals_plain_attention(
     heads: tuple[int, int], length: int
 ) -> None:
     """As in the first steps of a prompt."""
@@ -74,7 +74,7 @@ def test_where_nothing_would_be_skipped_it_is_plain_attention(
 @pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
 @pytest.mark.parametrize("boundaries", [(), (100, 333), (320, 321)])
 @pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
-def test_it_is_attention_under_the_mask_of_what_it_chooses(
+def test_it_equals_attention_masked_to_the_chosen_blocks(
     heads: tuple[int, int], boundaries: tuple[int, ...], backend: Backend
 ) -> None:
     """Chosen naively, query block by query block and group of heads by group."""
@@ -117,7 +117,7 @@ def test_no_query_sees_a_later_key() -> None:
     np.testing.assert_array_equal(_steps((q, k, v), FEW, (150,))[:, :, :300], before[:, :, :300])
 
 
-def test_the_first_keys_and_the_recent_ones_are_always_seen() -> None:
+def test_sinks_and_recent_keys_are_always_visible() -> None:
     """Their values show in the answer though their keys are liked least."""
     q, k, v = _random(2, 2, 500)
     v = mx.zeros_like(v)
@@ -127,7 +127,7 @@ def test_the_first_keys_and_the_recent_ones_are_always_seen() -> None:
     assert (_steps((q, k, v), FEW, ())[0, :, -1] > 0).all()
 
 
-def test_other_attention_is_as_before() -> None:
+def test_other_attention_is_unchanged() -> None:
     arrays = _random(4, 4, 300)
     places = mx.array(np.tri(300, dtype=bool))
     window = places & ~mx.array(np.tri(300, k=-50, dtype=bool))
@@ -139,7 +139,7 @@ def test_other_attention_is_as_before() -> None:
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
-def test_large_keys_do_not_change_what_is_chosen(constant: int, dtype: mx.Dtype) -> None:
+def test_large_keys_do_not_change_the_chosen_blocks(constant: int, dtype: mx.Dtype) -> None:
     """All keys have a part in common that adds so much to every score."""
     q, k, v = (a.astype(dtype) for a in _random(4, 2, 1000))
     if constant:
@@ -161,7 +161,7 @@ def test_large_keys_do_not_change_what_is_chosen(constant: int, dtype: mx.Dtype)
     assert chosen(q, k) == exact
 
 
-def test_half_precision_stays_what_it_is() -> None:
+def test_half_precision_is_preserved() -> None:
     half = tuple(a.astype(mx.bfloat16) for a in _random(4, 2, 300))
     rough, exact = _steps(half, FEW, ()), _steps(_random(4, 2, 300), FEW, ())
     assert np.corrcoef(rough.ravel(), exact.ravel())[0, 1] > 0.99
@@ -183,7 +183,7 @@ def _importance(model: Any, ids: NDArray[np.int32], step: int, sparse_from: int,
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
-def test_a_prompt_below_the_length_is_read_as_before(name: str) -> None:
+def test_short_prompts_are_read_as_before(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(3).integers(0, VOCABULARY, 900).astype(np.int32)
     never, later, now = (_importance(model, ids, 128, n, top=0) for n in (10**9, 901, 900))
@@ -204,7 +204,7 @@ def test_the_embedded_draft_finds_the_same_chunks() -> None:
     np.testing.assert_allclose(sparse, other_steps, rtol=1e-3, atol=1e-6)
 
 
-def test_a_step_takes_no_more_memory_than_predicted() -> None:
+def test_a_step_uses_no_more_memory_than_predicted() -> None:
     length, step, blocks = 16384, 128, Blocks()
     config = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
     q, k, v = _random(4, 4, length, 64)

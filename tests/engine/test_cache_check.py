@@ -58,7 +58,7 @@ NAMES = ("llama", "gemma3", "qwen3_next", "falcon_h1", "deepseek_v32", "gemma3n"
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_that_was_fed_but_not_recorded_is_found(name: str, sparse: bool) -> None:
+def test_a_token_fed_but_not_recorded_is_a_mismatch(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     assert find_mismatch(cache) is None
     assert find_mismatch(cache.fork()) is None
@@ -70,14 +70,14 @@ def test_a_token_that_was_fed_but_not_recorded_is_found(name: str, sparse: bool)
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_that_was_recorded_but_not_fed_is_found(name: str, sparse: bool) -> None:
+def test_a_token_recorded_but_not_fed_is_a_mismatch(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     cache.append(IDS[-1:])
     found = find_mismatch(cache)
     assert found is not None or all(hasattr(c, "cache") for c in cache.cache)
 
 
-def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantised_cache_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {**tiny.CONFIGS["llama"], "head_dim": 32}
     monkeypatch.setitem(tiny.CONFIGS, "llama", config)
     for sparse in (False, True):
@@ -88,7 +88,7 @@ def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("layer", [0, 1], ids=["recurrent", "attention"])
-def test_a_single_layer_that_is_ahead_is_found(layer: int) -> None:
+def test_a_single_layer_that_is_ahead_is_a_mismatch(layer: int) -> None:
     """As when a step fails half way."""
     cache = cached("qwen3_next", True)
     ahead = cached("qwen3_next", True)
@@ -97,7 +97,7 @@ def test_a_single_layer_that_is_ahead_is_found(layer: int) -> None:
     assert f"layer {layer}" in (find_mismatch(cache) or "")
 
 
-def test_a_cache_without_memory_for_what_it_counts_is_found() -> None:
+def test_a_cache_without_memory_for_its_entries_is_a_mismatch() -> None:
     cache = cached("llama", True)
     cache.cache[1].inner.keys = None
     assert "layer 1" in (find_mismatch(cache) or "")
@@ -198,7 +198,7 @@ def follow_up(first: Ask, answer: Finished, name: str | None) -> Ask:
         *(pytest.param(step, True, marks=pytest.mark.slow) for step in STEPS),
     ],
 )
-def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
+def test_after_a_fallback_the_next_turn_scores_like_a_new_conversation(
     loaded: Driver, scored: list[Any], monkeypatch: pytest.MonkeyPatch, step: str, before: bool
 ) -> None:
     ask = first_question()
@@ -238,7 +238,7 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
         assert later.generated_ids == fresh.generated_ids
 
 
-def test_a_draft_of_windows_does_not_get_out_of_step(
+def test_a_windowed_draft_stays_in_sync(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Windows and recurrent states cannot be cut back, so they are read again."""

@@ -56,7 +56,7 @@ def _answer(
     return finished, finished.statistics, events
 
 
-def test_the_search_for_what_to_quote_is_expected_where_it_is_timed() -> None:
+def test_the_search_for_a_quotation_is_part_of_the_forecast() -> None:
     """Scoring is timed with it, whatever else comes before the first word without it."""
     quotes = load_pair(resolve_pair())
     writes = replace(quotes, only_quotes=False)
@@ -69,7 +69,7 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_demo_quotes_the_right_sentence_from_a_fifth(
+def test_the_demo_quotes_the_right_sentence_at_keep_0_2(
     session: EngineSession, licence: Document
 ) -> None:
     finished, statistics, events = _answer(
@@ -85,7 +85,9 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
     assert "any express agreement or commitment" in _flat(read)
 
 
-def test_the_first_word_comes_sooner_than_in_full(writer: EngineSession, licence: Document) -> None:
+def test_the_first_token_comes_sooner_than_with_dense_reading(
+    writer: EngineSession, licence: Document
+) -> None:
     """Six times sooner at a quarter of the text when this was written: the margin is not noise."""
     quarter = Document(FILE, licence.text[-len(licence.text) // 4 :])
     _, sparse, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
@@ -108,7 +110,7 @@ def _others(licence: Document) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_it_finds_most_other_passages_too(
+def test_most_other_passages_are_found_too(
     writer: EngineSession, licence: Document, every: int
 ) -> None:
     asked = _others(licence)[::every]
@@ -133,9 +135,7 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
 
 
 @pytest.mark.slow
-def test_counting_neighbours_keeps_sentences_whole(
-    writer: EngineSession, licence: Document
-) -> None:
+def test_adjacent_chunks_keep_sentences_complete(writer: EngineSession, licence: Document) -> None:
     complete: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.neighbours: []}
     for phrase, _ in _others(licence):
         for share, whole in complete.items():
@@ -152,7 +152,7 @@ def test_counting_neighbours_keeps_sentences_whole(
 
 
 @pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
-def test_the_embedded_pair_answers_by_that_sentence(
+def test_the_embedded_pair_answers_from_the_selected_sentence(
     session: EngineSession, licence: Document, mode: Mode
 ) -> None:
     short = Document(licence.name, licence.text[-14000:])
@@ -166,7 +166,7 @@ def test_the_embedded_pair_answers_by_that_sentence(
         assert any(t.start <= start and start + 20 <= t.end for t in selected.texts)
 
 
-def test_the_embedded_pair_says_when_it_finds_nothing(
+def test_the_embedded_pair_reports_that_it_found_nothing(
     session: EngineSession, licence: Document
 ) -> None:
     short = Document(licence.name, licence.text[:3000])

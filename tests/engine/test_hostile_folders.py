@@ -419,12 +419,14 @@ def check_sentence(sentence: str | None) -> None:
     assert "root:" not in sentence  # of /etc/passwd
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_hostile_folders() -> None:
     assert len(HOSTILE) >= 40
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_is_one_sentence(sound: Path, tmp_path: Path, name: str) -> None:
+def test_a_hostile_folder_is_refused_with_one_sentence(
+    sound: Path, tmp_path: Path, name: str
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
     HOSTILE[name](folder)
@@ -435,7 +437,7 @@ def test_a_hostile_folder_is_one_sentence(sound: Path, tmp_path: Path, name: str
     assert not (tmp_path / MARK).exists()
 
 
-def test_modules_beside_a_model_are_not_run(sound: Path, tmp_path: Path) -> None:
+def test_modules_in_a_models_folder_are_not_run(sound: Path, tmp_path: Path) -> None:
     """One that asks for none of them can be used."""
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)

@@ -90,7 +90,7 @@ def read_in_full(model: Any, caches: Any) -> tuple[mx.array, Any]:
 
 @pytest.mark.parametrize("read", [read_sparsely, read_in_full])
 @pytest.mark.parametrize("name", SUITED)
-def test_reading_with_few_bits_is_nearly_the_same(name: str, read: Any, wide: Any) -> None:
+def test_a_quantised_cache_changes_logits_little(name: str, read: Any, wide: Any) -> None:
     model = wide(name)
     expected, _ = read(model, model)
     errors = {}
@@ -107,7 +107,9 @@ def test_reading_with_few_bits_is_nearly_the_same(name: str, read: Any, wide: An
 
 @pytest.mark.parametrize("name", SUITED)
 @pytest.mark.parametrize("bits", [8, 4])
-def test_its_size_is_predicted_within_one_percent(name: str, bits: int, wide: Any) -> None:
+def test_the_size_of_a_quantised_cache_is_predicted_within_one_percent(
+    name: str, bits: int, wide: Any
+) -> None:
     model = wide(name)
     caches = CacheMaker(model, find_quantisation(model, bits))
     cache = make_stock_cache(caches)
@@ -123,7 +125,7 @@ def test_its_size_is_predicted_within_one_percent(name: str, bits: int, wide: An
 
 
 @pytest.mark.parametrize("mask", ["causal", "array", None])
-def test_attention_on_dequantised_keys_is_the_same(mask: str | None) -> None:
+def test_attention_over_dequantised_keys_is_the_same(mask: str | None) -> None:
     q, k, v = (mx.random.normal((1, heads, 200, 64)) for heads in (8, 2, 2))
     packed = [mx.quantize(each, group_size=64, bits=8) for each in (k, v)]
     seen = mx.tril(mx.ones((200, 200), mx.bool_)) if mask == "array" else mask
@@ -134,7 +136,7 @@ def test_attention_on_dequantised_keys_is_the_same(mask: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_next"])
-def test_a_quantised_cache_was_prefilled_unfused(
+def test_long_steps_on_a_quantised_cache_use_fused_attention(
     name: str, wide: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every score of a step was written, three times over."""
@@ -183,7 +185,9 @@ def filled(caches: Any, ids: Any, model: Any = None) -> Any:
     return cache
 
 
-def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_be_quantised_are_refused(
+    wide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(NotQuantisable, match="only 8 and 4"):
         find_quantisation(wide("llama"), 3)
     monkeypatch.undo()
@@ -192,7 +196,7 @@ def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("error", ["Impacting Interactivity", "Insufficient Memory"])
-def test_a_failing_device_is_not_taken_for_unsuitable_attention(
+def test_a_failing_device_is_not_reported_as_unsuitable_attention(
     error: str, wide: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = mock.Mock(side_effect=RuntimeError(f"{error} (kIOGPUCommandBufferCallbackError)"))
@@ -203,7 +207,7 @@ def test_a_failing_device_is_not_taken_for_unsuitable_attention(
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gemma3", True), ("gemma4_text", False)])
-def test_windows_stay_as_they_are(name: str, packed: bool, wide: Any) -> None:
+def test_sliding_windows_are_not_quantised(name: str, packed: bool, wide: Any) -> None:
     model = wide(name)
     cache = make_positioned_cache(CacheMaker(model, Quantisation(8, 32, packed)))
     kinds = {type(c) for c in positioned_layers(cache)}
@@ -212,7 +216,7 @@ def test_windows_stay_as_they_are(name: str, packed: bool, wide: Any) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3", "gemma4_text", "gpt_oss"])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_models_with_windows_answer_turn_after_turn(
+def test_windowed_models_with_a_quantised_cache_answer_several_turns(
     name: str, bits: int, tmp_path: Path, wide: Any, driver: Driver
 ) -> None:
     target, draft = tiny.save(tmp_path / "target", name), tiny.save(tmp_path / "draft", "qwen3", 1)
@@ -252,7 +256,7 @@ def pair(tmp_path: Path, wide: Any) -> tuple[Path, Path]:
     return tiny.save(tmp_path / "target", "qwen3", 0), tiny.save(tmp_path / "draft", "qwen3", 1)
 
 
-def test_turns_recall_rewind_and_come_back_from_disk(
+def test_quantised_caches_support_recall_rewind_and_snapshots(
     tmp_path: Path, pair: tuple[Path, Path]
 ) -> None:
     def asked(number: int, texts: list[str]) -> Any:
@@ -289,7 +293,7 @@ def test_turns_recall_rewind_and_come_back_from_disk(
     assert answers[0] == answers[1]
 
 
-def test_another_precision_makes_a_snapshot_worthless(pair: tuple[Path, Path]) -> None:
+def test_another_precision_makes_a_snapshot_unusable(pair: tuple[Path, Path]) -> None:
     prints = {load_one(str(pair[0]), "t", None, bits).fingerprint for bits in (None, 8, 4)}
     assert len(prints) == 3
 

@@ -46,7 +46,7 @@ def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
+def test_a_turn_that_does_not_fit_densely_is_refused_and_runs_sparsely(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
@@ -67,7 +67,7 @@ def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
 
 
 @pytest.mark.slow
-def test_what_is_dared_stops_before_it_is_too_late(
+def test_a_forced_turn_stops_before_memory_runs_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
@@ -86,7 +86,7 @@ def test_what_is_dared_stops_before_it_is_too_late(
 
 
 @pytest.mark.slow
-def test_two_models_that_do_not_fit_together_take_turns(
+def test_models_that_do_not_fit_together_are_loaded_alternately(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, HEAVY)

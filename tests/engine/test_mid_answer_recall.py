@@ -152,7 +152,7 @@ def _pass(
 @pytest.mark.parametrize(
     ("name", "backend"), [*((name, "cpu") for name in PURE), ("llama", "gpu"), ("gpt_oss", "gpu")]
 )
-def test_what_is_recalled_while_it_writes_equals_the_oracle(
+def test_mid_answer_recall_equals_the_oracle(
     name: str, backend: str, models: dict[str, Any]
 ) -> None:
     writing = Writing(models[name], backend)
@@ -172,7 +172,9 @@ def test_what_is_recalled_while_it_writes_equals_the_oracle(
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("llama", TOLERANCE), ("qwen3", 2e-3)])
-def test_so_does_it_in_a_quantised_cache(name: str, tolerance: float, wide: Any) -> None:
+def test_mid_answer_recall_in_a_quantised_cache_equals_the_oracle(
+    name: str, tolerance: float, wide: Any
+) -> None:
     """The oracle rounds keys and values as the cache does. One that it computes in other steps may
     be rounded the other way, as in the second model."""
     model = wide(name)
@@ -193,14 +195,14 @@ def test_so_does_it_in_a_quantised_cache(name: str, tolerance: float, wide: Any)
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_recurrent_layers_read_nothing_while_they_write(name: str, models: dict[str, Any]) -> None:
+def test_models_with_recurrent_layers_do_not_recall(name: str, models: dict[str, Any]) -> None:
     prompt, _ = text()
     chat = Chat(models[name])
     chat.read(prompt, FIRST)
     assert not MidAnswerRecall.possible(chat.conversation.target)
 
 
-def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any]) -> None:
+def test_only_a_rare_match_in_a_skipped_chunk_triggers_recall(models: dict[str, Any]) -> None:
     writing = Writing(models["llama"], budget=CHUNK)
     skipped, read = (int(chunk_positions(chunk)[0]) for chunk in (6, FIRST[1]))
     find = writing.recall.find
@@ -217,7 +219,7 @@ def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any])
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3])
-def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
+def test_after_a_cancelled_recall_the_next_turn_continues_from_there(
     fail_at: int, models: dict[str, Any]
 ) -> None:
     second = conversation_of()[2]
@@ -352,7 +354,7 @@ def compare(seed: int, **options: Any) -> tuple[int, int]:
     return copied, len(recalled)
 
 
-def test_the_end_of_a_prompt_does_not_recall_what_follows_it_elsewhere() -> None:
+def test_a_match_of_the_prompts_end_does_not_trigger_recall() -> None:
     """A template writes the same before every answer: earlier ones may have been skipped."""
     ids = conversation()[0].ids.copy()
     for chunk in PLANTED:
@@ -367,7 +369,7 @@ OPTIONS = ({}, {"temperature": 1.0}, {"repetition_penalty": 1.3})
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_copying_ahead_changes_no_answer_that_recalls(options: dict[str, Any]) -> None:
+def test_speculation_does_not_change_answers_with_recall(options: dict[str, Any]) -> None:
     found = [compare(seed, **options) for seed in range(3)]
     assert all(recalls for _, recalls in found)
     assert any(copied for copied, _ in found)
@@ -375,7 +377,7 @@ def test_copying_ahead_changes_no_answer_that_recalls(options: dict[str, Any]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1300, 50))
-def test_nor_three_hundred_greedy_ones(first: int) -> None:
+def test_speculation_does_not_change_three_hundred_greedy_answers(first: int) -> None:
     found = [compare(seed) for seed in range(first, first + 50)]
     assert np.mean([recalls > 0 for _, recalls in found]) > 0.9
     assert np.mean([copied > 0 for copied, _ in found]) > 0.5

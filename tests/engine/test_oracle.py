@@ -100,7 +100,9 @@ def test_half_precision_is_as_exact_as_the_model_is(name: str) -> None:
 
 @pytest.mark.parametrize("backend", oracle.BACKENDS)
 @pytest.mark.parametrize("how", SCALED)
-def test_scaled_positions_past_the_original_length(how: str, backend: str) -> None:
+def test_scaled_positions_beyond_the_original_context_equal_the_oracle(
+    how: str, backend: str
+) -> None:
     name, changes = SCALED[how]
     model = build(name, **changes)
     assert oracle.oracle_error(name, model, oracle.BACKENDS[backend]) < TOLERANCE
@@ -162,7 +164,7 @@ def test_the_oracle_notices_a_dropped_tail(name: str, models: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_hybrid_oracle_agrees_with_the_masked_one(name: str, models: dict[str, Any]) -> None:
+def test_the_hybrid_oracle_agrees_with_the_masked_one(name: str, models: dict[str, Any]) -> None:
     """Hybrids are compared with tokens fed one by one; where both oracles apply they agree."""
     ids, selected = oracle.prompt()
     one_by_one = oracle._one_by_one(models[name], ids, selected)

@@ -34,7 +34,7 @@ mlx_patches.install()
     [(CPU, 256, 32, 0.1, 0.8), (GPU, 512, 512, 1.9, 5.1)],
     ids=["cpu", "gpu"],
 )
-def test_a_step_follows_the_pace(
+def test_the_step_adapts_to_the_speed(
     backend: Backend, first: int, least: int, soon: float, late: float
 ) -> None:
     step = StepSize(backend=backend)
@@ -69,7 +69,7 @@ def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
     assert np.diff(done).tolist() == steps
 
 
-def test_memory_may_make_a_step_shorter_than_the_pace_may() -> None:
+def test_memory_can_limit_a_step_below_the_minimum_for_speed() -> None:
     step = StepSize(backend=GPU)
     step.record(512, 10.0)
     assert step.tokens == 512
@@ -83,13 +83,13 @@ def test_memory_may_make_a_step_shorter_than_the_pace_may() -> None:
     assert step.tokens == 512
 
 
-def test_a_fixed_step_stays() -> None:
+def test_a_fixed_step_does_not_change() -> None:
     step = StepSize(100)
     step.record(100, 100.0)
     assert step.tokens == 100
 
 
-def test_every_step_is_reported_and_an_exception_leaves_the_steps_done() -> None:
+def test_every_step_is_reported_and_an_exception_keeps_the_steps_done() -> None:
     model = build("qwen3")
     ids = np.arange(50, dtype=np.int32)
     done: list[int] = []
@@ -134,7 +134,7 @@ def _arrays(cache: Any) -> list[mx.array]:
     return [value for _, value in state if isinstance(value, mx.array)]
 
 
-def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_used_only_within_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = build("llama"), mx.array([[i % VOCABULARY for i in range(40)]])
     shapes: list[int] = []
 
@@ -166,7 +166,7 @@ def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert oracle.difference(plain, blocked) < 1e-4
 
 
-def test_spare_buffers_are_released_once_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_buffers_are_released_above_a_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     mx.clear_cache()
     mx.eval(mx.zeros((1000, 1000)))
     unused = mx.get_cache_memory()
@@ -259,7 +259,7 @@ def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
         ("4B", 3500, 2048, 2048),
     ],
 )
-def test_a_gpu_reads_in_long_steps_that_can_be_left_soon(
+def test_a_gpu_uses_long_steps_that_can_be_cancelled_quickly(
     name: str, rate: int, settled: int, at_the_end: int
 ) -> None:
     constant, falling = read(MODELS[name], rate), read(MODELS[name], rate, 65_536)
@@ -295,7 +295,7 @@ CONFIG_27B = {
     ],
     ids=["fits", "tight", "large", "512-wide", "512-wide, tight", "latent", "fused"],
 )
-def test_scores_that_do_not_fit_are_not_written_instead_of_shorter_steps(
+def test_attention_is_forced_to_be_fused_before_steps_get_shorter(
     change: dict[str, int], room: float, context: int, tokens: int, forced: bool
 ) -> None:
     transient = Transient.of({**CONFIG_27B, **change}, 2, False, False, GPU)
@@ -309,7 +309,7 @@ def test_scores_that_do_not_fit_are_not_written_instead_of_shorter_steps(
     assert scores <= MAX_SCORE_BYTES
 
 
-def test_a_cpu_forces_nothing() -> None:
+def test_a_cpu_never_forces_fused_attention() -> None:
     transient = Transient.of(CONFIG_27B, 2, False, False, CPU)
     assert transient.bytes(512, 9000, forced=True) == transient.bytes(512, 9000)
     with pytest.raises(ValueError, match="no fused kernel"):
@@ -334,7 +334,7 @@ def attend(head_size: int, queries: int, values: int | None = None) -> None:
         (512, 64, 512, False),
     ],
 )
-def test_the_fused_kernel_is_asked_for_only_where_there_is_one(
+def test_the_fused_kernel_is_requested_only_if_it_exists(
     head_size: int, queries: int, values: int, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLX on a CPU has none, so that it is asked without it."""
@@ -364,7 +364,7 @@ PLACES = np.concatenate([np.arange(40), np.arange(300, 350)]).astype(np.int32)
     ("name", "kind"),
     [*product(ORACLE, ["positioned", "stock"]), ("qwen3", "8 bits")],
 )
-def test_a_step_that_was_left_halfway_is_read_again_as_if_it_never_was(
+def test_an_abandoned_step_leaves_no_trace(
     name: str, kind: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlx_patches, "DEQUANTISE_FROM", 2)

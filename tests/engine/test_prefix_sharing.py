@@ -42,7 +42,7 @@ from tests.tiny import ORACLE, VOCABULARY, build
 FIRST, OTHER = "What is the code of gate 7?", "And which gate has code 4?"
 
 
-def test_a_new_conversation_about_the_same_document_starts_from_what_was_read(
+def test_a_new_conversation_about_the_same_document_reuses_its_cache(
     loaded: Driver,
 ) -> None:
     first = loaded.figures(ask(FIRST, name="a"))
@@ -54,7 +54,7 @@ def test_a_new_conversation_about_the_same_document_starts_from_what_was_read(
     assert loaded.figures(alone).reused_tokens == 0
 
 
-def test_in_full_mode_it_answers_as_a_fresh_one_does(loaded: Driver) -> None:
+def test_sharing_does_not_change_answers_in_full_mode(loaded: Driver) -> None:
     whole = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
     other = loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
     assert other.statistics.reused_tokens > 0.9 * whole.read_tokens
@@ -63,7 +63,7 @@ def test_in_full_mode_it_answers_as_a_fresh_one_does(loaded: Driver) -> None:
     assert other.generated_ids == fresh.generated_ids
 
 
-def test_full_reading_never_starts_from_gaps(loaded: Driver) -> None:
+def test_dense_reading_never_reuses_a_prefix_with_gaps(loaded: Driver) -> None:
     loaded.answer(ask(FIRST, name="a"))
     other = loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
     fresh = loaded.answer(ask(OTHER, name=None, mode=Mode.FULL))
@@ -90,7 +90,7 @@ def elsewhere(statistics: Any) -> list[str]:
     return [name for reason in found for name in reason.data["names"]]
 
 
-def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
+def test_another_system_prompt_or_order_shares_nothing_and_reports_it(
     loaded: Driver,
 ) -> None:
     whole = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
@@ -111,7 +111,7 @@ def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     assert elsewhere(again) == [], "it has been read after this text now"
 
 
-def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
+def test_documents_with_only_a_common_start_are_not_reported(
     loaded: Driver,
 ) -> None:
     """As files that begin with the same licence."""
@@ -146,7 +146,7 @@ class Counted(np.ndarray):  # type: ignore[type-arg]
         return found
 
 
-def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
+def test_new_documents_are_not_compared_with_every_conversation() -> None:
     """Many, in many conversations, and all of them begin with the same licence."""
     random, models = np.random.default_rng(0), pair(build("llama"))
     licence = random.integers(0, VOCABULARY, shared_rows.MIN_SHARED)
@@ -178,7 +178,7 @@ def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
     assert len(found.data["names"]) == 5
 
 
-def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
+def test_ten_conversations_about_a_document_use_little_more_memory_than_one(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(ask(FIRST, name="0", mode=Mode.FULL))
     pool = loaded.engine._loaded.caches
@@ -188,7 +188,7 @@ def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Dr
     assert pool.nbytes < 1.5 * one
 
 
-def test_what_others_need_survives_the_conversation_that_held_it(loaded: Driver) -> None:
+def test_shared_rows_survive_the_conversation_that_held_them(loaded: Driver) -> None:
     from app.protocol.commands import DropConversation
 
     loaded.answer(ask(FIRST, name="a", mode=Mode.FULL))
@@ -224,9 +224,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_short_conversation_takes_only_what_it_shares_of_a_long_one(
-    tmp_path: Path, few: None
-) -> None:
+def test_a_fork_holds_only_the_shared_prefix(tmp_path: Path, few: None) -> None:
     pool = operations(tmp_path)
     pool.turn("long", [pool.tokens(600)], Mode.FULL)
     pool.turn("short", [], Mode.FULL)
@@ -236,9 +234,7 @@ def test_a_short_conversation_takes_only_what_it_shares_of_a_long_one(
     assert np.array_equal(found.reads[:40], pool.pool._caches["long"].target.reads[:40]), "shared"
 
 
-def test_a_question_edited_to_a_shorter_one_frees_what_the_longer_one_took(
-    tmp_path: Path, few: None
-) -> None:
+def test_editing_a_question_frees_the_rows_of_the_longer_one(tmp_path: Path, few: None) -> None:
     pool = operations(tmp_path)
     pool.turn("a", [pool.tokens(600)], Mode.FULL)
     before, rows = pool.pool.nbytes, mx.get_active_memory()
@@ -248,7 +244,7 @@ def test_a_question_edited_to_a_shorter_one_frees_what_the_longer_one_took(
 
 
 @pytest.mark.parametrize(("alike", "copies"), [(40, False), (300, True)])
-def test_a_switch_copies_rows_only_where_many_are_shared(
+def test_switching_conversations_copies_rows_only_if_many_are_shared(
     alike: int, copies: bool, tmp_path: Path, few: None, copied: list[int]
 ) -> None:
     pool = operations(tmp_path)
@@ -263,7 +259,7 @@ def test_a_switch_copies_rows_only_where_many_are_shared(
     pool.count_bytes()
 
 
-def test_what_a_third_holds_is_copied_once_and_not_with_the_rest_of_the_lender(
+def test_rows_held_by_a_third_conversation_are_copied_once(
     tmp_path: Path, few: None, copied: list[int]
 ) -> None:
     pool = operations(tmp_path)
@@ -279,7 +275,7 @@ def test_what_a_third_holds_is_copied_once_and_not_with_the_rest_of_the_lender(
     pool.check("a", pool.pool.get_or_restore("a", pool.clock).target)
 
 
-def test_of_a_snapshot_only_the_shared_rows_are_read(
+def test_only_the_shared_rows_of_a_snapshot_are_loaded(
     tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = operations(tmp_path)
@@ -535,7 +531,7 @@ def operate(pool: Pool, operations: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
-def test_random_operations_leave_every_conversation_what_it_had(
+def test_random_operations_never_change_a_conversations_rows(
     name: str, tmp_path: Path, few: None
 ) -> None:
     operate(Pool(build(name), 4, tmp_path), 60)
@@ -543,7 +539,9 @@ def test_random_operations_leave_every_conversation_what_it_had(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORACLE)
-def test_so_do_many(name: str, tmp_path: Path, few: None) -> None:
+def test_many_random_operations_never_change_a_conversations_rows(
+    name: str, tmp_path: Path, few: None
+) -> None:
     for seed in range(3):
         operate(Pool(build(name), seed, tmp_path / str(seed)), 300)
 
@@ -561,7 +559,7 @@ def shared(tmp_path: Path, few: None) -> Pool:
 
 
 @pytest.mark.parametrize("saving", [False, True])
-def test_after_the_last_used_one_is_deleted_the_one_before_is_read_in_the_background(
+def test_after_deleting_the_last_conversation_the_previous_one_is_prefilled_in_background(
     shared: Pool, saving: bool
 ) -> None:
     pool, before = shared.pool, shared.known["b"].copy
@@ -588,7 +586,7 @@ OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 @pytest.mark.parametrize("what", ["_take_rows", "_compute"])
-def test_where_memory_runs_out_while_rows_move_none_is_lost(
+def test_out_of_memory_while_moving_rows_loses_none(
     shared: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
 ) -> None:
     """In the background, while saving, when one is used, and when the one that has them goes."""

@@ -246,7 +246,7 @@ def test_every_answer_of_a_random_conversation_equals_the_oracle(seed: int, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 200, 25))
-def test_so_it_is_in_a_hundred(first: int, tmp_path: Path) -> None:
+def test_a_hundred_random_conversations_equal_the_oracle(first: int, tmp_path: Path) -> None:
     seeds = range(first, first + 25)
     done = [what for seed in seeds for what in converse(seed, tmp_path / str(seed))]
     for what in ("edit", "again", "restart", "go back", "recall", "cancelled"):

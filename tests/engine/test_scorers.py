@@ -86,13 +86,13 @@ def selected(driver: Driver, chosen: Chosen) -> Select:
     return selected
 
 
-def test_it_finds_a_passage_asked_about_in_other_words(selected: Select) -> None:
+def test_a_reworded_question_finds_its_passage(selected: Select) -> None:
     at = DOCUMENT.text.index(PASSAGE)
     spans = selected(by_both)
     assert any(start <= at and at + len(PASSAGE) <= end for start, end in spans)
 
 
-def test_it_is_the_default_where_the_draft_costs_more(
+def test_joined_scoring_is_the_default_for_larger_drafts(
     selected: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = selected(by_attention)
@@ -101,7 +101,7 @@ def test_it_is_the_default_where_the_draft_costs_more(
     assert selected(choose_scorer) == selected(by_both) != alone
 
 
-def test_a_prompt_beyond_the_small_drafts_reach_is_scored_by_both(
+def test_a_prompt_too_long_for_the_small_draft_is_scored_by_both(
     selected: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined, alone = selected(by_both), selected(by_attention)
@@ -118,7 +118,9 @@ def test_without_memory_for_the_encoder_attention_decides(
     assert selected(by_both) == alone
 
 
-def test_progress_never_goes_back_and_esc_stops_it(driver: Driver, selected: Select) -> None:
+def test_progress_never_goes_back_and_scoring_can_be_cancelled(
+    driver: Driver, selected: Select
+) -> None:
     selected(by_both)
     done = [e.done for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE]
     assert done == sorted(done)
@@ -130,7 +132,7 @@ def test_progress_never_goes_back_and_esc_stops_it(driver: Driver, selected: Sel
     assert finished.finish_reason is FinishReason.CANCELLED
 
 
-def test_a_turn_that_was_stopped_selects_the_same_again(driver: Driver, chosen: Chosen) -> None:
+def test_a_repeated_turn_selects_the_same_after_a_cancel(driver: Driver, chosen: Chosen) -> None:
     chosen.wanted = by_both
 
     def ask(conversation: str) -> Ask:
@@ -199,7 +201,7 @@ def tokens_on_grid(starts: Starts) -> NDArray[np.intp]:
 
 
 @given(TOKENS, st.data(), st.integers(0, 3), st.integers(0, 3))
-def test_a_token_is_as_important_as_its_characters(
+def test_importance_is_transferred_by_characters(
     counts: list[int], data: st.DataObject, before: int, before_draft: int
 ) -> None:
     same_length = st.lists(st.integers(0, 4), min_size=len(counts), max_size=len(counts))
@@ -215,7 +217,7 @@ def test_a_token_is_as_important_as_its_characters(
     assert found[before:] == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_the_draft_does_not_read_is_not_important() -> None:
+def test_text_that_the_draft_does_not_read_has_no_importance() -> None:
     starts = np.arange(4, dtype=np.int64)
     thinking = PromptText(1, None, True, 3, starts)
     prompt = replace(prompt_of(starts), ids=np.zeros(6, np.int32))

@@ -77,7 +77,7 @@ class SpreadPool(Pool):
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_5"])
-def test_random_operations_are_done_to_the_ranks_caches(
+def test_random_operations_are_repeated_on_the_ranks_caches(
     name: str, tmp_path: Path, few: None
 ) -> None:
     folder = tiny.save(tmp_path / "model", name, 0)
@@ -121,7 +121,7 @@ def test_an_error_that_is_its_own_cause_is_described() -> None:
     assert not is_oom(error)
 
 
-def test_deleted_parts_are_gone_whatever_is_loaded(tmp_path: Path) -> None:
+def test_shards_of_deleted_snapshots_are_removed_whatever_is_loaded(tmp_path: Path) -> None:
     """Also those for another number of machines, and without the ranks."""
     folder = tiny.save(tmp_path / "model", "llama", 0)
     snapshots, parts = tmp_path / "snapshots", tmp_path / "shards" / "own"
@@ -142,7 +142,7 @@ def test_deleted_parts_are_gone_whatever_is_loaded(tmp_path: Path) -> None:
     assert not any(each.exists() for each in made)
 
 
-def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path: Path) -> None:
+def test_deleting_a_conversation_removes_its_shards_even_without_snapshots(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model", "llama", 0)
     part = tmp_path / "shards" / "own" / "0-of-1"
     spread = Driver(connect=lambda command, stopped: LocalShards(command, part))
@@ -174,7 +174,7 @@ def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("fails", [None, 2])
-def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None:
+def test_ranks_grow_each_cache_once(tmp_path: Path, fails: int | None) -> None:
     """And release what they do not need where the reading is cancelled."""
     folder = tiny.save(tmp_path / "model", "llama", 0)
     shards = LocalShards(Load(str(folder)))
@@ -212,7 +212,7 @@ def test_padded_heads_change_no_logit(name: str, bits: int | None) -> None:
     assert difference(model(IDS), expected) < 1e-5
 
 
-def test_models_that_divide_are_left_alone() -> None:
+def test_divisible_models_are_not_padded() -> None:
     model = tiny.build("llama")
     before = model.layers[0].self_attn.q_proj.weight
     pad_heads(model, 2)

@@ -61,7 +61,9 @@ def scored(driver: Driver) -> list[int]:
 
 
 @pytest.mark.parametrize("keep", [0.3, 1.0])
-def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, folder: Path) -> None:
+def test_two_turns_are_the_same_with_and_without_speculation(
+    driver: Driver, keep: float, folder: Path
+) -> None:
     answers = []
     for speculate in (False, True):
         driver.load(folder, folder)
@@ -78,7 +80,7 @@ def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, fo
 
 
 @pytest.mark.parametrize("after", [1, 2, 4, 5, 6, 11])
-def test_the_next_turn_goes_on_from_wherever_it_was_cancelled(
+def test_the_next_turn_continues_from_a_cancel_at_any_token(
     driver: Driver, after: int, folder: Path
 ) -> None:
     first = ask(0.3, True)

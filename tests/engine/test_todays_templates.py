@@ -275,7 +275,7 @@ def test_prompts_have_the_tokens_that_transformers_gives(
     assert Reasoning(tokenizer).is_open(prompt.ids.tolist()) == (family.opens and thinks)
 
 
-def test_ending_the_reasoning_early_writes_what_the_model_would(load: Load) -> None:
+def test_ending_reasoning_early_writes_the_models_format(load: Load) -> None:
     closes = {name: Reasoning(load(name)[0]).format for name in ("Gemma 4", "Qwen3.8")}
     assert {name: found and found.closes for name, found in closes.items()} == {
         "Gemma 4": "\n<channel|>",
@@ -294,7 +294,7 @@ def test_ending_the_reasoning_early_writes_what_the_model_would(load: Load) -> N
         ("GPT-OSS", "high", "high"),
     ],
 )
-def test_an_effort_is_told_in_a_word_that_the_template_takes(
+def test_reasoning_effort_is_mapped_to_a_value_of_the_template(
     load: Load, name: str, asked: str, told: str
 ) -> None:
     tokenizer, builder = load(name)

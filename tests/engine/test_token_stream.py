@@ -130,13 +130,15 @@ def assert_same_or_tie(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_greedy_answers_are_the_same(name: str, models: dict[str, Any]) -> None:
+def test_greedy_answers_are_the_same_with_speculation(name: str, models: dict[str, Any]) -> None:
     check_greedy(models[name], name, range(3), WRITTEN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PURE)
-def test_two_hundred_greedy_answers_are_the_same(name: str, models: dict[str, Any]) -> None:
+def test_two_hundred_greedy_answers_are_the_same_with_speculation(
+    name: str, models: dict[str, Any]
+) -> None:
     check_greedy(models[name], name, range(200), 24)
 
 
@@ -158,7 +160,7 @@ def entries(cache: Cache) -> list[int]:
 
 @pytest.mark.parametrize("make_cache", [stock_cache, quantised_cache, sparse_cache])
 @pytest.mark.parametrize("stop_after", [1, 2, 9, 10, 11, 12, 13, WRITTEN])
-def test_what_is_rejected_leaves_no_trace(
+def test_rejected_tokens_leave_no_trace(
     make_cache: Callable[[Any, NDArray[np.int32]], Cache], stop_after: int, models: dict[str, Any]
 ) -> None:
     """Also where whoever takes the tokens stops in the middle of what was accepted."""
@@ -181,7 +183,7 @@ def test_what_is_rejected_leaves_no_trace(
     assert taken + more == plain
 
 
-def test_without_proposals_it_is_what_mlx_lm_writes(models: dict[str, Any]) -> None:
+def test_without_proposals_answers_equal_mlx_lm(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(2)
     cache = stock_cache(model, ids)
     theirs = generate_step(
@@ -191,7 +193,7 @@ def test_without_proposals_it_is_what_mlx_lm_writes(models: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("settings", [{"temp": 0.7}, {"temp": 1.0, "top_p": 0.8, "top_k": 9}])
-def test_a_seed_gives_the_same_answer_either_way(
+def test_a_seed_gives_the_same_answer_with_and_without_speculation(
     settings: dict[str, float], models: dict[str, Any]
 ) -> None:
     model, sampler = models["llama"], make_sampler(**settings)  # type: ignore[arg-type]
@@ -214,7 +216,7 @@ def careless(self: TokenStream, token: int, proposal: Any) -> tuple[mx.array, in
     return type(chosen)(*(each[-1:] for each in chosen)), len(proposal.ids)
 
 
-def test_a_seeds_answer_shows_a_rule_that_is_broken(
+def test_the_seed_test_detects_a_wrong_acceptance_rule(
     models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = models["llama"], repetitive(0)
@@ -225,7 +227,7 @@ def test_a_seeds_answer_shows_a_rule_that_is_broken(
     assert write(fast, ids) != plain
 
 
-def test_it_knows_how_likely_each_token_was(models: dict[str, Any]) -> None:
+def test_log_probabilities_of_all_tokens_are_right(models: dict[str, Any]) -> None:
     """Also of accepted proposals, and where it is stopped after some of those."""
     model, ids = models["llama"], repetitive(3)
     answer = write(stream(model, stock_cache(model, ids), None), ids)
@@ -252,7 +254,7 @@ def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
     assert list(rest.tokens(int(part[-1]), 12, 8)) == expected[8:]
 
 
-def test_a_processor_sees_what_was_accepted(models: dict[str, Any]) -> None:
+def test_a_processor_sees_accepted_tokens(models: dict[str, Any]) -> None:
     """One that forbids the last three tokens needs all of them, in order."""
     model, ids = models["llama"], repetitive(3)
 
@@ -305,14 +307,16 @@ def test_sampled_answers_have_the_models_distribution() -> None:
 
 
 @pytest.mark.slow
-def test_the_distribution_shows_a_rule_that_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distribution_test_detects_a_wrong_acceptance_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whatever is proposed is accepted."""
 
     monkeypatch.setattr(TokenStream, "_verify", careless)
     assert chi_square(drawn(20_000)) > MOST
 
 
-def test_only_layers_that_can_drop_tokens_take_proposals(models: dict[str, Any]) -> None:
+def test_only_caches_that_can_drop_tokens_get_proposals(models: dict[str, Any]) -> None:
     for name in ORACLE:
         assert can_drop_last(make_positioned_cache(models[name])) == (name in PURE)
 
@@ -346,7 +350,7 @@ def decoded(
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
 @pytest.mark.parametrize("after", range(1, 14))
-def test_it_stops_in_the_middle_of_what_was_verified(
+def test_an_answer_can_stop_within_a_verified_step(
     after: int, reason: FinishReason, models: dict[str, Any]
 ) -> None:
     """As it does without proposals, and with everything cached that was written."""
@@ -362,7 +366,7 @@ def test_it_stops_in_the_middle_of_what_was_verified(
 
 
 @pytest.mark.parametrize("length", range(1, 14))
-def test_it_is_as_long_as_is_allowed(length: int, models: dict[str, Any]) -> None:
+def test_the_answer_has_at_most_the_allowed_length(length: int, models: dict[str, Any]) -> None:
     model, sampling = models["llama"], Sampling(max_tokens=length)
     plain, *rest = decoded(model, replace(sampling, speculate=False))
     assert rest == [FinishReason.LENGTH, length]
@@ -371,7 +375,7 @@ def test_it_is_as_long_as_is_allowed(length: int, models: dict[str, Any]) -> Non
     assert fast.ids == plain.ids
 
 
-def test_it_ends_where_it_says_so(models: dict[str, Any]) -> None:
+def test_stop_tokens_end_an_answer_within_a_verified_step(models: dict[str, Any]) -> None:
     """Also where what was verified goes on after that."""
     model, sampling = models["llama"], Sampling(max_tokens=WRITTEN)
     plain, _, _ = decoded(model, replace(sampling, speculate=False))
@@ -401,7 +405,7 @@ def has_read(draft: Any, ids: NDArray[np.int32]) -> PrefixCache:
 
 @pytest.mark.parametrize("twin", [True, False])
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5, 6, WRITTEN])
-def test_what_a_draft_writes_changes_nothing(
+def test_draft_proposals_do_not_change_the_answer(
     twin: bool, stop_after: int, models: dict[str, Any]
 ) -> None:
     """A draft that always agrees, and one that never does."""
@@ -430,7 +434,7 @@ def test_what_a_draft_writes_changes_nothing(
     )
 
 
-def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
+def test_a_failed_draft_is_not_used_again(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
     prefix = has_read(model, ids)
@@ -456,7 +460,7 @@ def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
     assert len(prefix) == 0
 
 
-def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) -> None:
+def test_a_draft_may_have_a_larger_vocabulary(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     prefix = has_read(model, ids)
     draft = pair(model).target
@@ -510,7 +514,7 @@ def gate(
     return found, written * PLAIN * (1 + 4 * busy) / seconds
 
 
-def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> None:
+def test_nothing_is_proposed_before_plain_steps_were_timed() -> None:
     found, _ = gate(0.1, 1.0)
     assert found.choose(COPY, 16).count > 0
     found.begin()
@@ -524,7 +528,7 @@ def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> No
 
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, share: float) -> None:
+def test_the_gate_never_makes_decoding_slower(slope: float, share: float) -> None:
     found, faster = gate(slope, share)
     possible = max((1 + expected(share, n - 1)) / (1 + slope * (n - 1)) for n in (1, *SIZES))
     assert faster > 0.97
@@ -538,9 +542,7 @@ def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, shar
 
 @pytest.mark.parametrize("busy", [0.0, 0.3])
 @pytest.mark.parametrize("verifying", [0.5, 0.9, 1.2])
-def test_on_a_busy_machine_right_tokens_are_not_proposed_one_at_a_time(
-    verifying: float, busy: float
-) -> None:
+def test_a_busy_machine_still_gets_long_proposals(verifying: float, busy: float) -> None:
     """There, to wait for a step costs much, and each token in it little."""
     possible = SIZES[-1] / (1 + verifying + 0.1 * (SIZES[-1] - 1))
     seeds = range(9 if busy else 1)
@@ -548,7 +550,7 @@ def test_on_a_busy_machine_right_tokens_are_not_proposed_one_at_a_time(
     assert np.median(found) > 0.75 * possible
 
 
-def test_what_a_size_cost_long_ago_is_measured_again() -> None:
+def test_stale_costs_are_measured_again() -> None:
     """Another program was busy while it was measured."""
     found = Gate()
     for _ in range(MIN_PLAIN_STEPS):
@@ -561,7 +563,7 @@ def test_what_a_size_cost_long_ago_is_measured_again() -> None:
     assert found.choose(COPY, 15).count > 0
 
 
-def test_kinds_of_matches_are_judged_on_their_own() -> None:
+def test_kinds_of_proposals_are_judged_separately() -> None:
     found, _ = gate(0.2, 0.0, kind_of_copy(2))
     assert found.choose(kind_of_copy(2), 15).count == 0
     assert found.choose(kind_of_copy(12), 15).count > 0
@@ -570,7 +572,7 @@ def test_kinds_of_matches_are_judged_on_their_own() -> None:
 
 @pytest.mark.parametrize("cost", [0.02, 0.2, 1.0])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
-def test_a_draft_is_asked_where_that_is_faster(cost: float, share: float) -> None:
+def test_the_draft_is_used_if_that_is_faster(cost: float, share: float) -> None:
     found, faster = gate(0.05, share, DRAFTED, 400, cost)
     sizes = [n - 1 for n in (1, *SIZES)]
     possible = max((1 + expected(share, n)) / (1 + (0.05 + cost) * n) for n in sizes)
@@ -580,7 +582,7 @@ def test_a_draft_is_asked_where_that_is_faster(cost: float, share: float) -> Non
         assert found.choose(DRAFTED, 15).count == 0
 
 
-def test_what_was_never_right_is_tried_again_now_and_then() -> None:
+def test_rejected_kinds_are_tried_again_occasionally() -> None:
     found, _ = gate(0.2, 0.0)
     tried = sum(found.wants_to_learn(COPY) for _ in range(10 * COPY_RETRY))
     assert tried == 10
@@ -588,7 +590,7 @@ def test_what_was_never_right_is_tried_again_now_and_then() -> None:
     assert tried == 10
 
 
-def test_a_pause_is_no_measure() -> None:
+def test_pauses_between_tokens_are_not_measured() -> None:
     """Neither one in a plain step, nor one in the first that is verified."""
     found = Gate()
     for seconds in (PLAIN, 3600.0, PLAIN, PLAIN, PLAIN):
@@ -600,7 +602,7 @@ def test_a_pause_is_no_measure() -> None:
     assert found.choose(COPY, 15).count > 0
 
 
-def test_what_is_expected() -> None:
+def test_the_expected_number_of_accepted_tokens_is_right() -> None:
     assert expected(1.0, 5) == 5
     assert expected(0.0, 5) == 0
     assert expected(0.5, 2) == pytest.approx(0.75)
@@ -613,32 +615,32 @@ def index(prompt: Iterable[int], answer: Iterable[int] = ()) -> CopyIndex:
     return found
 
 
-def test_what_followed_is_found() -> None:
+def test_the_continuation_of_an_earlier_occurrence_is_found() -> None:
     assert index([1, 2, 3, 4, 5, 6, 9], [2, 3, 4]).find(2) == Match((5, 6), 4, 3)
     assert index([1, 2, 3, 4, 5, 6, 9], [3, 4]).find(9) == Match((5, 6, 9, 3, 4, 5, 6, 9, 3), 4, 2)
 
 
-def test_nothing_is_found_where_nothing_is_the_same() -> None:
+def test_without_a_match_nothing_is_found() -> None:
     assert index([1, 2, 3, 4], [9, 8]).find(4) is None
     assert index([1], []).find(4) is None
     assert index([1, 2, 1, 2, 3], [1, 2]).find(0) is None
     assert index([1, 2], []).find(3) is None, "nothing follows the last tokens"
 
 
-def test_the_longest_match_wins_and_of_these_the_last() -> None:
+def test_the_last_one_of_the_longest_matches_wins() -> None:
     one, other = [1, 2, 3, 4, 50], [7, 2, 3, 4, 60]
     assert index([*one, *other], [1, 2, 3, 4]).find(1) == Match((50,), 4, 4)
     assert index([*one, *other, *one], [1, 2, 3, 4]).find(1) == Match((50,), 14, 4)
     assert index([*one, *other], [9, 3, 4]).find(1) == Match((60,), 9, 2)
 
 
-def test_the_answer_is_looked_at_too() -> None:
+def test_matches_in_the_answer_are_found_too() -> None:
     found = index([9], [5, 6, 7, 8, 5, 6, 7])
     assert found.find(1) == Match((8,), 4, 3)
     assert index([9], [5, 6, 5, 6, 5, 6]).find(5) == Match((5, 6, 5, 6, 5), 5, 4)
 
 
-def test_it_is_what_a_plain_search_finds() -> None:
+def test_the_index_finds_the_same_as_a_plain_search() -> None:
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, 5, 300).tolist()
     found = CopyIndex(np.array(prompt, np.int32))

@@ -218,7 +218,7 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
 @pytest.mark.parametrize(
     ("name", "backend"), [*((name, "cpu") for name in ORACLE), ("llama", "gpu"), ("gpt_oss", "gpu")]
 )
-def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
+def test_after_a_sparse_turn_newly_needed_chunks_are_recalled(
     name: str, backend: str, models: dict[str, Any]
 ) -> None:
     first, answer, second = conversation()
@@ -232,7 +232,7 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
+def test_reading_from_scratch_is_chosen_if_it_is_faster_than_recall(
     name: str, models: dict[str, Any]
 ) -> None:
     first, answer, second = conversation()
@@ -246,7 +246,7 @@ def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
     assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
 
 
-def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
+def test_reading_from_scratch_is_also_reported_with_automatic_keep(
     models: dict[str, Any],
 ) -> None:
     first, answer, second = conversation()
@@ -261,9 +261,7 @@ def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_asked_again_a_question_recalls_no_more_than_keep(
-    name: str, models: dict[str, Any]
-) -> None:
+def test_a_repeated_question_recalls_no_more_than_keep(name: str, models: dict[str, Any]) -> None:
     first, _, _ = conversation()
     chat = Chat(models[name])
     logits = chat.read(first, FIRST)
@@ -275,7 +273,7 @@ def test_asked_again_a_question_recalls_no_more_than_keep(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_asked_again_at_a_higher_keep_a_question_sees_what_is_recalled_for_it(
+def test_a_question_repeated_at_a_higher_keep_sees_the_recalled_tokens(
     name: str, models: dict[str, Any]
 ) -> None:
     first, _, _ = conversation()
@@ -299,7 +297,7 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_the_oracle_notices_recalled_tokens_that_see_what_comes_after_them(
+def test_the_oracle_notices_recalled_tokens_that_see_later_ones(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.engine.cache.caches import PositionedCache
@@ -321,7 +319,7 @@ def test_the_oracle_notices_recalled_tokens_that_see_what_comes_after_them(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_another_second_question_keeps_the_common_part(name: str, models: dict[str, Any]) -> None:
+def test_another_second_question_keeps_the_common_prefix(name: str, models: dict[str, Any]) -> None:
     """An edit: the turn before stays as it was read."""
     first, answer, second = conversation()
     chat = Chat(models[name])
@@ -335,7 +333,7 @@ def test_another_second_question_keeps_the_common_part(name: str, models: dict[s
     assert difference(logits, dense_logits(models[name], edited.ids)) < TOLERANCE
 
 
-def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, Any]) -> None:
+def test_a_stock_cache_is_replaced_by_a_positioned_one(models: dict[str, Any]) -> None:
     first, answer, second = conversation()
     chat = Chat(models["llama"])
     chat.conversation.reset_to_stock()
@@ -378,7 +376,7 @@ def test_a_snapshot_continues_like_the_cache_in_memory(
         ([9], [2], 3, []),
     ],
 )
-def test_what_follows_a_recalled_token_without_a_gap(
+def test_stale_runs_are_the_cached_tokens_after_recalled_ones(
     recalled: list[int], read: list[int], length: int, after: list[int]
 ) -> None:
     prefix = PrefixCache(list)

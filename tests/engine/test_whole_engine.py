@@ -284,7 +284,7 @@ def converse(models: dict[str, Path], seeds: range, folder: Path) -> Counter[str
 
 
 @pytest.mark.parametrize("kind", [0, 2, 3])
-def test_rows_and_tokens_are_what_was_seen(
+def test_rows_and_tokens_equal_plain_attention_over_what_they_saw(
     kind: int, models: dict[str, Path], tmp_path: Path
 ) -> None:
     assert converse(models, range(kind, kind + 1), tmp_path)
@@ -306,7 +306,7 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_notices(
+def test_the_witness_notices_errors(
     fault: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chats = Chats(models, 0, tmp_path)
@@ -323,7 +323,9 @@ def test_it_notices(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", range(2 * len(TARGETS)))
-def test_so_they_are_in_300(kind: int, models: dict[str, Path], tmp_path: Path) -> None:
+def test_rows_and_tokens_of_300_conversations_equal_plain_attention(
+    kind: int, models: dict[str, Path], tmp_path: Path
+) -> None:
     done = converse(models, range(kind * SEEDS, (kind + 1) * SEEDS), tmp_path)
     for what in ("edit", "again", "branch", "go on", "cancel", "restart", "copied", "shared"):
         assert done[what], (what, done)

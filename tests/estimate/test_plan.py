@@ -22,7 +22,7 @@ def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Read
     return plan(ask, new - 50, None, expected).reading
 
 
-def test_auto_takes_the_faster_way_whatever_the_length() -> None:
+def test_auto_chooses_the_faster_mode_at_any_length() -> None:
     assert decided(PredictedTtft(1.0, 2.0), new=1_600) is Reading.SPARSE
     assert decided(PredictedTtft(2.0, 1.0)) is Reading.DENSE
     assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
@@ -51,7 +51,7 @@ def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
     assert decision.reasons == (Reason(code, seconds),)
 
 
-def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
+def test_if_everything_is_cached_the_reason_says_so() -> None:
     sparse = replace(AUTO, mode=Mode.SPARSE, keep_ratio=0.1)
     decision = plan(sparse, 0, None, cached=900)
     assert decision.reading is Reading.DENSE
@@ -67,7 +67,7 @@ def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
     assert more.reasons[1] == Reason(ReasonCode.CACHED_STAYS, {"tokens": 900})
 
 
-def test_what_is_expected_of_both_is_the_reason() -> None:
+def test_the_reason_has_both_predictions() -> None:
     decision = plan(AUTO, 19_000, None, PredictedTtft(3.14, 12.4))
     assert decision.reasons == (Reason(ReasonCode.FASTER, {"sparse": 3.14, "full": 12.4}),)
 
@@ -113,7 +113,7 @@ def test_nothing_is_predicted_before_a_pair_is_loaded() -> None:
     assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN_COSTS) is None
 
 
-def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:
+def test_a_sparse_prediction_is_scoring_plus_prefill_plus_overhead() -> None:
     sparse = NextMessage(Mode.SPARSE, 0.2, 100, 10_000).seconds(COSTS)
     assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + BESIDES)
     assert NextMessage(Mode.AUTO, 0.2, 100, 10_000).seconds(COSTS) == sparse
@@ -121,7 +121,7 @@ def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:
     assert full == pytest.approx(10_100 * TARGET + BESIDES)
 
 
-def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None:
+def test_auto_predicts_the_faster_mode_or_full_if_nothing_can_be_skipped() -> None:
     slow = replace(COSTS, draft=LinearCost(0, 0.9 * TARGET))
     full = NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(slow)
     assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).seconds(slow) == full
@@ -129,7 +129,7 @@ def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None
     assert typed == pytest.approx(10_000 * TARGET + BESIDES)
 
 
-def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
+def test_skipped_tokens_are_recalled_or_read_densely() -> None:
     last = answered(20_100, 4_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last).seconds(COSTS)
     again, twice = 2_000, 2_000 * 4_110 // 20_110
@@ -142,7 +142,7 @@ def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
     assert reused == pytest.approx(30 * TARGET + BESIDES)
 
 
-def test_auto_assumes_what_the_scores_chose_before_if_that_is_less() -> None:
+def test_auto_assumes_the_last_automatic_keep_if_smaller() -> None:
     last = answered(20_100, 2_100)
     for chosen, assumed in ((0.09, 0.09), (0.6, 0.2)):
         before = replace(last, keep_ratio=chosen)
@@ -150,7 +150,7 @@ def test_auto_assumes_what_the_scores_chose_before_if_that_is_less() -> None:
         assert auto == NextMessage(Mode.SPARSE, assumed, 30, 5_000, before).seconds(COSTS)
 
 
-def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
+def test_expensive_recall_includes_all_later_tokens() -> None:
     last = answered(20_100, 2_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, recall_is_expensive=True).seconds(COSTS)
     read = 2_100 + 10
@@ -160,7 +160,7 @@ def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
     assert again.seconds(COSTS) == replace(again, recall_is_expensive=False).seconds(COSTS)
 
 
-def test_what_matters_is_read_afresh_where_that_is_faster() -> None:
+def test_reading_from_scratch_is_predicted_if_it_is_faster() -> None:
     last = answered(10_000, 9_000)
     by_pairs = replace(COSTS, target=LinearCost(0, 0, 1.0))
     afresh = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)

@@ -56,7 +56,7 @@ def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, l
         pytest.param(4096, 10, 0.04, marks=pytest.mark.slow, id="the length of a contract"),
     ],
 )
-def test_a_fifth_is_enough_for_what_stands_in_one_place(
+def test_keep_0_2_is_enough_for_answers_in_one_place(
     session: EngineSession, tmp_path: Path, length: int, n: int, lost: float
 ) -> None:
     settings = Settings(SAFE, (length,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=n)
@@ -67,7 +67,7 @@ def test_a_fifth_is_enough_for_what_stands_in_one_place(
 
 
 @pytest.mark.slow
-def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
+def test_counts_are_right_densely_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
     settings = Settings(("count", "cwe-3"), (512,), (0.2,), (Scoring.BOTH,), n=10)
     count, words = results.cells(measure(session, settings, tmp_path))
     assert count.dense_right >= 7
@@ -76,7 +76,9 @@ def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_
     assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample of it
 
 
-def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
+def test_auto_mode_detects_questions_that_need_everything(
+    session: EngineSession, tmp_path: Path
+) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=4, auto=True, held_out=True)
     records = measure(session, settings, tmp_path)
