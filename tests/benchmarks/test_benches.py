@@ -1,4 +1,4 @@
-"""Each benchmark measures what it says. How fast that is, no test judges."""
+"""Each benchmark measures what it describes; tests do not judge the speed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from benchmarks.token_turn import check_fits, loaded
 
 
 def measured(bench: Bench, options: Options) -> Result:
-    """Measure, read back the JSON that is printed, and check the tables and goals of it."""
+    """Run a benchmark, parse its JSON, and check its tables and goals."""
     out = io.StringIO()
     assert run(bench, options, True, out) == 0
     result = Result.from_json(json.loads(out.getvalue()))
@@ -98,7 +98,7 @@ def test_copying_measures_steps_and_equal_answers(monkeypatch: pytest.MonkeyPatc
 def test_decoding_is_compared_with_mlx_lm_over_n_and_m_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the windowed shape, narrow, and with a window smaller than the selection."""
+    """Uses a narrow windowed shape, whose window is smaller than the selection."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 4096}
     config = {**shapes.shapes()["windowed"]["target"], **sizes, "sliding_window": 48}
     narrow = {"target": config | {"sliding_window_pattern": 2}, "draft": config}
@@ -298,7 +298,7 @@ def test_the_predicted_speedup_uses_the_measured_shares() -> None:
 
 @pytest.mark.parametrize("shape", [name for name in shapes.shapes() if name != "small"])
 def test_real_shapes_are_models_that_mlx_lm_builds(shape: str) -> None:
-    """Without their weights, which take gigabytes."""
+    """Weights are not evaluated; they would take gigabytes."""
     from mlx_lm.utils import _get_classes
 
     for config in shapes.shapes()[shape].values():

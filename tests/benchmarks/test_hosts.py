@@ -1,4 +1,4 @@
-"""Measures and predicts what it says."""
+"""The `hosts` benchmark: measurements and predictions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeRelay:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_each_rank_reaches_its_right_neighbour_through_the_relay(ranks: int) -> None:
-    """And listens where it is told: its own address stays."""
+    """A rank's own address is unchanged."""
     relay = FakeRelay()
     everyone = [f"{LOOPBACK}:{port}" for port in range(10, 10 + ranks)]
     for rank in range(ranks):
@@ -128,8 +128,8 @@ def test_more_machines_send_smaller_messages_one_after_another(ranks: int) -> No
 
 
 def test_two_packets_share_the_line_and_hide_the_latency() -> None:
-    """512 tokens: a part of 131,072 floats goes in two packets of 2.1 ms. The third leaves right
-    after the second, because the first has come by then: four packets, and one latency."""
+    """512 tokens: a part of 131,072 floats is sent in two packets of 2.1 ms. The third leaves right
+    after the second, because the first has arrived by then: four packets and one latency."""
     packet = 65_536 * 4 / 125e6
     assert paper.sum_seconds(512 * 512, 4, 2, SLOW) == pytest.approx(4 * packet + 1e-3)
     # Where the latency is longer than a packet, it shows twice, and one packet is behind it.
@@ -144,8 +144,7 @@ def test_both_directions_of_a_large_sum_share_the_line() -> None:
 
 
 def test_the_exchange_has_two_sums_per_layer() -> None:
-    """A step that only fills the caches does no sums in the last layer; the first token takes a
-    forward more."""
+    """A prefill step has no sums in the last layer; the first token needs one more forward."""
     steps = [256, 100]
     sums = 18 * paper.sum_seconds(256 * 512, 4, 2, SLOW)
     sums += 18 * paper.sum_seconds(100 * 512, 4, 2, SLOW)

@@ -1,4 +1,4 @@
-"""The relay delays and slows down what passes, both ways, and closes both ends."""
+"""The relay delays and slows down data in both directions, and closes both ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 
 def seconds(one: socket.socket, other: socket.socket, size: int) -> float:
-    """From sending `size` bytes until all of them are there."""
+    """Seconds from sending `size` bytes until all of them have arrived."""
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     started_at = time.perf_counter()
     thread = threading.Thread(target=one.sendall, args=(data,))

@@ -1,4 +1,4 @@
-"""What all benchmarks share: repetitions, JSON, tables, and the report of all of them."""
+"""The harness and the report: repetitions, JSON, tables."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_goals_name_their_subject() -> None:
 
 
 def test_tables_show_the_figures() -> None:
-    """Time saved and our engine's speed are two figures."""
+    """Speedup by sparse prefill and speed of the engine are separate figures."""
     table = overhead.table(OVERHEAD, True).markdown()
     assert table.count("target prefills everything") == 1, "where it was measured"
     assert "| speedup (dense / sparse turn) | 10.00 (10.00 to 10.00) |" in table
@@ -272,7 +272,7 @@ def test_tables_show_the_figures() -> None:
 
 
 def test_summary_and_report_match_the_stored_figures() -> None:
-    """Whoever edits one by hand, or measures again without `--summary`, sees it here."""
+    """Fails if one is edited by hand or measured again without `--summary`."""
     stored = json.loads((ROOT / "benchmarks/results/performance/overhead.json").read_text("utf-8"))
     figures = Result.from_json(stored["result"])
     summary = (ROOT / "docs/performance.md").read_text("utf-8")
@@ -324,7 +324,7 @@ def options(path: Path, *words: str) -> argparse.Namespace:
 
 @pytest.fixture
 def program(tmp_path: Path) -> tuple[str, ...]:
-    """Prints made-up figures, and fails as `snapshot`."""
+    """A fake benchmark that prints invented figures; `snapshot` fails."""
     figures = tmp_path / "figures.json"
     figures.write_text(json.dumps(DECODE.to_json()))
     script = tmp_path / "program.py"

@@ -1,4 +1,4 @@
-"""The pseudo-terminal that measurements watch."""
+"""The pseudo-terminal used by the `ui` benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importance equals its definition, computed naively, and takes little memory."""
+"""Importance equals a naive computation of its definition and uses little memory."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def naive(
     lookahead: int,
     pool: int = 13,
 ) -> NDArray[np.float64]:
-    """By definition: one dense forward, all scores of all layers at once, in float64. Importance
-    of each observation, (observations, M)."""
+    """Importance by definition, (observations, M): one dense forward, all scores in float64."""
     total = len(ids)
     sequence = ids.tolist()
     for _ in range(lookahead):
@@ -116,7 +115,6 @@ def test_the_block_shape_does_not_change_importance(
 def _watched(
     q: mx.array, k: mx.array, backend: Backend, mask: Any = "causal", layers: int = 1
 ) -> AttentionObserver:
-    """Observations of the queries of layers of attention."""
     observations = AttentionObserver(k.shape[2], backend)
 
     def run() -> None:
@@ -128,7 +126,7 @@ def _watched(
 
 
 def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.array, mx.array]:
-    """Queries and keys whose scores are all so much larger than what tells keys apart."""
+    """Queries and keys whose scores have a large common part."""
     chance = np.random.default_rng(5)
     q, k = (
         mx.array(2 * chance.standard_normal((1, heads, n, 64), np.float32)).astype(dtype)
@@ -145,7 +143,7 @@ def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.arra
 def test_large_keys_do_not_change_the_ranking(
     constant: int, dtype: mx.Dtype, backend: Backend
 ) -> None:
-    """As biased k projections make them. Of the same numbers, worked out in float64."""
+    """Biased k projections cause a large common part. Compares with float64."""
     q, k = _keys(constant, dtype)
     ours = _watched(q, k, backend).importance
     exact_q, exact_k = (np.array(a[0].astype(mx.float32), np.float64) for a in (q, k))
@@ -168,7 +166,7 @@ def test_large_keys_do_not_change_the_ranking(
 @BACKENDS
 @pytest.mark.parametrize("what", ["no number", "infinite", "sees nothing"])
 def test_non_finite_importance_is_an_error(what: str, backend: Backend) -> None:
-    """It would sort before everything else, so that the document's first chunks were read."""
+    """Sorted by such values, always the document's first chunks would be selected."""
     q, k = _keys(0, mx.float32, 64)
     mask: Any = "causal"
     if what == "sees nothing":
@@ -203,7 +201,7 @@ def test_a_non_finite_lookahead_is_an_error_even_after_the_question_was_observed
 def test_a_block_is_computed_while_the_previous_one_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that a GPU always has work. The forward itself is waited for nowhere."""
+    """This keeps a GPU busy."""
     calls: list[str] = []
     begin, wait = mx.async_eval, mx.eval
 
@@ -263,8 +261,8 @@ def test_only_the_end_of_a_long_question_is_observed() -> None:
 
 @pytest.mark.parametrize("tail", [16, 64])
 def test_scoring_uses_little_memory(tail: int) -> None:
-    """At most 2 x (heads of one layer x observations x M x 4 bytes) beyond what the same steps take
-    unobserved."""
+    """At most 2 x (heads of one layer x observations x M x 4 bytes) more than the same steps
+    without observation."""
     model, length, lookahead = build("llama"), 8192, 8
     ids = _ids(length)
     start = length - tail

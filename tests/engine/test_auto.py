@@ -1,4 +1,4 @@
-"""Keep that is chosen once the scores are known or tried again, and the guard of auto mode."""
+"""Automatic keep, selecting again with another keep, and auto mode's guard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_previewing_another_keep_reports_the_automatic_one(loaded: Driver) -> No
 
 
 def test_automatic_keep_recalls_all_relevant_tokens_of_earlier_turns(loaded: Driver) -> None:
-    """And not, as at a fixed keep, a share of keep."""
+    """At a fixed keep it would recall only a share of keep."""
     first = loaded.figures(ASK)
     later = replace(question(keep=AUTO_KEEP), conversation="x")
     message = replace(later.messages[0], text="What is the code of gate 30?")
@@ -85,7 +85,7 @@ def test_free_memory_limits_automatic_keep(
 def test_the_time_limit_limits_automatic_keep(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading everything takes 99 seconds."""
+    """With costs at which reading everything takes 99 seconds."""
     found: dict[float, float] = {}
 
     def spy(self: TurnEstimate, costs: Costs, waited: float, of=TurnEstimate.max_keep) -> float:
@@ -141,7 +141,7 @@ def test_without_free_memory_nothing_is_recalled_while_answering(
 
 
 def test_an_unusually_unsure_answer_is_flagged_after_sparse_reading(loaded: Driver) -> None:
-    """A random model is never sure of anything; what is usual is set."""
+    """The usual confidence is set, because a random model is never confident."""
     sparse = replace(question(), keep_ratio=0.1)
     full = replace(sparse, mode=Mode.FULL)
     assert not loaded.figures(sparse).unsure, "nothing is known yet"

@@ -1,4 +1,4 @@
-"""What the system says. Of the Mac's part only what needs no Mac is run here."""
+"""Memory probes, OpenBLAS and kernel folders. Of the macOS code, only parts that run anywhere."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_swap_rate_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Kernel:
-    """A `sysctlbyname` as <sys/sysctl.h> has it, that knows one name."""
+    """A fake `sysctlbyname` (<sys/sysctl.h>) that knows one name."""
 
     def __init__(self, value: int | None) -> None:
         self.value = value

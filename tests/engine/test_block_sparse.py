@@ -1,4 +1,4 @@
-"""Block-sparse attention: exact over what it chooses, and in force only where it may be."""
+"""Block-sparse attention is exact over the chosen blocks and applies only where intended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _steps(
     backend: Backend = CPU,
     **kw: Any,
 ) -> Array:
-    """What plain causal attention gives, step by step."""
+    """Plain causal attention, step by step."""
     q, k, v = arrays
     parts = []
     for start, end in zip((0, *boundaries), (*boundaries, q.shape[2]), strict=True):
@@ -62,7 +62,7 @@ def _steps(
 def test_without_skipped_blocks_it_equals_plain_attention(
     heads: tuple[int, int], length: int
 ) -> None:
-    """As in the first steps of a prompt."""
+    """This holds in the first steps of a prompt."""
     arrays = _random(*heads, length)
     q, k, v = arrays
     every = Blocks(size=16, sinks=1, recent=2, top=length // 16 - 3)
@@ -77,7 +77,7 @@ def test_without_skipped_blocks_it_equals_plain_attention(
 def test_it_equals_attention_masked_to_the_chosen_blocks(
     heads: tuple[int, int], boundaries: tuple[int, ...], backend: Backend
 ) -> None:
-    """Chosen naively, query block by query block and group of heads by group."""
+    """Naive choice of blocks, for each block of queries and group of heads."""
     q, k, v = arrays = _random(*heads, 501)
     seen = _chosen(np.array(q[0]), np.array(k[0]), boundaries)
     expected = mx.fast.scaled_dot_product_attention.__wrapped__(  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ def test_it_equals_attention_masked_to_the_chosen_blocks(
 
 
 def _chosen(q: Array, k: Array, boundaries: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which keys each query sees, (Hq, N, N)."""
+    """Mask of the keys that each query sees, (Hq, N, N)."""
     heads, length, _ = q.shape
     group, size = heads // len(k), FEW.size
     seen = np.zeros((heads, length, length), bool)
@@ -118,7 +118,7 @@ def test_no_query_sees_a_later_key() -> None:
 
 
 def test_sinks_and_recent_keys_are_always_visible() -> None:
-    """Their values show in the answer though their keys are liked least."""
+    """Their values affect the result although their keys score lowest."""
     q, k, v = _random(2, 2, 500)
     v = mx.zeros_like(v)
     for place in (3, 470):
@@ -140,7 +140,7 @@ def test_other_attention_is_unchanged() -> None:
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
 def test_large_keys_do_not_change_the_chosen_blocks(constant: int, dtype: mx.Dtype) -> None:
-    """All keys have a part in common that adds so much to every score."""
+    """All keys share a component that adds this much to every score."""
     q, k, v = (a.astype(dtype) for a in _random(4, 2, 1000))
     if constant:
         q[..., 0], k[..., 0] = 200, constant / 200

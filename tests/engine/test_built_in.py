@@ -1,4 +1,4 @@
-"""The built-in draft, on a target whose own embeddings know nothing."""
+"""The built-in draft, with a target whose embeddings are random."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SIMILAR = (
     ("The doctor saw the patient.", "A physician examined the sick man."),
     ("How large may an upload be?", "Files of up to 20 megabytes are accepted."),
 )
-"""Pairs that mean nearly the same, with no content word in common."""
+"""Pairs of texts with nearly the same meaning and no common content word."""
 
 
 def nothing(done: int, total: int) -> None:
@@ -89,7 +89,7 @@ LETTERS = (
     "ab Zß\u0301\u0323\u00e9\u1e9e \n\t\r\x00\x1c\x85\u200b\u00a0\u3000"
     "字。漢カ゛ก็๛🙂👩‍👩[SEP]'.-##Σς"
 )
-"""Of all kinds that a tokenizer treats in its own way."""
+"""Characters of all kinds that the tokenizer treats differently."""
 
 
 @pytest.mark.parametrize("part", [1, 5, 40])
@@ -109,7 +109,7 @@ def test_tokenising_in_parts_gives_the_same_tokens(
 
 
 def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
-    """They wait for the share that a part is of the text, not for all of it."""
+    """They wait for one part of the text at a time."""
     encoder, text, longest, done = built_in_encoder(), "One more word, then. " * 15000, 0.0, Event()
 
     def draw() -> None:
@@ -169,7 +169,9 @@ def test_padding_does_not_change_a_vector() -> None:
         ("", 0.0, 0.0),
     ],
 )
-def test_known_share_is_high_in_english_and_low_in_unknown_scripts(text: str, low: float, high: float) -> None:
+def test_known_share_is_high_in_english_and_low_in_unknown_scripts(
+    text: str, low: float, high: float
+) -> None:
     assert low <= built_in_encoder().known_share(text) <= high
 
 
@@ -249,7 +251,7 @@ ASKED = {
 
 
 def test_a_target_without_a_draft_reads_sparsely() -> None:
-    """The embedded target's embeddings are those of 4 million parameters."""
+    """The embedded target has only 4 million parameters."""
     driver, found = Driver(64), 0
     try:
         driver.engine.send(Load(str(target_path())))
@@ -366,7 +368,7 @@ WORDS_ASKED = (9000, 9001, 9002)
 
 
 class Embeddings(nn.Module):
-    """As much of a model as is used: all embeddings have much in common."""
+    """A stand-in for a model, whose embeddings have a large common part."""
 
     def __init__(self, similar: dict[int, int]) -> None:
         super().__init__()
@@ -379,7 +381,7 @@ class Embeddings(nn.Module):
 
 
 def prompt(holder: int, tokens: tuple[int, ...]) -> np.ndarray:
-    """Random tokens, some of them in the middle of chunk `holder`, and the question."""
+    """Random tokens with some given ones in the middle of chunk `holder`, and the question."""
     ids = np.random.default_rng(1).integers(5000, 8000, TOKENS)
     ids[holder * CHUNK + 10 : holder * CHUNK + 10 + len(tokens)] = tokens
     return np.append(ids, WORDS_ASKED).astype(np.int32)
@@ -398,7 +400,7 @@ def best_chunk(model: Any, ids: np.ndarray) -> int:
 
 @pytest.mark.parametrize("bits", [None, 8, 4])
 def test_similar_words_are_found(bits: int | None) -> None:
-    """None of the question's tokens is in the text."""
+    """The text contains none of the question's tokens."""
     model = Embeddings({9100: 9000, 9101: 9001, 9102: 9002})
     if bits:
         nn.quantize(model, bits=bits)
@@ -408,7 +410,7 @@ def test_similar_words_are_found(bits: int | None) -> None:
 
 
 def test_frequent_words_have_little_weight() -> None:
-    """The question's rare token is in one chunk, its two frequent ones are in another."""
+    """One chunk has the question's rare token, another its two frequent ones."""
     model = Embeddings({})
     ids = prompt(7, (9000,))
     ids[30 * CHUNK : 30 * CHUNK + 2] = (100, 101)

@@ -1,5 +1,4 @@
-"""What is recorded as cached and what caches hold: after any failure the next turn starts from a
-known state."""
+"""`find_mismatch` detects caches that differ from their records; failures leave a known state."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ IDS = np.arange(40, dtype=np.int32)
 def cached(
     name: str, sparse: bool, tokens: int = 30, bits: int | None = None
 ) -> prefix_cache.PrefixCache:
-    """A cache of a tiny model that has read this many tokens; a sparse one with a gap."""
+    """A cache of a tiny model that has read this many tokens, with a gap if sparse."""
     model = tiny.build(name)
     maker = CacheMaker(model, Quantisation(bits, 32) if bits else None)
     make = make_positioned_cache if sparse else make_stock_cache
@@ -89,7 +88,7 @@ def test_a_quantised_cache_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("layer", [0, 1], ids=["recurrent", "attention"])
 def test_a_single_layer_that_is_ahead_is_a_mismatch(layer: int) -> None:
-    """As when a step fails half way."""
+    """This happens if a step fails halfway."""
     cache = cached("qwen3_next", True)
     ahead = cached("qwen3_next", True)
     feed_one("qwen3_next", ahead)
@@ -107,7 +106,7 @@ def test_a_cache_without_memory_for_its_entries_is_a_mismatch() -> None:
 
 
 def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable[..., Any]:
-    """`function`, which raises after it has done its work for the nth time."""
+    """Wrap `function` to raise after its nth call."""
     calls = 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -159,7 +158,7 @@ STEPS = (
 
 @pytest.fixture
 def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The importance of each turn that scores."""
+    """Collects the importance of each turn that scores."""
     found: list[Any] = []
     score = attention.score_by_attention
 
@@ -184,7 +183,7 @@ def first_question() -> Ask:
 
 
 def follow_up(first: Ask, answer: Finished, name: str | None) -> Ask:
-    """About one more document: what was read in full has nothing to skip."""
+    """Ask about one more document: after a dense read nothing can be skipped."""
     said = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
     asked = Message(Role.USER, "And of gate 41?", (Document("more.txt", MORE),))
     messages = (*first.messages, said, asked)
@@ -220,7 +219,7 @@ def test_after_a_fallback_the_next_turn_scores_like_a_new_conversation(
 def test_a_mismatched_cache_is_dropped_with_a_warning(
     loaded: Driver, scored: list[Any], which: str
 ) -> None:
-    """However it came to that: it is found where it is used again."""
+    """A mismatch of any origin is found when the cache is used again."""
     ask = first_question()
     first = loaded.answer(ask)
     pool = loaded.engine._loaded.caches
@@ -241,7 +240,7 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
 def test_a_windowed_draft_stays_in_sync(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows and recurrent states cannot be cut back, so they are read again."""
+    """Windows and recurrent states cannot be rewound, so they are read again."""
     driver.load(folders["target"], folders["hybrid"])
     ask = first_question()
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Between turns: background prefill, snapshots, and which caches are evicted."""
+"""Background prefill, snapshots and eviction between turns."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_background_prefill_equals_a_dense_pass(name: str) -> None:
 
 
 def ask(*texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c", **kw: Any) -> Ask:
-    """The last of `texts` after the earlier questions and answers, about the document."""
+    """Ask the last of `texts` about the document, after the earlier questions and answers."""
     roles = (Role.USER, Role.ASSISTANT)
     documents = (Document("gates.txt", TEXT),)
     messages = tuple(
@@ -187,7 +187,7 @@ def test_loading_and_saving_a_snapshot_report_progress(
 
 
 def test_the_time_to_the_first_token_starts_at_sending(loaded: Driver) -> None:
-    """Here the second question waits for the first one's answer."""
+    """The second question is queued during the first answer."""
     questions = [ask("What is the code of gate 7?", name=None)] * 2
     for question in questions:
         loaded.ask(question)

@@ -1,4 +1,4 @@
-"""Questions about documents that were read completely: keep saves nothing, as the reason says."""
+"""Questions about completely cached documents, for which keep saves nothing."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.engine.test_cache_pool import ask, reply, second
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Background reading begins without waiting."""
+    """Background prefill starts at once."""
     monkeypatch.setattr(engine, "IDLE_DELAY", 0.0)
 
 
 def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
-    """A sparse question, its answer, and background reading that is complete."""
+    """A sparse question, its answer, and completed background prefill."""
     driver.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
     question = ask("What is the code of gate 7?")
     answer, finished = reply(driver, question)

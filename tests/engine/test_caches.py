@@ -1,4 +1,4 @@
-"""Position bookkeeping: runs, masks by position, what a window drops, taking entries back."""
+"""Positioned caches: runs, masks by position, eviction from windows, rewinding."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ LAYERS = 64
 
 
 def recalled_into(caches: list[PositionedCache]) -> None:
-    """A turn that reads every tenth chunk, and one that recalls others and reads on."""
+    """A turn that reads every tenth chunk, then one that recalls others and reads new tokens."""
     chunks = np.arange(4096, dtype=np.int32).reshape(-1, 32)
     turns = [chunks[::10], chunks[5::10], np.arange(4096, 4160, dtype=np.int32)]
     again = chunks[::10][:9].ravel()
@@ -187,7 +187,7 @@ def recalled_into(caches: list[PositionedCache]) -> None:
 
 
 def test_positions_are_computed_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And after that once for each token of the answer."""
+    """In decoding, they are computed once per token."""
     computed: list[int] = []
     run_lengths = positions_module.runs_of
 
@@ -266,7 +266,7 @@ def few_bits(model: Any) -> Cache:
 
 
 def capacity(cache: Any) -> int:
-    """Tokens that one layer's buffer has room for."""
+    """Capacity of one layer's buffer in tokens."""
     keys = cache.inner.keys if isinstance(cache, PositionedCache) else cache.keys
     keys = keys[0] if isinstance(keys, tuple | list) else keys
     return 0 if keys is None else int(keys.shape[-2])
@@ -314,7 +314,7 @@ def test_a_prefill_copies_a_layer_at_most_once(make: Callable[[Any], Cache], mod
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_turn_grows_each_cache_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it is read in parts, from checkpoint to checkpoint."""
+    """It is prefilled in parts, from checkpoint to checkpoint."""
     chat = Chat(tiny.build(name), GPU)  # on a CPU, blocks of attention are put together, too
     first, _, second = conversation((4, 804))
     growths: list[int] = []
@@ -339,7 +339,7 @@ def test_a_turn_grows_each_cache_once(name: str, monkeypatch: pytest.MonkeyPatch
 def test_a_turn_without_memory_check_reserves_no_capacity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or it could not stop at a step boundary before memory is used up."""
+    """Otherwise it could not stop at a step boundary before memory runs out."""
     chat = Chat(tiny.build("llama"))
     first, _, _ = conversation((4, 804))
     manager = "app.engine.memory.manager.MemoryManager."
@@ -386,12 +386,12 @@ def test_a_cancelled_prefill_releases_unused_capacity(
 TOLERANCE = 1e-4
 MIDDLE = (4, 244)
 LONG = (4, 804)
-"""A document far longer than a window and its slack."""
+"""A document much longer than a window and its slack."""
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What left a window goes at once, so that shorter documents show it."""
+    """Evict at once, so that short documents suffice."""
     monkeypatch.setattr(WindowedCache, "slack", 8)
 
 
@@ -438,7 +438,7 @@ def test_entries_evicted_by_a_dense_read_are_read_again_when_needed(
     models: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A document that is changed in its middle, after a sparse and a full reading of it."""
+    """A document is changed in the middle after a sparse and a dense read of it."""
     model = models[name]
     first, answer, second = conversation(MIDDLE)
     chat, fresh = Chat(model), Chat(model)
@@ -499,7 +499,7 @@ def test_checkpoints_copy_only_the_windows(
 def test_a_cache_rewound_to_a_checkpoint_equals_one_that_never_read_further(
     name: str, models: dict[str, Any]
 ) -> None:
-    """After a full reading: the window before a checkpoint is all that is left of it."""
+    """After a dense read, only the window before a checkpoint is left."""
     first, answer, second = conversation(MIDDLE)
     chat, fresh = Chat(models[name]), Chat(models[name])
     chat.read(first, None)
@@ -517,7 +517,7 @@ def test_a_cache_rewound_to_a_checkpoint_equals_one_that_never_read_further(
 def test_windowed_layers_attend_only_to_their_window(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a sparse turn they keep it, but a step is given no more than its first token's window."""
+    """In a sparse turn they keep everything, but a step fetches only its first token's window."""
     first, answer, second = conversation(LONG)
     chat = Chat(models[name])
     given: list[tuple[int, int, int]] = []

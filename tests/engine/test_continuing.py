@@ -1,4 +1,4 @@
-"""An answer that was cut off or stopped is continued from exactly where it stopped."""
+"""A truncated or stopped answer continues exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIRST, MORE = 9, 14
 
 
 def ask(text: str, mode: Mode = Mode.SPARSE) -> Ask:
-    """About a document that is quickly read."""
+    """A question about a short document."""
     question = test_cache_pool.ask(text, mode=mode)
     document = Document("gates.txt", TEXT[:600])
     return replace(question, messages=(Message(Role.USER, text, (document,)),))
@@ -123,7 +123,7 @@ def test_after_other_questions_or_a_restart_the_prompt_is_read_again(loaded: Dri
 
 
 def test_a_continued_answer_selects_by_its_question(loaded: Driver) -> None:
-    """Not what the end of a long answer looks at."""
+    """The selection does not depend on the end of a long answer."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     question = cut(ask("What is the code of gate 7?"), 150)
     first = loaded.answer(question)
@@ -205,7 +205,7 @@ def test_a_far_too_long_text_is_not_tokenised_completely(
 def test_an_answer_continues_in_the_middle_of_its_thinking(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in the middle of a character, which is shown when it is whole."""
+    """It can also stop within a character, which is shown once complete."""
     ids = thinker.encode("<think>It is 7 €.</think>Seven €.", add_special_tokens=False)
     cut = ids.index(thinker.encode("€", add_special_tokens=False)[1])
 

@@ -1,4 +1,4 @@
-"""What reading costs is learnt from readings that were timed."""
+"""The cost model is fitted to timings of turns."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_newer_timings_have_more_weight() -> None:
 
 @pytest.mark.parametrize("short", [[0.295, 0.288], [0.2, 0.4], [0.3] * 20])
 def test_short_turns_do_not_change_the_costs_of_long_ones(short: list[float]) -> None:
-    """Two questions without a document, of 40 to 60 tokens, before the first one with some."""
+    """Two short questions of 40 to 60 tokens come before the first one with a document."""
     first = Costs(*[LinearCost(0.05, 5e-3, 5e-7)] * 4)
     rows = [
         Timing(CostTerm.TARGET, AttentionWork(40 + 10 * (i % 3)), seconds)
@@ -195,7 +195,7 @@ def timing(part: CostTerm = CostTerm.TARGET, tokens: int = 1_000, seconds: float
 
 @pytest.fixture(scope="module")
 def estimate(pair: ModelPair) -> Costs:
-    """Before anything was timed."""
+    """Nothing was timed yet."""
     return PairCosts(pair, None).costs
 
 
@@ -303,7 +303,7 @@ WORK = AttentionWork(500)
 
 
 def known(driver: Driver) -> Costs:
-    """What the engine said last of the pair's costs."""
+    """The last costs that the engine reported."""
     event = driver.until(CostsUpdated)
     return event.costs
 

@@ -1,4 +1,4 @@
-"""What a decoder writes for a model whose choices are known, and what of its text is shown."""
+"""The decoder: generated tokens, shown text, thinking, stop conditions and loops."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ids_of(thinker: Any, text: str) -> list[int]:
 
 
 class Scripted:
-    """A model whose next tokens are known, or that likes some best at each place."""
+    """A model with given next tokens, or with given preferences at each place."""
 
     def __init__(self, vocabulary: int, script: list[int], liked: dict[int, float]) -> None:
         self._vocabulary, self._liked = vocabulary, liked
@@ -69,7 +69,7 @@ def write(
     asked: str = "?",
     **options: Any,
 ) -> tuple[Decoder, FinishReason, str]:
-    """The decoder, why it ended, and the text of its events."""
+    """Runs a decoder; has its finish reason and the text of its events."""
     script = ids_of(thinker, text)
     model = Scripted(len(thinker), script[len(prefix) :], liked or {})
     events: list[Token] = []
@@ -197,7 +197,7 @@ def model() -> Any:
 
 
 class Run:
-    """A tiny model writes after a prompt that opens its thinking."""
+    """A tiny model continues a prompt that opens thinking."""
 
     def __init__(self, thinker: Any, sampling: Sampling, stop_after: int = 10**6) -> None:
         self.model = model()
@@ -286,7 +286,7 @@ def test_thinking_is_not_part_of_the_answer(thinker: Any) -> None:
 
 
 def stops_at(ids: list[int]) -> int | None:
-    """After how many tokens."""
+    """Number of tokens after which the detector stops, or None."""
     watch = LoopDetector()
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
@@ -346,7 +346,7 @@ def test_loop_detection_is_fast_compared_with_a_token() -> None:
 def test_a_looping_model_is_stopped_only_if_requested(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tiny random model that is greedy soon is in one."""
+    """A tiny random model with greedy decoding soon loops."""
     monkeypatch.setattr("app.engine.turn.decode.MIN_LOOP", 24)
     monkeypatch.setattr("app.engine.turn.decode.MIN_REPEATS", 3)
     asked = question(tokens=120, text=LONG_TEXT)

@@ -1,4 +1,4 @@
-"""Running out of memory, in every wording that there is: told as what it is, never made worse."""
+"""Out of memory and lost GPUs: recognised by every message, reported, and not made worse."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_numpys_memory_error_is_recognised() -> None:
 def test_a_sparse_turn_out_of_memory_does_not_fall_back_to_dense(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """It frees what it can, and says one sentence."""
+    """It frees memory and reports one failure."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     loaded.answer(replace(first_question(), conversation="other"))
     expected = loaded.answer(first_question()).generated_ids
@@ -155,7 +155,7 @@ def test_a_sparse_turn_out_of_memory_does_not_fall_back_to_dense(
 def test_out_of_memory_in_the_probe_does_not_make_a_model_dense_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be read in full as long as it is loaded, which needs more."""
+    """Dense reading would need even more memory."""
     folder = str(tiny.save(tmp_path / "m"))
     monkeypatch.setattr(findings, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError) as raised:

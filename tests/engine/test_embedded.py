@@ -1,4 +1,4 @@
-"""The embedded pair, end to end: it finds the answers, and a broken scorer does not."""
+"""The embedded pair end to end finds the answers; a broken scorer does not."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _answer(
 
 
 def test_the_search_for_a_quotation_is_part_of_the_forecast() -> None:
-    """Scoring is timed with it, whatever else comes before the first word without it."""
+    """Scoring is timed including the search."""
     quotes = load_pair(resolve_pair())
     writes = replace(quotes, only_quotes=False)
     costs, others = first_costs(quotes), first_costs(writes)
@@ -88,7 +88,7 @@ def test_the_demo_quotes_the_right_sentence_at_keep_0_2(
 def test_the_first_token_comes_sooner_than_with_dense_reading(
     writer: EngineSession, licence: Document
 ) -> None:
-    """Six times sooner at a quarter of the text when this was written: the margin is not noise."""
+    """It was six times sooner at a quarter of the text, far beyond noise."""
     quarter = Document(FILE, licence.text[-len(licence.text) // 4 :])
     _, sparse, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
     _, full, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.FULL))
@@ -99,7 +99,7 @@ def test_the_first_token_comes_sooner_than_with_dense_reading(
 
 
 def _others(licence: Document) -> list[tuple[str, str]]:
-    """Phrases that occur once, from all over the text, with the rest of their sentences."""
+    """Unique phrases from all parts of the text, with the rest of their sentences."""
     text = licence.text
     found = []
     for start in range(2000, len(text) - 1500, 2400):
@@ -127,7 +127,7 @@ SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
 
 
 def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
-    """Whether everything from a phrase to its sentence's end is in the last selection."""
+    """Whether the last selection contains everything from a phrase to the end of its sentence."""
     start = text.index(phrase)
     match = SENTENCE_END.search(text, start + len(phrase))
     selected = [e for e in events if isinstance(e, Selected)][-1]
@@ -177,7 +177,7 @@ def test_the_embedded_pair_reports_that_it_found_nothing(
 def test_a_broken_scorer_finds_nothing(
     writer: EngineSession, licence: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other tests of this file would notice: importance at random misses the sentence."""
+    """Random importance misses the sentence, so the tests above would fail."""
 
     def at_random(model: Any, prefix: Any, ids: Any, *_: Any, **__: Any) -> Any:
         return np.random.default_rng(0).random(len(ids)).astype(np.float32)

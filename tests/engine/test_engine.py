@@ -1,4 +1,4 @@
-"""The engine's thread and its turns, on tiny random models of real architectures."""
+"""The engine thread and its turns, with tiny random models of real architectures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _phases(driver: Driver) -> list[Phase]:
 
 @pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
 def test_a_turns_arrays_are_freed_without_the_garbage_collector(loaded: Driver, mode: Mode) -> None:
-    """Python's collector counts objects, not bytes: gigabytes would wait for it."""
+    """Python's collector counts objects, not bytes, so gigabytes could wait for it."""
 
     def caches() -> int:
         return sum(isinstance(each, KVCache) for each in gc.get_objects())
@@ -329,7 +329,7 @@ def test_a_cancelled_turn_reports_the_tokens_read_so_far(loaded: Driver) -> None
 
 
 def test_a_turn_can_be_asked_again_from_its_last_event(loaded: Driver) -> None:
-    """From inside the listener, and its cancel is not lost."""
+    """It is asked from within the listener, and its cancel is not lost."""
     asked = iter([question(), None])
 
     def ask_again(event: Event) -> None:
@@ -344,7 +344,7 @@ def test_a_turn_can_be_asked_again_from_its_last_event(loaded: Driver) -> None:
 
 
 def test_a_question_runs_before_queued_background_requests(loaded: Driver) -> None:
-    """And a request is made only when its turn starts, or never if it was cancelled before."""
+    """`make_ask` is called when the turn starts, and never if it was cancelled before."""
     made: list[str] = []
 
     def request(name: str) -> Callable[[], Ask]:
@@ -404,8 +404,8 @@ def test_the_model_is_never_modified(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plain mlx-lm on the engine's own model gives the same logits before any turn and after
-    finished, cancelled, fallen back and failed ones."""
+    """Plain mlx-lm on the engine's model gives the same logits before and after finished,
+    cancelled, fallen back and failed turns."""
     driver.load(tiny.save(tmp_path / name, name, 5), folders["draft"])
     pair = driver.engine._loaded.pair
     model = pair.target.model
@@ -444,7 +444,7 @@ def test_the_model_is_never_modified(
 def test_a_bfloat16_model_keeps_bfloat16_caches(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After sparse prefill, and to the end of decoding."""
+    """This holds after sparse prefill and until the end of decoding."""
     driver.load(folders["bf16"], folders["draft"])
     caches: list[Any] = []
     original = loader.make_positioned_cache
@@ -543,7 +543,7 @@ def test_asking_without_a_model_and_loading_nonsense_fail_cleanly(
 
 
 class PanicException(BaseException):
-    """As tokenizers raise one: no Exception."""
+    """Tokenizers raise errors that are no `Exception`."""
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), PanicException("a, b")])
@@ -612,7 +612,7 @@ def test_time_before_a_fallback_counts_in_its_phase(
 
 
 def test_a_newer_load_stops_the_previous_one(tmp_path: Path) -> None:
-    """Each is answered, in order, and the last one is there."""
+    """Each load is answered in order, and the last pair is loaded."""
     driver = Driver()
     first, second = (Load(str(tiny.save(tmp_path / name))) for name in ("first", "second"))
     both = threading.Event()

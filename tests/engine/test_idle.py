@@ -1,4 +1,4 @@
-"""Work while idle: its memory is counted and freed first, and failures are reported."""
+"""Idle work: its memory is counted and freed first, and its failures are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.tiny import build
 
 
 class Power:
-    """Plugged in, or not, as a test says."""
+    """A power probe controlled by the test."""
 
     def __init__(self, battery: bool = False) -> None:
         self.battery, self.asked = battery, 0
@@ -58,7 +58,7 @@ class Power:
 
 
 class Idle:
-    """Conversations of a tiny model that have read sparsely, without an engine around them."""
+    """A pool of sparsely read conversations of a tiny model, without an engine."""
 
     def __init__(self, policy: CachePolicy, names: str = "c", model: str = "llama") -> None:
         self.pair = pair(build(model))
@@ -173,7 +173,7 @@ def test_background_prefill_starts_only_within_the_budget(
 
 @pytest.mark.parametrize("why", ["never saved", "saving failed", "deleted"])
 def test_background_prefill_never_evicts_unsaved_caches(tmp_path: Path, why: str) -> None:
-    """As what other programs ask, and what did not fit there."""
+    """Conversations that are never saved, such as those of the server."""
     one = Idle(ALWAYS).pool.nbytes
     policy = CachePolicy(
         BackgroundPolicy.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path)
@@ -198,7 +198,7 @@ def test_background_prefill_never_evicts_unsaved_caches(tmp_path: Path, why: str
 
 
 def test_background_prefill_is_dropped_when_no_gaps_are_left() -> None:
-    """As after a turn that read everything."""
+    """This happens after a turn that read everything."""
     idle = Idle(ALWAYS)
     idle.pool.step()
     idle.pool._caches["c"].reset_to_stock()
@@ -317,7 +317,7 @@ def test_without_waiting_work_nothing_is_rechecked(loaded: Driver) -> None:
 
 @pytest.mark.parametrize("files", [0, 2])
 def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, files: int) -> None:
-    """At a file's end; the conversation stays as it was, and is saved later."""
+    """The save stops after a file; the conversation is unchanged and saved later."""
     idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)), "ab")
     idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
     manager = MemoryManager(idle.pair, idle.events.append, idle.pool)
@@ -370,7 +370,7 @@ def test_a_question_cancels_a_save_and_closing_completes_it(tmp_path: Path) -> N
 def test_a_purely_recurrent_model_reuses_its_cache(
     needed: tuple[int, ...] | None, later: tuple[int, ...] | None, reused: int
 ) -> None:
-    """A recall starts again at the documents, as for other models with recurrent layers."""
+    """Recall starts again at the documents, as with all recurrent layers."""
     model = build("mamba2")
     first, answer, second = conversation()
     chat = Chat(model)

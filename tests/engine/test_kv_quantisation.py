@@ -1,4 +1,4 @@
-"""Keys and values in few bits: what they change, what they take, and whom they do not suit."""
+"""Quantised caches: accuracy, size, and models that do not support them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ from tests.engine.oracle import difference, prompt
 
 WIDE = {"head_dim": 32}
 UNPACKED = ("gpt_oss", "gemma4_text", "gemma2", "deepseek_v3")
-"""Their attention cannot take packed numbers: sinks, shared keys, capped scores, latent keys."""
+"""Models whose attention cannot read packed values: sinks, shared keys, capped scores, latent
+keys."""
 SUITED = tuple(dict.fromkeys((*tiny.ORACLE, *UNPACKED)))
 
 
@@ -59,7 +60,7 @@ mlx_patches.install()
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The oracle's architectures with heads that 32 numbers fit into."""
+    """The oracle's architectures with heads of at least 32 dimensions."""
     for name in SUITED:
         config = tiny.config_of(name)
         for part in (config, config.get("text_config", {})):
@@ -139,7 +140,7 @@ def test_attention_over_dequantised_keys_is_the_same(mask: str | None) -> None:
 def test_long_steps_on_a_quantised_cache_use_fused_attention(
     name: str, wide: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every score of a step was written, three times over."""
+    """Before, every score of a step was materialised three times."""
     model = wide(name)
     caches = CacheMaker(model, find_quantisation(model, 8))
     ids = (np.arange(1024, dtype=np.int32) * 7) % tiny.VOCABULARY

@@ -1,4 +1,4 @@
-"""For real: a process under a limit refuses what does not fit, does what fits, and lives."""
+"""A process with a real memory limit refuses turns that do not fit, runs others, and survives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests import tiny
 MB = 1_000_000
 SCANT = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 WIDE = {**SCANT, "num_hidden_layers": 13, "head_dim": 2048, "max_position_embeddings": 1 << 16}
-"""Of every token it keeps 2 x 13 x 2 x 2,048 numbers, 426 KB."""
+"""Its cache has 2 x 13 x 2 x 2,048 numbers per token, 426 KB."""
 HEAVY = {**SCANT, "hidden_size": 1536, "intermediate_size": 12_288, "head_dim": 64}
-"""240 MB of weights."""
+"""A draft with 240 MB of weights."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no such limit")
 

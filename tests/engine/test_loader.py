@@ -1,4 +1,4 @@
-"""Loading: which models read sparsely, and what their caches take."""
+"""Loading: the sparse probe, cache sizes, stored findings and damaged models."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MORE = (
     *("deepseek_v3", "deepseek_v32", "gemma3n", "gemma4_text", "falcon_h1", "gemma2"),
     *("ministral3", "mistral4"),
 )
-"""Latent attention, key selection, shared caches, lists of caches, capped attention, and queries
-that are scaled by their positions."""
+"""Architectures with latent attention, key selection, shared caches, cache lists, capped attention,
+and queries scaled by position."""
 
 
 @pytest.mark.parametrize("name", [*ORACLE, *MORE])
@@ -59,7 +59,7 @@ def test_further_architectures_pass_the_probe(name: str) -> None:
 def test_the_probe_rejects_lost_positions_but_not_rounding(
     name: str, seed: int, precision: str
 ) -> None:
-    """Where a GPU rounds: experts of GPT-OSS are other ones for some tokens then."""
+    """With a GPU's rounding, GPT-OSS chooses different experts for some tokens."""
     model = build(name, seed, rounding.DTYPES[precision])
     mx.random.seed(seed)
     with rounding.as_on_a_gpu(rounding.DTYPES[precision]):
@@ -74,7 +74,7 @@ def test_the_probe_rejects_lost_positions_but_not_rounding(
 def test_the_probe_rejects_attention_that_depends_on_the_offset(
     name: str, context: int, precision: str
 ) -> None:
-    """Learned positions."""
+    """A model with learned positions."""
     model = build(name, dtype=rounding.DTYPES[precision])
     assert probe(model, context, precision == "TF32") is not None
 
@@ -168,7 +168,7 @@ def load(folder: Path, records: Path, kv_bits: int | None = None) -> LoadedModel
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, mock.Mock]:
-    """What a load runs the model for."""
+    """Counts how often loading runs the model."""
     found = {name: mock.Mock(wraps=getattr(loader, name)) for name in ("_measure", "probe")}
     found["_check_no_nans"] = mock.Mock(wraps=loader._check_no_nans)
     for name, watched in found.items():

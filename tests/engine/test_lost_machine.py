@@ -1,4 +1,4 @@
-"""What the engine does when a machine of a spread target is gone; the rank is in this process."""
+"""The engine's reaction to a lost machine of a sharded target; the rank is in this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def spread(folder: Path) -> Iterator[Spread]:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Finished:
-    """The answer on one machine."""
+    """The answer on a single machine."""
     driver = Driver()
     driver.load(folder)
     finished = driver.answer(asked())
@@ -178,7 +178,7 @@ def test_an_unfinished_answer_continues(
 
 
 def slow_load(patch: pytest.MonkeyPatch, on_load: Callable[[], None]) -> None:
-    """Loading takes until it is stopped, but for `LIMIT` seconds at most."""
+    """Make loading last until it is stopped, at most `LIMIT` seconds."""
 
     def load(path: Path, model: object, stopped: Callable[[], bool], check: bool) -> None:
         on_load()

@@ -1,4 +1,5 @@
-"""Reading on while an answer is written: exact on every architecture, and only what is needed."""
+"""Recall while an answer is written is exact on every architecture and reads only what is
+needed."""
 
 from __future__ import annotations
 
@@ -47,22 +48,22 @@ from tests.tiny import HYBRID, PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
 WRITTEN, AFTER = 40, 6
-"""Tokens of an answer, longer than what is read again, and those after it that are compared."""
+"""Length of the answer (more than is re-read), and of the compared tokens after it."""
 EARLY, LATE = (1, 15), 9
-"""Chunks that are recalled in the midst of the answer, each with the next one, and then at its end,
-where the chunk after the next one was read before."""
+"""Chunks recalled within the answer, each with its successor, and at its end, where the chunk after
+the next one was read before."""
 mlx_patches.install()
 
 
 def text() -> tuple[Prompt, NDArray[np.int32]]:
-    """A question about a document, and its answer."""
+    """A question about a document and its answer."""
     prompt = conversation_of()[0]
     answer = np.random.default_rng(7).integers(0, VOCABULARY, WRITTEN + AFTER)
     return prompt, answer.astype(np.int32)
 
 
 class Writing:
-    """An answer that is written after FIRST was read."""
+    """An answer written after the chunks FIRST were read."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Writing:
         self.chat.read(self.prompt, FIRST)
         self.target = self.chat.conversation.target
         self.read: list[tuple[NDArray[np.int32], int]] = []
-        """What was recalled, and after how many of the answer's tokens."""
+        """(number of tokens written, chunks recalled) in order."""
         self._end = len(self.prompt.ids)
         self.steps = self.fail_at = 0
         self.recall = MidAnswerRecall(
@@ -95,13 +96,13 @@ class Writing:
             raise TurnCancelled
 
     def write(self, start: int, end: int) -> list[mx.array]:
-        """Logits after each of the answer's tokens from `start` up to `end`."""
+        """Logits after each token of the answer from `start` up to `end`."""
         ids = np.concatenate([self.prompt.ids, self.answer])
         places = range(self._end + start, self._end + end)
         return [self.chat._feed(ids[at : at + 1], ids[: at + 1]) for at in places]
 
     def recall_at(self, chunk: int, written: int) -> mx.array:
-        """Read it after the answer's `written` tokens. The logits after the last of them."""
+        """Recall after `written` tokens of the answer. Returns the logits after the last one."""
         assert self.recall.find(Match((0,), int(chunk_positions(chunk)[4]), 4))
         assert self.recall.read(self.answer[:written].tolist()) == self.answer[written - 1]
         assert find_mismatch(self.target) is None
@@ -113,8 +114,8 @@ def expected(
     recalls: list[tuple[NDArray[np.int32], int]],
     kept: Callable[[mx.array], mx.array] = lambda each: each,
 ) -> mx.array:
-    """Logits after every token, with those `recalls`: each token sees what had been read when it
-    was computed for the last time. `kept` is what a cache makes of keys and values."""
+    """Reference logits after every token, with these `recalls`. Each token sees what had been read
+    when it was last computed. `kept` converts keys and values as a cache does."""
     prompt, answer = text()
     ids = np.concatenate([prompt.ids, answer])
     total, end = len(ids), len(prompt.ids)
@@ -175,8 +176,8 @@ def test_mid_answer_recall_equals_the_oracle(
 def test_mid_answer_recall_in_a_quantised_cache_equals_the_oracle(
     name: str, tolerance: float, wide: Any
 ) -> None:
-    """The oracle rounds keys and values as the cache does. One that it computes in other steps may
-    be rounded the other way, as in the second model."""
+    """The oracle quantises keys and values like the cache. Values from different steps may round
+    differently, as in the second model."""
     model = wide(name)
     how = find_quantisation(model, 8)
 
@@ -240,7 +241,7 @@ def test_after_a_cancelled_recall_the_next_turn_continues_from_there(
 
 
 def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, str, list[Event]]:
-    """The answer about a variable's number, behind two others, and the number."""
+    """The answer about a variable that is two steps from its number, and the number."""
     tokenizer = load_tokenizer(target_path())
 
     def count(text: str) -> int:
@@ -278,16 +279,17 @@ def test_a_chain_is_followed_to_its_end(writer: EngineSession) -> None:
 
 
 def texts_of(selected: Selected, events: list[Event]) -> list[str]:
-    """The texts that were read while the answer was written."""
+    """Texts recalled while the answer was written."""
     planned = next(e for e in events if isinstance(e, Planned))
     tokenizer = load_tokenizer(target_path())
     return [tokenizer.decode(planned.prompt_ids[s.start : s.end]) for s in selected.read_on]
 
 
 LENGTH, PASSAGE = 40, 2 * CHUNK - 5
-"""Tokens of an answer, and of a passage of it that the document has: it ends in the next chunk."""
+"""Length of the answer, and of a passage in it that also occurs in the document, across two
+chunks."""
 PLANTED = (1, 6, 13)
-"""Skipped chunks in which such passages start."""
+"""Skipped chunks in which these passages start."""
 mlx_patches.install()
 model_of = cache(build)
 tokenizer = cache(lambda: load_tokenizer(target_path()))
@@ -296,8 +298,8 @@ tokenizer = cache(lambda: load_tokenizer(target_path()))
 def answer(
     name: str, ids: NDArray[np.int32], sampling: Sampling
 ) -> tuple[list[int], int, list[tuple[int, ...]]]:
-    """What the model answers after it has read the chunks FIRST of the document, how many tokens
-    of that were copied ahead, and what it recalled meanwhile."""
+    """The answer after reading the chunks FIRST, the number of tokens copied, and the chunks
+    recalled."""
     first = conversation()[0]
     prompt = Prompt(ids, first.segments, {})
     target = pair(model_of(name)).target
@@ -338,7 +340,7 @@ def answer(
 
 
 def compare(seed: int, **options: Any) -> tuple[int, int]:
-    """How many tokens were copied ahead, and how often something was recalled."""
+    """(tokens copied, number of recalls)."""
     random, rng = Random(seed), np.random.default_rng(seed)
     name, ids = random.choice(PURE), conversation()[0].ids.copy()
     ids[slice(*DOCUMENT)] = rng.integers(0, ids.max(), DOCUMENT[1] - DOCUMENT[0])
@@ -355,7 +357,8 @@ def compare(seed: int, **options: Any) -> tuple[int, int]:
 
 
 def test_a_match_of_the_prompts_end_does_not_trigger_recall() -> None:
-    """A template writes the same before every answer: earlier ones may have been skipped."""
+    """A template writes the same text before every answer, and earlier ones may have been
+    skipped."""
     ids = conversation()[0].ids.copy()
     for chunk in PLANTED:
         place = int(chunk_positions(chunk)[-1]) + 1

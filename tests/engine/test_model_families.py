@@ -1,5 +1,5 @@
-"""Prompts of real model families have the tokens that apply_chat_template gives, whatever a client
-sends; and answers end and are split as the family's models write them."""
+"""Prompts of real model families equal apply_chat_template's tokens; answers end and are split in
+the family's format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPLITTERS: dict[str, Any] = {
     "sentencepiece": normalizers.Sequence(SPM),
     "sentencepiece without a prefix": SPM[1],
 }
-"""How real tokenizers treat the space before a word."""
+"""Ways in which real tokenizers treat the space before a word."""
 SPECIALS = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "[INST]", "[/INST]"]
 
 
@@ -399,7 +399,7 @@ MARKED: dict[str, tuple[tuple[str, ...], str, str, str, str]] = {
 
 @pytest.fixture(params=MARKED)
 def marked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str, str, str]:
-    """A tokenizer, an answer, and what of it is reasoning and answer."""
+    """(tokenizer, generated text, its reasoning, its answer)."""
     tokens, named, written, thought, said = MARKED[request.param]
     made = tiny.byte_tokenizer()
     made.add_special_tokens(list(tokens))

@@ -1,4 +1,4 @@
-"""Steps: their size, their borders, and that neither changes what was read."""
+"""Prefill steps: their size, cancelling, and that neither affects the caches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_step_adapts_to_the_speed(
 def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
     backend: Backend, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A target of 70B, whose steps all take ten seconds by this clock."""
+    """A 70B target whose steps all take ten seconds."""
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(prefill.time, "perf_counter", lambda: next(clock))
     model, ids = build("llama"), np.zeros(2048, np.int32)
@@ -182,12 +182,12 @@ mlx_patches.install()
 
 PROMPT = 60_000
 BANDWIDTH = 400e9
-"""Bytes a second. A step reads all weights once, of a mixture those of all experts."""
+"""Bytes per second. A step reads all weights once, including all experts of a mixture."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """`attentions` are its layers with attention, at which a step can be left."""
+    """`attentions`: number of attention layers, at which a step can be abandoned."""
 
     weight_bytes: float
     attentions: int
@@ -203,8 +203,8 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Read:
-    """A simulated prompt: the `sizes` of its steps, the share of its time that was `lost` because
-    they were not the largest, and the longest wait for a cancel in seconds."""
+    """A simulated prefill: the `sizes` of its steps, the share of time `lost` to steps below the
+    maximum, and the longest wait for a cancel in seconds."""
 
     sizes: list[int]
     lost: float
@@ -212,7 +212,7 @@ class Read:
 
 
 def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
-    """At `rate` tokens a second in steps of 512, half of that after `halved_at` tokens."""
+    """Simulate `rate` tokens per second in steps of 512, half of that after `halved_at` tokens."""
     step, overhead = StepSize(backend=GPU), model.weight_bytes / BANDWIDTH
     step.expect(1 / rate, model.head_size)
     done, elapsed, longest, sizes = 0, 0.0, 0.0, list[int]()
@@ -337,7 +337,7 @@ def attend(head_size: int, queries: int, values: int | None = None) -> None:
 def test_the_fused_kernel_is_requested_only_if_it_exists(
     head_size: int, queries: int, values: int, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MLX on a CPU has none, so that it is asked without it."""
+    """MLX has no such kernel on a CPU, so requests are recorded instead."""
     plain, seen = mx.fast.scaled_dot_product_attention.__wrapped__, list[bool]()  # type: ignore[attr-defined]
 
     def kernel(*args: mx.array, force_fused: bool = False, **kwargs: Any) -> mx.array:
@@ -352,7 +352,7 @@ def test_the_fused_kernel_is_requested_only_if_it_exists(
 
 
 class Left(Exception):
-    """A step was left halfway."""
+    """Raised to abandon a step."""
 
 
 IDS = (np.arange(90, dtype=np.int32) * 7 + 3) % VOCABULARY
@@ -377,7 +377,7 @@ def test_an_abandoned_step_leaves_no_trace(
     ids[places] = IDS
 
     def read_all(leave_at: int) -> tuple[int, mx.array]:
-        """Leaves at this part of a step; returns how many there were, and logits at the end."""
+        """Abandon a step at this part. Returns the number of parts and the final logits."""
         prefix, step = PrefixCache(lambda: make(caches)), StepSize(25, backend)
         parts = list[int]()
 

@@ -1,4 +1,4 @@
-"""A conversation starts from what another one has read, and what they share is stored once."""
+"""Conversations reuse prefixes of others, and shared rows are stored once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver
 
 
 def elsewhere(statistics: Any) -> list[str]:
-    """The documents that were read in another conversation after other text."""
+    """Documents reported as read in another conversation after other text."""
     found = [each for each in statistics.reasons if each.code is ReasonCode.READ_ELSEWHERE]
     return [name for reason in found for name in reason.data["names"]]
 
@@ -114,7 +114,7 @@ def test_another_system_prompt_or_order_shares_nothing_and_reports_it(
 def test_documents_with_only_a_common_start_are_not_reported(
     loaded: Driver,
 ) -> None:
-    """As files that begin with the same licence."""
+    """Such as files that begin with the same licence."""
     licence, rest = TEXT[:200], TEXT[200:]
     names = ("one.txt", "two.txt", "three.txt")
     texts = [licence + rest[:400], licence + rest[400:], licence + rest[::-1][:400]]
@@ -132,7 +132,7 @@ def test_documents_with_only_a_common_start_are_not_reported(
 
 
 class Counted(np.ndarray):  # type: ignore[type-arg]
-    """Counts its tokens that are looked at."""
+    """An array that counts how many tokens are compared."""
 
     seen = 0
 
@@ -147,7 +147,7 @@ class Counted(np.ndarray):  # type: ignore[type-arg]
 
 
 def test_new_documents_are_not_compared_with_every_conversation() -> None:
-    """Many, in many conversations, and all of them begin with the same licence."""
+    """Many documents in many conversations, all with the same licence at the start."""
     random, models = np.random.default_rng(0), pair(build("llama"))
     licence = random.integers(0, VOCABULARY, shared_rows.MIN_SHARED)
     texts = [np.append(licence, random.integers(0, VOCABULARY, 170)) for _ in range(90)]
@@ -212,8 +212,8 @@ def operations(tmp_path: Path) -> Pool:
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of rows of a layer that are copied: from other caches, or because others of the same
-    cache are freed."""
+    """Collects the numbers of rows of a layer that are copied from other caches, or because other
+    rows of the same cache are freed."""
     counts, original = list[int](), shared_rows._take_rows
 
     def count(rows: Any, entries: NDArray[np.int64]) -> Any:
@@ -305,7 +305,7 @@ def test_only_the_shared_rows_of_a_snapshot_are_loaded(
 
 @dataclass
 class Known:
-    """A conversation of the pool, and an independent copy of all that its cache should have."""
+    """A conversation of the pool, and an independent copy of what its cache should contain."""
 
     turns: list[NDArray[np.int32]]
     copy: PrefixCache
@@ -320,8 +320,7 @@ def contents(layer: Any) -> list[mx.array]:
 
 
 class Pool:
-    """Random operations on a pool of conversations, each checked against copies that share
-    nothing."""
+    """Random operations on a pool of conversations, checked against independent copies."""
 
     def __init__(
         self, model: Any, seed: int, folder: Path, quantisation: Quantisation | None = None
@@ -409,7 +408,7 @@ class Pool:
         del self.known[name]
 
     def do_delete_last(self) -> None:
-        """What others need of it is theirs, and one of them is the last used one then."""
+        """Drop a conversation; others keep the rows that they need."""
         if name := next(reversed(self.pool._caches), None):
             self.pool.drop(name, on_disk=True)
             del self.known[name]
@@ -420,7 +419,7 @@ class Pool:
         self.open()
 
     def do_kill(self) -> None:
-        """What was not saved is lost."""
+        """Restart; unsaved conversations are lost."""
         self.pool._caches.clear()
         self.events.clear()
         self.open()
@@ -458,7 +457,7 @@ class Pool:
     tolerance = 1e-4
 
     def remember(self, name: str) -> None:
-        """An independent copy."""
+        """An independent copy of the cache."""
         twin = self.pool._caches[name].target.fork()
         self.known[name].copy = twin
 
@@ -472,7 +471,7 @@ class Pool:
         return Prompt(ids, tuple(Segment(*part) for part in parts if part[1] < part[2]), {})
 
     def check(self, name: str, found: PrefixCache) -> None:
-        """What the pool gives back is what was left there, or nothing where it was lost."""
+        """Check that the pool returns the cache unchanged, or an empty one if it was lost."""
         expected = self.known[name].copy
         if expected is None or (not len(found) and "kill" in self.done):
             return
@@ -486,7 +485,7 @@ class Pool:
                 assert mx.array_equal(a, b), self.done[-9:]
 
     def count_bytes(self) -> None:
-        """Rows of any number of conversations are stored once, but for a few of each."""
+        """Check that shared rows are stored once, except a few per conversation."""
         prefixes = [cache.target for cache in self.pool._caches.values()]
         rows: set[tuple[int, int]] = set()
         for prefix in prefixes:
@@ -514,7 +513,7 @@ class Pool:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short conversations share, too."""
+    """Make short conversations share, too."""
     for module in (shared_rows, prefix_sharing, cache_pool):
         monkeypatch.setattr(module, "MIN_SHARED", 8)
     monkeypatch.setattr(snapshot, "BLOCK", 32)
@@ -548,7 +547,8 @@ def test_many_random_operations_never_change_a_conversations_rows(
 
 @pytest.fixture
 def shared(tmp_path: Path, few: None) -> Pool:
-    """Three conversations that have read the same document sparsely, the last one holds it."""
+    """Three conversations that have read the same document sparsely; the last one holds the
+    rows."""
     pool = Pool(build("llama"), 1, tmp_path)
     turns: list[NDArray[np.int32]] = []
     for name in "abc":
@@ -589,7 +589,7 @@ OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
 def test_out_of_memory_while_moving_rows_loses_none(
     shared: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
 ) -> None:
-    """In the background, while saving, when one is used, and when the one that has them goes."""
+    """Rows move in background prefill, saving, using a conversation, and dropping their holder."""
     original, calls = getattr(shared_rows, what), [0]
 
     def fail(*arguments: Any) -> Any:

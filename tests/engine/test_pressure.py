@@ -1,4 +1,4 @@
-"""The ladder: single cases, then 10,000 random traces of pressure, open and closed loop."""
+"""Pressure levels: single cases, then 10,000 random traces, in open and closed loop."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_level_falls_when_samples_stay_well_below() -> None:
 
 
 def trace(random: random.Random) -> Iterator[tuple[float, MemorySample]]:
-    """A minute or two of readings: quiet, drifting, jumping about, swapping, at any distance."""
+    """A minute or two of samples: quiet, drifting, jumping, swapping, at random intervals."""
     now, share = 0.0, random.random()
     while now < 90:
         mood = random.choice(["quiet", "drift", "jump", "edge"])
@@ -129,12 +129,12 @@ def test_the_level_does_not_flap(traces: int) -> None:
 
 STEP = 0.5
 REACTION = MIN_CHANGE_INTERVAL + CRITICAL_AFTER + STEP
-"""Seconds: the last change may just have been, then two readings have to agree."""
+"""Maximum seconds until a reaction: the minimum interval between changes, and agreeing samples."""
 
 
 class Machine:
-    """An engine and other programs on one machine, as far as memory goes. Reading adds to a cache,
-    the draft's weights and other conversations' caches can go."""
+    """Simulates the memory of an engine and other programs. Reading grows a cache; the draft's
+    weights and other conversations' caches can be freed."""
 
     def __init__(self, random: random.Random) -> None:
         self.random = random
@@ -199,7 +199,7 @@ def test_memory_exceeds_the_ceiling_only_until_the_reaction(traces: int) -> None
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its waits the ladder follows every reading; how long it waits is tested by itself."""
+    """Remove all waiting times; they are tested separately."""
     for name in ("MIN_CHANGE_INTERVAL", "CRITICAL_AFTER", "RELAX_AFTER"):
         monkeypatch.setattr(pressure, name, 0.0)
     monkeypatch.setattr(pressure, "MIN_SAMPLE_INTERVAL", 0.0)
@@ -298,7 +298,7 @@ def test_at_tight_memory_the_draft_is_unloaded_until_needed(
 def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
     phase: Phase, speculate: bool, watched: Driver, probe: ScriptedProbe
 ) -> None:
-    """Neither scoring, nor proposals."""
+    """Neither scoring nor draft proposals reload it."""
     used: list[tuple[Event, int]] = []
 
     def act(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Prompts: exact segments and offsets, text that stays text, prefixes that never change."""
+"""Prompts have exact segments and offsets, text stays text, and prefixes never change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passage that a model quotes which can only quote."""
+"""The passage quoted by the demo model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are chosen for each question where the documents of a conversation do not fit."""
+"""Retrieval chooses files for each question if the documents do not fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICS = ("harbour dues", "orchard pruning", "violin strings", "glacier survey",
 
 
 def library(files: int = 60) -> tuple[Document, ...]:
-    """Files of some 400 characters, the first ones about the topics: far more than fits."""
+    """Files of about 400 characters, the first ones about the topics; far too many to fit."""
     about = [
         Document(
             f"shop/{topic.split()[0]}.txt",

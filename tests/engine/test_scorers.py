@@ -1,4 +1,4 @@
-"""What a draft model's attention finds, joined with what the built-in draft does: the default."""
+"""The default scorers: a draft's attention, and its combination with the built-in draft."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Select = Callable[[ChooseScorer], Spans]
 
 
 class Chosen:
-    """An engine's `choose_scorer`: what the product chooses, or `wanted` instead."""
+    """A `choose_scorer` that returns `wanted` if set, else the product's choice."""
 
     def __init__(self) -> None:
         self.wanted: ChooseScorer = choose_scorer
@@ -172,16 +172,16 @@ SCRIPTS = "\n".join(
 
 
 def prompt_of(starts: Starts, draft: Prompt | None = None, first: int = 0) -> Prompt:
-    """Of one document, after `first` tokens of a template."""
+    """A prompt of one document after `first` template tokens."""
     ids = np.zeros(first + len(starts) - 1, np.int32)
     text = PromptText(0, 0, False, first, starts)
     return Prompt(ids, (), {(0, 0): starts}, texts=(text,), for_draft=draft)
 
 
 TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=12)
-"""How many tokens start at each character; 0: it belongs to the one before."""
+"""Number of tokens that start at each character (0: it belongs to the previous token)."""
 GRID = 12
-"""Parts of a character, to measure tokens that are parts of one."""
+"""Subdivisions of a character, for tokens that are parts of one."""
 
 
 def starts_of(counts: list[int]) -> Starts:
@@ -191,7 +191,7 @@ def starts_of(counts: list[int]) -> Starts:
 
 
 def tokens_on_grid(starts: Starts) -> NDArray[np.intp]:
-    """The token of each part of the text."""
+    """The index of the token for each subdivision of the text."""
     found: list[int] = []
     for start in np.unique(starts[:-1]):
         tokens = np.flatnonzero(starts[:-1] == start)
@@ -227,7 +227,7 @@ def test_text_that_the_draft_does_not_read_has_no_importance() -> None:
 
 
 def answers(load: Load, documents: tuple[Document, ...]) -> list[tuple[Finished, Selected]]:
-    """Two turns of a conversation, and what they select."""
+    """The selections of two turns of a conversation."""
     driver, found = Driver(64), []
     try:
         driver.engine.send(load)
@@ -249,7 +249,7 @@ def answers(load: Load, documents: tuple[Document, ...]) -> list[tuple[Finished,
 
 
 def test_a_draft_with_the_targets_tokenizer_selects_the_same_as_a_foreign_one() -> None:
-    """In five scripts, over two turns and two documents; its answers are the same, too."""
+    """Tests five scripts, two turns and two documents; the answers are the same, too."""
     documents = (Document("gates.txt", SCRIPTS), Document("again.txt", SCRIPTS[::-1]))
     own = answers(PAIR, documents)
     foreign = answers(replace(PAIR, foreign_draft=True), documents)

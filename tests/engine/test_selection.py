@@ -1,4 +1,4 @@
-"""Selection: pinned tokens stay, the budget is spent, and spans describe it correctly."""
+"""Selection keeps pinned tokens, uses the budget, and describes itself with correct spans."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_same_tokens_are_selected_as_by_plain_loops(
     neighbours: float,
     earlier: int,
 ) -> None:
-    """Token by token, to the last bit; a span's score up to float32's rounding."""
+    """The selection is identical; scores of spans differ only by rounding."""
     importance, pinned = prompt
     read = np.random.default_rng(earlier).random(min(earlier, len(pinned))) < 0.5
     tuning = Tuning(neighbours=neighbours)
@@ -132,7 +132,7 @@ def _plainly(
     tuning: Tuning,
     read: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """`select` in loops over chunks and tokens: the selected tokens, bool (M,)."""
+    """`select` written as loops over chunks and tokens. Returns bool (M,)."""
     selected = pinned.copy()
     selected[: len(read)] |= read
     chunks: list[tuple[int, int]] = []
@@ -194,7 +194,7 @@ def _recalled(
     share: float,
     new: int = 0,
 ) -> set[int]:
-    """Which chunks are selected in addition to cached ones; the last `new` ones are new."""
+    """The chunks selected in addition to cached ones; the last `new` chunks are new."""
     chunks = len(importance) // CHUNK
     read = np.zeros((chunks - new) * CHUNK, bool)
     for chunk in read_chunks:
@@ -206,7 +206,7 @@ def _recalled(
 
 
 def _rising(chunks: int) -> NDArray[np.float32]:
-    """Every chunk is more important than the one before it."""
+    """Importance increases from chunk to chunk."""
     return np.repeat(np.arange(1, chunks + 1, dtype=np.float32), CHUNK)
 
 
@@ -297,7 +297,7 @@ def peaks(chunks: int, *places: int) -> NDArray[np.float32]:
 
 
 def test_automatic_keep_follows_the_number_of_outliers() -> None:
-    """With each important chunk come the two beside it, which get half of its importance."""
+    """The two neighbours of each important chunk get half of its importance."""
     unpinned = np.zeros(100 * CHUNK, bool)
     assert adaptive_keep(peaks(100, 40), unpinned) == pytest.approx(0.03)
     assert adaptive_keep(peaks(100, 10, 40, 70), unpinned) == pytest.approx(0.09)
@@ -308,7 +308,7 @@ def test_automatic_keep_follows_the_number_of_outliers() -> None:
 
 
 def test_automatic_keep_ignores_average_chunks() -> None:
-    """Even if only one chunk has any importance, and it has nothing beside it."""
+    """Only one chunk has any importance, and neighbours get none."""
     importance = np.zeros(100 * CHUNK, np.float32)
     importance[:CHUNK] = 1.0
     unpinned = np.zeros(100 * CHUNK, bool)

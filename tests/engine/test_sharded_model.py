@@ -1,4 +1,4 @@
-"""What is done to an outline is done to the rank's caches: random operations on a pool of
+"""Changes of an outline are repeated on the rank's caches: random operations on a pool of
 conversations, with one rank in this process."""
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = ["few"]
 
 
 class SpreadPool(Pool):
-    """The same on a target whose only rank is in this process, whose caches are checked, too."""
+    """The same operations on a sharded target with one rank in this process, whose caches are also
+    checked."""
 
     def __init__(self, model: Any, seed: int, folder: Path, shards: LocalShards) -> None:
         self.shards = shards
@@ -93,7 +94,7 @@ def test_random_operations_are_repeated_on_the_ranks_caches(
 
 
 def spread_driver() -> tuple[Driver, list[LocalShards]]:
-    """A driver whose target is spread over ranks, and those it has made."""
+    """A driver with a sharded target, and the shards that it created."""
     made: list[LocalShards] = []
 
     def connect(command: Load, stopped: Any) -> LocalShards:
@@ -122,7 +123,7 @@ def test_an_error_that_is_its_own_cause_is_described() -> None:
 
 
 def test_shards_of_deleted_snapshots_are_removed_whatever_is_loaded(tmp_path: Path) -> None:
-    """Also those for another number of machines, and without the ranks."""
+    """This includes shards for other numbers of machines, and works without the ranks."""
     folder = tiny.save(tmp_path / "model", "llama", 0)
     snapshots, parts = tmp_path / "snapshots", tmp_path / "shards" / "own"
     names = ("0-of-1", "0-of-3")
@@ -175,7 +176,7 @@ def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path)
 
 @pytest.mark.parametrize("fails", [None, 2])
 def test_ranks_grow_each_cache_once(tmp_path: Path, fails: int | None) -> None:
-    """And release what they do not need where the reading is cancelled."""
+    """After a cancel, they release unused capacity."""
     folder = tiny.save(tmp_path / "model", "llama", 0)
     shards = LocalShards(Load(str(folder)))
     spread = ShardedModel(load_model(folder, lazy=True)[0], shards)

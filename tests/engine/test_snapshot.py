@@ -1,4 +1,4 @@
-"""Snapshots: a damaged one is never used, not even in part."""
+"""Snapshots: saving, loading, sharing, limits; damaged ones are never used."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _flipped(path: Path, share: float) -> None:
 
 
 def _another_number(path: Path) -> None:
-    """One of those beside the arrays, such as how many tokens they hold."""
+    """Metadata such as the number of tokens is damaged."""
     data = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
@@ -132,7 +132,7 @@ def _another_number(path: Path) -> None:
 
 
 def _edited(seal: bool = True, **changes: Any) -> Callable[[Path], None]:
-    """Other values in the manifest, with a checksum that fits, or without."""
+    """Change values in the manifest, with or without a matching checksum."""
 
     def edit(folder: Path) -> None:
         old, _, text = (folder / MANIFEST).read_text().partition("\n")
@@ -370,7 +370,7 @@ def test_stray_folders_among_the_snapshots_are_not_deleted_for_the_budget(
 def test_a_manifest_that_is_not_a_file_is_deleted_and_reported(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path, what: str
 ) -> None:
-    """To read a pipe would never end."""
+    """Reading a pipe would block forever."""
     save(snapshots, chat)
     manifest = folder(tmp_path) / MANIFEST
     manifest.unlink()
@@ -407,7 +407,7 @@ def test_the_budget_deletes_the_oldest_snapshots(
 
 
 def branch(chat: Chat, models: ModelPair) -> Chat:
-    """A conversation that goes on from what another one has read, up to its answer."""
+    """A conversation that continues another one's cache, up to its answer."""
     first, _, _ = conversation()
     twin = Chat(models.target.model)
     twin.conversation.replace_target(chat.conversation.target.fork())
@@ -418,7 +418,7 @@ def branch(chat: Chat, models: ModelPair) -> Chat:
 def test_manifests_are_read_once_unless_changed(
     tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not in every turn."""
+    """They are not read again in every turn."""
     folder, read = tmp_path / "snapshots", list[str]()
     for name in "ab":
         save(Snapshots(folder, BUDGET, {"target": name}), chat, name)
@@ -575,7 +575,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_small_model_does_not_fill_the_disk(tmp_path: Path, weights: int, limit: int) -> None:
-    """A model of 4 million parameters had 1.1 GB after half an hour, of 20 that it might take."""
+    """A model of 4 million parameters used 1.1 GB after half an hour; 20 GB were allowed."""
     assert disk_limit(0, tmp_path / "not" / "there", weights) == limit
 
 

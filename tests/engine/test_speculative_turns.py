@@ -1,5 +1,4 @@
-"""Whole turns whose answers are verified several tokens at a time: copies, and what the draft
-writes."""
+"""Whole turns with speculative decoding, by copies and by a draft."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """The draft is the target itself, so what it writes is mostly right."""
+    """The draft is the target itself, so most proposals are accepted."""
 
     def always(self: Gate, kind: int, available: int) -> Proposal:
         return Proposal(2.0 + (kind == DRAFTED), min(available, 4))
@@ -56,7 +55,7 @@ def ask(keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
 
 
 def scored(driver: Driver) -> list[int]:
-    """How far the draft had read, at each step."""
+    """Number of tokens that the draft had cached at each step."""
     return [e.done for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
 
 

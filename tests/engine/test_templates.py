@@ -1,4 +1,4 @@
-"""Chat templates get what they need, and no more time and memory than that."""
+"""Chat templates render in a sandbox with limited time and memory."""
 
 from __future__ import annotations
 

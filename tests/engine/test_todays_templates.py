@@ -1,5 +1,5 @@
-"""Chat templates with the structure of today's families, written by hand: prompts have the tokens
-that transformers gives, with and without thinking."""
+"""Handwritten chat templates with the structure of current families: prompts equal the tokens of
+transformers, with and without thinking."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ S, U, A = Role.SYSTEM, Role.USER, Role.ASSISTANT
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`on` and `off`: how its prompts end with and without thinking; `opens`: the prompt itself
-    opens the reasoning."""
+    """`on`, `off`: ends of prompts with and without thinking. `opens`: whether the prompt opens the
+    reasoning."""
 
     template: str
     marks: str
@@ -246,7 +246,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 
 def plain(message: Message) -> dict[str, str]:
-    """As transformers gets it."""
+    """The message as passed to transformers."""
     documents = (
         f'<document name="{d.name}">\n{d.text}{DOCUMENT_FOOTER}' for d in message.documents
     )

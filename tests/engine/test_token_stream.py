@@ -1,4 +1,4 @@
-"""Answers are the same with and without proposals, token by token, and in distribution."""
+"""Answers with and without speculation are the same, token by token and in distribution."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ mlx_patches.install()
 
 
 class Always(Gate):
-    """Proposes as much as it can: a test of what is exact, not of what is fast."""
+    """A gate that always proposes as many tokens as possible, to test exactness."""
 
     preferred = DRAFTED
 
@@ -60,7 +60,7 @@ class Always(Gate):
 
 
 def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
-    """A prompt (length,) in which passages occur again."""
+    """A prompt (length,) with repeated passages."""
     rng = np.random.default_rng(seed)
     passages = rng.integers(0, VOCABULARY, (6, 7))
     ids = np.concatenate([passages[i] for i in rng.integers(0, 6, length // 7 + 1)])
@@ -68,7 +68,7 @@ def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
 
 
 def sparse_cache(model: Any, ids: NDArray[np.int32]) -> Cache:
-    """What a sparse prefill of about a third leaves: gaps, and the last token not read."""
+    """A cache as after a sparse prefill of about a third: with gaps, without the last token."""
     chosen = np.arange(len(ids) - 1, dtype=np.int32)
     chosen = chosen[(chosen < 4) | (chosen // 9 % 3 == 0) | (chosen > len(ids) - 12)]
     cache = make_positioned_cache(model)
@@ -94,7 +94,7 @@ def holding(cache: Cache) -> PrefixCache:
 
 
 def stream(model: Any, cache: Cache, text: NDArray[np.int32] | None, **named: Any) -> TokenStream:
-    """One that proposes from a text."""
+    """An index that proposes from a text."""
     index = None if text is None else CopyIndex(text)
     return TokenStream(model, holding(cache), Always(), index, **named)
 
@@ -104,7 +104,7 @@ def write(source: TokenStream, ids: NDArray[np.int32], count: int = WRITTEN) -> 
 
 
 def nearly(answer: list[int]) -> NDArray[np.int32]:
-    """A text that the answer might have been copied from, but for every seventh token."""
+    """A text that equals the answer except for every seventh token."""
     wrong = [(token + 1) % VOCABULARY if i % 7 == 6 else token for i, token in enumerate(answer)]
     return np.array(wrong, np.int32)
 
@@ -118,7 +118,7 @@ def models() -> dict[str, Any]:
 def assert_same_or_tie(
     model: Any, ids: NDArray[np.int32], plain: list[int], fast: list[int]
 ) -> None:
-    """Where they differ, both tokens are as likely, up to rounding."""
+    """If answers differ, both tokens are equally likely up to rounding."""
     if plain == fast:
         return
     at = next(i for i, (a, b) in enumerate(zip(plain, fast, strict=True)) if a != b)
@@ -163,7 +163,7 @@ def entries(cache: Cache) -> list[int]:
 def test_rejected_tokens_leave_no_trace(
     make_cache: Callable[[Any, NDArray[np.int32]], Cache], stop_after: int, models: dict[str, Any]
 ) -> None:
-    """Also where whoever takes the tokens stops in the middle of what was accepted."""
+    """This holds if the consumer stops in the middle of accepted tokens."""
     model, ids = models["wide"], repetitive(1)
     plain = write(stream(model, make_cache(model, ids), None), ids)
     cache = make_cache(model, ids)
@@ -210,7 +210,7 @@ def test_a_seed_gives_the_same_answer_with_and_without_speculation(
 
 
 def careless(self: TokenStream, token: int, proposal: Any) -> tuple[mx.array, int]:
-    """Accepts whatever is proposed."""
+    """A stream that accepts all proposals."""
     self.proposed += len(proposal.ids)
     chosen = self._feed(mx.array([token, *proposal.ids]))
     return type(chosen)(*(each[-1:] for each in chosen)), len(proposal.ids)
@@ -228,7 +228,7 @@ def test_the_seed_test_detects_a_wrong_acceptance_rule(
 
 
 def test_log_probabilities_of_all_tokens_are_right(models: dict[str, Any]) -> None:
-    """Also of accepted proposals, and where it is stopped after some of those."""
+    """This includes accepted proposals, also if the stream is stopped after some of them."""
     model, ids = models["llama"], repetitive(3)
     answer = write(stream(model, stock_cache(model, ids), None), ids)
     every = np.array([*ids, *answer], np.int32)
@@ -245,7 +245,7 @@ def test_log_probabilities_of_all_tokens_are_right(models: dict[str, Any]) -> No
 
 
 def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
-    """The second part's places are those after the first."""
+    """The second part continues the places of the first."""
     model, ids, sampler = models["llama"], repetitive(5), make_sampler(1.0)
     whole = stream(model, stock_cache(model, ids), ids, sampler=sampler, seed=3)
     expected = write(whole, ids, 20)
@@ -255,7 +255,7 @@ def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
 
 
 def test_a_processor_sees_accepted_tokens(models: dict[str, Any]) -> None:
-    """One that forbids the last three tokens needs all of them, in order."""
+    """A processor that forbids the last three tokens needs all of them in order."""
     model, ids = models["llama"], repetitive(3)
 
     def no_repeats(before: mx.array, logits: mx.array) -> mx.array:
@@ -269,7 +269,7 @@ def test_a_processor_sees_accepted_tokens(models: dict[str, Any]) -> None:
 
 
 class Coin:
-    """A model of four tokens, whatever came before: a cache that only counts."""
+    """A model with a vocabulary of four and constant logits; its cache only counts."""
 
     SHARES = (0.1, 0.2, 0.3, 0.4)
 
@@ -280,7 +280,7 @@ class Coin:
 
 
 def drawn(count: int, temperature: float = 1.0) -> NDArray[np.int64]:
-    """How often each token was written, where proposals are tried at every step."""
+    """Counts of each token, with proposals at every step."""
     ids = np.array([0, 1, 2, 3, 3, 2, 1, 0] * 40, np.int32)
     found = np.zeros(4, np.int64)
     for seed in range(count // 500):
@@ -298,7 +298,7 @@ def chi_square(found: NDArray[np.int64]) -> float:
 
 
 MOST = 16.27
-"""The chi-square with three degrees of freedom that one of a thousand draws exceeds."""
+"""Critical value of chi-square with three degrees of freedom at p = 0.001."""
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_sampled_answers_have_the_models_distribution() -> None:
 def test_the_distribution_test_detects_a_wrong_acceptance_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever is proposed is accepted."""
+    """All proposals are accepted."""
 
     monkeypatch.setattr(TokenStream, "_verify", careless)
     assert chi_square(drawn(20_000)) > MOST
@@ -328,8 +328,8 @@ def decoded(
     stop_ids: frozenset[int] = frozenset(),  # a random model may write one
     likely: list[int] | None = None,
 ) -> tuple[Decoder, FinishReason, int]:
-    """A whole decoder's answer, why it ended, and how many tokens are cached. With what it is
-    `likely` to be, most of it is verified several tokens at a time."""
+    """A decoder with its answer, the finish reason and the number of cached tokens. With a `likely`
+    answer, most tokens are accepted proposals."""
     ids, cache = repetitive(4), sparse_cache(model, repetitive(4))
     texts = load_tokenizer(target_path())
     texts._eos_token_ids = set(stop_ids)
@@ -353,7 +353,7 @@ def decoded(
 def test_an_answer_can_stop_within_a_verified_step(
     after: int, reason: FinishReason, models: dict[str, Any]
 ) -> None:
-    """As it does without proposals, and with everything cached that was written."""
+    """It stops as without proposals, with all written tokens cached."""
 
     def stop(decoder: Decoder) -> FinishReason | None:
         return reason if len(decoder.ids) >= after else None
@@ -376,7 +376,7 @@ def test_the_answer_has_at_most_the_allowed_length(length: int, models: dict[str
 
 
 def test_stop_tokens_end_an_answer_within_a_verified_step(models: dict[str, Any]) -> None:
-    """Also where what was verified goes on after that."""
+    """It ends there even if later tokens were verified, too."""
     model, sampling = models["llama"], Sampling(max_tokens=WRITTEN)
     plain, _, _ = decoded(model, replace(sampling, speculate=False))
     assert plain.proposed == 0
@@ -389,7 +389,7 @@ def test_stop_tokens_end_an_answer_within_a_verified_step(models: dict[str, Any]
 
 
 class Drafting(Gate):
-    """Proposes what a draft wrote, whatever that costs."""
+    """A gate that always uses the draft."""
 
     def choose(self, kind: int, available: int) -> Proposal:
         return Proposal(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
@@ -408,7 +408,7 @@ def has_read(draft: Any, ids: NDArray[np.int32]) -> PrefixCache:
 def test_draft_proposals_do_not_change_the_answer(
     twin: bool, stop_after: int, models: dict[str, Any]
 ) -> None:
-    """A draft that always agrees, and one that never does."""
+    """Drafts that always or never agree."""
     model, ids = models["llama"], repetitive(6)
     draft = model if twin else build("qwen3", seed=9)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
@@ -484,10 +484,9 @@ def gate(
     busy: float = 0.0,
     seed: int = 0,
 ) -> tuple[Gate, float]:
-    """A gate that has learnt on a machine where a step that verifies costs `verifying` of a plain
-    step more, and `slope` for each token; where a share `busy` of all steps takes several times as
-    long; and where each proposed token is right with probability `share`. And how many times faster
-    it then was."""
+    """A gate after measuring a simulated machine, and the speedup it reached. There, a verified
+    step costs `verifying` more than a plain one plus `slope` per token, a share `busy` of the steps
+    is several times slower, and each proposed token is right with probability `share`."""
     rng, found = np.random.default_rng(seed), Gate()
 
     def waits() -> float:
@@ -543,7 +542,7 @@ def test_the_gate_never_makes_decoding_slower(slope: float, share: float) -> Non
 @pytest.mark.parametrize("busy", [0.0, 0.3])
 @pytest.mark.parametrize("verifying", [0.5, 0.9, 1.2])
 def test_a_busy_machine_still_gets_long_proposals(verifying: float, busy: float) -> None:
-    """There, to wait for a step costs much, and each token in it little."""
+    """On such a machine, steps are expensive and tokens within a step cheap."""
     possible = SIZES[-1] / (1 + verifying + 0.1 * (SIZES[-1] - 1))
     seeds = range(9 if busy else 1)
     found = [gate(0.1, 1.0, steps=400, verifying=verifying, busy=busy, seed=s)[1] for s in seeds]
@@ -551,7 +550,7 @@ def test_a_busy_machine_still_gets_long_proposals(verifying: float, busy: float)
 
 
 def test_stale_costs_are_measured_again() -> None:
-    """Another program was busy while it was measured."""
+    """The machine was busy while it was measured."""
     found = Gate()
     for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(PLAIN)
@@ -591,7 +590,7 @@ def test_rejected_kinds_are_tried_again_occasionally() -> None:
 
 
 def test_pauses_between_tokens_are_not_measured() -> None:
-    """Neither one in a plain step, nor one in the first that is verified."""
+    """This holds for a pause in a plain step and in the first verified one."""
     found = Gate()
     for seconds in (PLAIN, 3600.0, PLAIN, PLAIN, PLAIN):
         found.record_plain(seconds)
@@ -657,7 +656,7 @@ def test_the_index_finds_the_same_as_a_plain_search() -> None:
 
 
 def longest(text: list[int]) -> int:
-    """Of the matches of at least two tokens, by looking everywhere."""
+    """The best match of at least two tokens by exhaustive search."""
     best = 0
     for end in range(2, len(text)):
         length = 0

@@ -1,4 +1,4 @@
-"""What is refused before it begins, what would fit, and what is given up so that it does."""
+"""Memory estimates: refusals, suggestions, and evictions to make a turn fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LEAVE = Callable[[float], None]
 
 
 WIDE = {"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64}
-"""16 KB of every token: much beside what scoring takes."""
+"""A target with 16 KB per token, much more than scoring needs."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def loaded(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> D
 
 @pytest.fixture
 def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
-    """After loading or a turn: leaves so many bytes beside what the engine holds then."""
+    """Leave this many bytes free in addition to what the engine holds now."""
 
     def left(free: float) -> None:
         loaded.until(MemoryReport)
@@ -192,7 +192,8 @@ def test_the_step_is_limited_by_its_memory() -> None:
 
 @pytest.mark.parametrize("name", tiny.ORACLE)
 def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> None:
-    """As on a Mac whose attention is not fused; on a CPU, which works in blocks, not too low."""
+    """With unfused attention as on a Mac; on a CPU, which works in blocks, it must not be too
+    low."""
     model, _ = larger(name)
     weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     found = loader._measure(Path(), model, loader.CacheMaker(model), None)

@@ -1,5 +1,5 @@
-"""Later turns equal what they must: after dense ones a dense pass over the whole conversation,
-after sparse ones a pass in which every token sees what had been read when it was computed."""
+"""Later turns equal the reference: after dense turns, a dense pass over the whole conversation;
+after sparse ones, a pass in which every token sees what had been read when it was computed."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
 CHUNK = 8
 FIRST, LATER, FOLLOWING = (3, 4, 11), (1, 4, 10, 15), (11,)
-"""Chunks of the document that the first and the second question need, and those of the first that
-follow a recalled one."""
+"""Chunks needed by the first and the second question, and those of the first that follow a recalled
+chunk."""
 mlx_patches.install()
 
 
 def conversation(
     document: tuple[int, int] = DOCUMENT,
 ) -> tuple[Prompt, NDArray[np.int32], Prompt]:
-    """A question about a document, its answer, and a second question."""
+    """A question about a document, its answer and a second question."""
     rng = np.random.default_rng(1)
     end = document[1] + QUESTION
     second = end + ANSWER + QUESTION
@@ -91,7 +91,7 @@ def pair(
 
 @dataclass(frozen=True)
 class Needed:
-    """A scorer that finds these chunks important."""
+    """A scorer for which these chunks are important."""
 
     chunks: tuple[int, ...]
     parts: ClassVar[tuple[ScoringPart, ...]] = ()
@@ -121,10 +121,10 @@ class Chat:
         self.reader: PromptReader | None = None
         self.costs = UNKNOWN_COSTS
         self.auto_keep = False
-        """Whether the scores choose keep."""
+        """Whether to use automatic keep."""
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
-        """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
+        """Logits (vocabulary,) after the prompt. `needed` None: dense reading."""
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
@@ -171,14 +171,14 @@ def dense_logits(model: Any, ids: NDArray[np.int32]) -> mx.array:
 
 
 def not_later(turn: NDArray[np.int_]) -> NDArray[np.bool_]:
-    """Which tokens each one sees, from the turns in which they are read."""
+    """Mask of the tokens that each token sees, from the turns in which they are read."""
     seen: NDArray[np.bool_] = (turn[None] <= turn[:, None]) | np.eye(len(turn), dtype=bool)
     return seen
 
 
 def expected_after_recall(name: str, model: Any) -> mx.array:
-    """The second question's logits when only FIRST and then LATER chunks are read, and those
-    FOLLOWING again."""
+    """Reference logits of the second question: FIRST is read, then LATER, and FOLLOWING is read
+    again."""
     first, _, second = conversation()
     total, end = len(second.ids), len(first.ids)
     turn = np.full(total, 9)  # when each token is read; 9 is never
@@ -320,7 +320,7 @@ def test_the_oracle_notices_recalled_tokens_that_see_later_ones(
 
 @pytest.mark.parametrize("name", ORACLE)
 def test_another_second_question_keeps_the_common_prefix(name: str, models: dict[str, Any]) -> None:
-    """An edit: the turn before stays as it was read."""
+    """After an edit, the previous turn stays cached."""
     first, answer, second = conversation()
     chat = Chat(models[name])
     chat.read(first, None)

@@ -1,5 +1,5 @@
-"""Random conversations with a whole engine: whatever it shares, recalls, copies, saves, cancels or
-drops, each row and each token is what plain attention gives for what was seen."""
+"""Random conversations with a whole engine. Each row and token equals plain attention over what it
+saw, despite sharing, recall, speculation, snapshots, cancels and eviction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.engine.driver import Driver, gates
 from tests.engine.witness import Witness
 
 TOLERANCE, OF_FEW_BITS = 1e-3, 0.1
-"""Of rows and logits; where keys and values have 8 bits, another rounding moves a number by one
-step, and what follows with it."""
+"""Tolerances for rows and logits. With 8-bit keys and values, a different rounding moves a value by
+one quantisation step and affects later ones."""
 OPERATIONS = 7
 RESTARTS, SEEDS = 0.3, 25
-"""How often starting again is among what may be done."""
+"""Weight of a restart among the random operations."""
 DOCUMENTS = {
     "gates": gates(14),
     "more": gates(14) + " " + gates(9),
@@ -59,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Chats:
-    """Conversations of one engine, which is started again now and then."""
+    """Conversations of one engine, which is restarted occasionally."""
 
     def __init__(self, models: dict[str, Path], kind: int, folder: Path) -> None:
         self.random, self.folder = random.Random(kind), folder
@@ -73,11 +73,11 @@ class Chats:
 
     def forget(self) -> None:
         self.chats: dict[str, tuple[Message, ...]] = {}
-        """By name, what was said."""
+        """Messages by conversation."""
         self.names: set[str] = set()
-        """Of all that the engine may have rows of."""
+        """Token ids of all conversations of which the engine may have rows."""
         self.stopped: set[str] = set()
-        """Those whose last answer can go on."""
+        """Conversations whose last answer can be continued."""
         self.known.clear()
 
     # ------------------------------------------------------------------ the engine
@@ -111,7 +111,7 @@ class Chats:
         self.driver.engine.send(policy)
 
     def rest(self) -> None:
-        """Wait until the engine does nothing more."""
+        """Wait until the engine is idle."""
         for name in self.names:
             self.driver.engine.send(DropConversation(name))
         self.set_policy(BackgroundPolicy.OFF)
@@ -240,7 +240,7 @@ class Chats:
         self.keep(name, messages, ended)
 
     def checking(self, ask: Ask, continues: bool, then: Any, found: list[str]) -> Any:
-        """Checks the engine's state where a turn ends, on its thread."""
+        """Check the engine's state at the end of a turn, on its thread."""
 
         def on_event(event: Event) -> None:
             then(event)

@@ -1,4 +1,4 @@
-"""A tokenizer that would read part of a text, or more than it, is not obeyed or is refused."""
+"""Tokenizers that truncate, pad or drop text are overridden or refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_configs_maximum_length_does_not_truncate(tmp_path: Path, limit: int) 
 
 
 def _drop_all_after(content: dict[str, Any]) -> None:
-    """A normaliser that cuts."""
+    """A tokenizer whose normaliser drops text."""
     pattern = {"Regex": r"(?<=.{50})[\s\S]+"}
     content["normalizer"] = {"type": "Replace", "pattern": pattern, "content": ""}
 

@@ -1,5 +1,5 @@
-"""What the guard foresees. Its hit rates are measured by `python -m benchmarks quality --auto
---held-out`, and here on `counting_questions.tsv`, which it was not trained on."""
+"""The question guard. Its accuracy is measured by `python -m benchmarks quality --auto --held-out`,
+and here on `counting_questions.tsv`, on which it was not trained."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_questions_about_a_passage_or_two_are_not_flagged(question: str) -> None
 
 
 def test_amounts_and_small_talk_are_not_flagged_but_counts_are() -> None:
-    """Recall 98 % and 1 % false alarms, after questions like those that were wrong were added to
-    the ones that the weights come from; 94 % and 7 % before that."""
+    """Recall is 98 % with 1 % false alarms, after questions similar to the wrong ones were added to
+    the training set (before: 94 % and 7 %)."""
     rows = (Path(__file__).parent / "counting_questions.tsv").read_text("utf-8").splitlines()
     asked = [row.split("\t") for row in rows]
     flagged = {kind: [] for kind in ("every", "place")}  # type: dict[str, list[bool]]

@@ -1,4 +1,4 @@
-"""Auto takes the way that is expected to be the faster one, and turns teach what to expect."""
+"""Plans: the requested mode, auto mode's choice, and predictions for the next message."""
 
 from __future__ import annotations
 

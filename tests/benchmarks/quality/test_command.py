@@ -1,4 +1,4 @@
-"""Its table, its files, its refusals, its exit status, and Ctrl-C."""
+"""The `quality` command: table, files, invalid options, exit status and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_results_are_kept_and_fresh_forgets_them(
 def test_sparse_only_skips_dense_reading(
     reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 64K tokens reading in full took minutes for each item, only to say what was lost."""
+    """At 64K tokens, dense reading takes minutes for each item."""
     report, figures = tmp_path / "report.md", tmp_path / "figures.json"
     written = ["--report", str(report), "--json", str(figures)]
     assert run([*SHORT, "--sparse-only", *written]) == 0
@@ -319,7 +319,7 @@ def test_a_terminal_shows_one_line_of_progress(
 def test_the_embedded_pair_can_be_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The real engine, for a few seconds: what it answers is other tests' business."""
+    """Runs the real engine for a few seconds; other tests check its answers."""
     data = tmp_path / "out.json"
     arguments = ["quality", "--suite", "turns", "--length", "300"]
     arguments += ["--keep", "0.3,1", "--n", "2", "--auto", "--json", str(data)]

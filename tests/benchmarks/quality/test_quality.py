@@ -1,5 +1,5 @@
-"""The embedded pair itself: does sparse reading keep its answers? A minute here; more in the slow
-tests; all of it by `python -m benchmarks quality`."""
+"""Sparse reading keeps the embedded pair's answers. Takes a minute here and more in the slow tests;
+`python -m benchmarks quality` runs everything."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[R
 
 
 def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, lost: float) -> None:
-    """At least the share `dense` is right in full, and at keep 0.2 at most `lost` of all is lost.
-    Fails for a scoring that finds nothing."""
+    """Assert that at least the share `dense` is right densely, and at most `lost` is lost at keep
+    0.2."""
     chosen = [cell for cell in results.cells(records) if cell.scoring == scoring]
     items = sum(cell.n for cell in chosen if cell.keep == 0.2)
     assert sum(cell.dense_right for cell in chosen if cell.keep == 0.2) >= dense * items

@@ -1,4 +1,4 @@
-"""Questions about real documents: excerpts that have the answer, and what is recorded of it."""
+"""Questions about real documents: excerpts with the answer, and their records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FILLER = "Between two facts nothing is said that anybody could ask about. "
 
 
 def documents(filler: int, facts: Sequence[Fact] = FACTS) -> tuple[Document, ...]:
-    """Stand-ins for the real ones: every passage, `filler` sentences after each."""
+    """Substitutes for the real documents: every passage, each followed by `filler` sentences."""
     texts: dict[str, str] = {}
     for fact in facts:
         passage = fact.passage.replace(" ", "\n", 1)
@@ -50,7 +50,7 @@ UPKEEP = CachePolicy(BackgroundPolicy.OFF)
 
 
 def words(text: str) -> set[str]:
-    """The first letters of long words, and pairs of Chinese characters."""
+    """Prefixes of long words, and pairs of Chinese characters."""
     alphabetic = re.findall(r"[^\W\d_]{4,}", text.lower())
     chinese = re.findall(r"(?=([\u4e00-\u9fff]{2}))", text)
     return {word[:6] for word in alphabetic if not "\u3040" <= word[0] <= "\u9fff"} | set(chinese)
@@ -73,7 +73,7 @@ FUNCTION_WORDS = words(
 
 @pytest.mark.parametrize("suite", HELD_OUT)
 def test_held_out_facts_share_words_with_their_passage_unless_reworded(suite: str) -> None:
-    """In other words: one in ten may share a word, such as a function word of another language."""
+    """Reworded: at most one in ten may share a word, such as a foreign function word."""
     facts = facts_of(suite)
     assert len({fact.passage for fact in facts}) == len(facts) >= 25
     shared = 0
@@ -163,7 +163,7 @@ def test_missing_or_different_documents_are_refused() -> None:
 
 
 def measured(settings: Settings, folder: Path) -> tuple[tuple[Record, ...], int]:
-    """What the embedded pair answers, and how many turns that took."""
+    """Records by the embedded pair, and the number of turns."""
     switch, asked = ScoringSwitch(), 0
     with (
         closing(ResultsLog(folder / "results.jsonl")) as log,

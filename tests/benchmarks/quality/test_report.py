@@ -1,4 +1,4 @@
-"""What is printed and written: narrow enough, well formed, the same again, and nothing hidden."""
+"""Tables and reports are narrow enough, well formed, reproducible and complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def records(
     scorings: tuple[str, ...] = ("both", "random"),
     n: int = 8,
 ) -> tuple[Record, ...]:
-    """Every third item is lost at a small keep, one suite is always wrong."""
+    """Records in which every third item is lost at a small keep, and one suite is always wrong."""
     found = []
     for length in lengths:
         for suite in suites:

@@ -1,4 +1,4 @@
-"""The figures of a cell: intervals, pairs, ratios, the guard."""
+"""Statistics of results: intervals, pairs, ratios, and the guard."""
 
 from __future__ import annotations
 

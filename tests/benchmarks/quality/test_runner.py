@@ -1,4 +1,5 @@
-"""Measuring: every item in every configuration, logged at once, continued after a stop."""
+"""The runner measures every item in every configuration, logs at once, and continues after a
+stop."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def measure(
     stop_at: int | None = None,
     on_progress: Callable[[Status], None] = lambda status: None,
 ) -> tuple[Outcome, list[Ask]]:
-    """Cancelled in the turn `stop_at`, from 1, or before the first one for 0."""
+    """Cancels in turn `stop_at`, counted from 1, or before the first one if 0."""
     reader = reader or Reader()
     with closing(ResultsLog(file, fresh)) as ledger:
         session, switch = EngineSession(reader), reader.switch
@@ -129,7 +130,7 @@ def test_more_items_keeps_or_suites_measure_only_new_runs(file: Path) -> None:
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nobody catches it."""
+    """Simulates kill -9: no code catches it."""
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, 23])
