@@ -171,13 +171,13 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         " and compares the answers. Results are saved: the same command continues after an"
         " interruption."
     )
-    again = "; can be repeated"
+    repeatable = "; can be repeated"
     say(
         "--suite",
         action="append",
         default=[],
         metavar="S",
-        help=f"a suite, such as needle, or all{again}",
+        help=f"a suite, such as needle, or all{repeatable}",
     )
     add_models(command, None)
     add_kv_bits(command, None)
@@ -217,7 +217,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"values of a parameter, such as chunk=16,32{again}",
+        help=f"values of a parameter, such as chunk=16,32{repeatable}",
     )
     say(
         "--ablate",
@@ -226,7 +226,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="like --tune, but one value at a time, added to --tune",
     )
-    files = f"a text for suites that ask about files, such as real{again}"
+    files = f"a text for suites that ask about files, such as real{repeatable}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
     say("--report", metavar="OUT.md", help="write a Markdown report")

@@ -26,7 +26,7 @@ CHARACTERS = 4
 """Characters per token of English text."""
 QUESTION = "How many days do I have to fix a violation?"
 LARGE_TARGET = 8_000_000_000
-MOST = 0.01
+MAX_SHARE = 0.01
 """Maximum share of that target's prefill, in operations (two per parameter and token)."""
 
 
@@ -107,8 +107,8 @@ def about(result: Result) -> str:
 
 def goals(result: Result) -> Iterator[Goal]:
     share = result.rows[-1].median("operations") / (2 * LARGE_TARGET)
-    goal = f"at most {MOST:.0%} of an 8B target's prefill, by operations"
-    yield Goal(goal, f"{share:.3%}", share <= MOST)
+    goal = f"at most {MAX_SHARE:.0%} of an 8B target's prefill, by operations"
+    yield Goal(goal, f"{share:.3%}", share <= MAX_SHARE)
 
 
 BENCH = Bench(

@@ -37,9 +37,9 @@ from benchmarks.shapes import random_pair, shapes, weights
 from benchmarks.token_turn import finished, model_pair, run_turn, tokenizer
 
 SHAPES = ("quick", "close")
-SHORTEST, LONGEST = 500, 16_000
+MIN_TOKENS, MAX_TOKENS = 500, 16_000
 """Tokens of a first document, log-uniformly distributed."""
-LONGEST_LATER = 4_000
+MAX_LATER_TOKENS = 4_000
 KEEPS = 0.05, 0.5
 QUESTION = "Where is it?"
 """A question for which the guard allows sparse reading."""
@@ -49,7 +49,7 @@ MAX_SECONDS = 0.5
 """Modes are not measured again after this long."""
 MAX_REGRET = 1 / (1 - MIN_SAVING)
 """Maximum time in auto mode relative to the faster mode: auto requires `MIN_SAVING` to skip."""
-EVERY = "all"
+ALL_PAIRS = "all"
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
@@ -64,7 +64,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             progress.show(f"{shape}, turn {len(runs)} of {share}")
         every += runs
         yield Row({"pair": shape, "crossing": crossing(bench.costs, 0.2)}, runs)
-    yield Row({"pair": EVERY, "crossing": None}, every)
+    yield Row({"pair": ALL_PAIRS, "crossing": None}, every)
 
 
 def crossing(costs: Costs, keep: float) -> int | None:
@@ -166,9 +166,9 @@ class _Conversations:
         for turn in range(turns):
             document = 0
             if not turn:
-                document = self._random_length(SHORTEST, LONGEST)
+                document = self._random_length(MIN_TOKENS, MAX_TOKENS)
             elif self._rng.random() < 0.4:
-                document = self._random_length(SHORTEST, LONGEST_LATER)
+                document = self._random_length(MIN_TOKENS, MAX_LATER_TOKENS)
             question = int(self._rng.integers(8, 64))
             self._chat.add(self._random_ids(document), self._random_ids(question))
             yield self._turn(cache)
@@ -186,8 +186,8 @@ class _Conversations:
             if repetition and time.perf_counter() - started > 2 * MAX_SECONDS:
                 break
             for mode in (Mode.SPARSE, Mode.FULL):
-                _, _, again, _ = self._run(_fork(self._pair, before), mode, keep)
-                seconds[again.reading].append(again.ttft)
+                _, _, repeated, _ = self._run(_fork(self._pair, before), mode, keep)
+                seconds[repeated.reading].append(repeated.ttft)
         self._chat.add_answer(written)
         if not seconds[Reading.SPARSE]:
             return None
@@ -263,8 +263,9 @@ def _p90(values: Sequence[float]) -> float:
 
 def about(result: Result) -> str:
     return (
-        f"Random conversations on random models, documents of {SHORTEST:,} to {LONGEST:,} tokens,"
-        f" keep {KEEPS[0]:.0%} to {KEEPS[1]:.0%}; the draft of one pair costs half of its target."
+        f"Random conversations on random models, documents of {MIN_TOKENS:,} to {MAX_TOKENS:,}"
+        f" tokens, keep {KEEPS[0]:.0%} to {KEEPS[1]:.0%}; the draft of one pair costs half of its"
+        " target."
         " Every turn runs in auto mode, then in both modes on the same history. *Error*: of the"
         f" predicted time to the first token, after {JUDGED_AFTER} turns, for the mode that auto"
         " chose and for the *other*; *p90* is exceeded by a tenth of them. *Sparse*: turns that"
@@ -275,7 +276,7 @@ def about(result: Result) -> str:
 
 
 def goals(result: Result) -> Iterator[Goal]:
-    (every,) = (row for row in result.rows if row["pair"] == EVERY)
+    (every,) = (row for row in result.rows if row["pair"] == ALL_PAIRS)
     if every.values("error"):
         error = every.median("error")
         goal = "median error of the predicted time to the first token under 15 %"

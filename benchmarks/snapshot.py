@@ -60,9 +60,9 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     models = [loaded(model, {}, 1) for model in random_pair(SMALL)]
     pair = model_pair(models)
     cache = ConversationCache(pair)
-    heads, width, every = 4, 64, positioned_layers(cache.target.cache)
-    positions = np.arange(size // (2 * 4 * heads * width * len(every)), dtype=np.int32)
-    for layer in every:
+    heads, width, layers = 4, 64, positioned_layers(cache.target.cache)
+    positions = np.arange(size // (2 * 4 * heads * width * len(layers)), dtype=np.int32)
+    for layer in layers:
         keys, values = (mx.random.normal((1, heads, len(positions), width)) for _ in range(2))
         layer.set_next_positions(positions)
         layer.update_and_fetch(keys, values)
@@ -137,9 +137,9 @@ def about(result: Result) -> str:
 def goals(result: Result) -> Iterator[Goal]:
     rates = {row["operation"]: row.median("rate") for row in result.rows}
     for name, disk in DISK.items():
-        rate, own = rates[name], rates[disk]
-        measured = f"{rate:.2f} GB/s, {rate / own:.2f} of the disk's {own:.2f}"
-        met = rate >= MIN_RATE or rate >= MIN_SHARE * own
+        rate, disk_rate = rates[name], rates[disk]
+        measured = f"{rate:.2f} GB/s, {rate / disk_rate:.2f} of the disk's {disk_rate:.2f}"
+        met = rate >= MIN_RATE or rate >= MIN_SHARE * disk_rate
         yield Goal(f"{name} at least 1 GB/s, or 0.8 of the disk's own rate", measured, met)
 
 

@@ -13,7 +13,7 @@ from benchmarks.quality.documents import FUNCTIONS, PROSE, Filler
 from benchmarks.quality.tasks import Maker, Task, phrase
 from benchmarks.quality.words import Keys
 
-LONGEST = 300
+MAX_PARAGRAPH = 300
 """Maximum characters of a paragraph; longer ones are split."""
 
 
@@ -69,9 +69,9 @@ def _paragraphs(text: str) -> list[str]:
     for block in filter(str.strip, text.split("\n\n")):
         paragraph = ""
         for line in block.strip("\n").splitlines():
-            for start in range(0, len(line) or 1, LONGEST):
-                part = line[start : start + LONGEST]
-                if len(paragraph) + len(part) > LONGEST:
+            for start in range(0, len(line) or 1, MAX_PARAGRAPH):
+                part = line[start : start + MAX_PARAGRAPH]
+                if len(paragraph) + len(part) > MAX_PARAGRAPH:
                     found.append(paragraph)
                     paragraph = ""
                 paragraph = f"{paragraph}\n{part}" if paragraph else part

@@ -263,8 +263,8 @@ def table(study: Study) -> str:
     """The tables for a terminal, at most COLUMNS wide, one for each length and scoring."""
     parts: list[str] = []
     for length, scoring in _groups(study.cells):
-        own = [cell for cell in study.cells if (cell.length, cell.scoring) == (length, scoring)]
-        parts.append(f"{length:,} tokens, scoring {scoring}\n{_short_table(own).plain()}")
+        group = [cell for cell in study.cells if (cell.length, cell.scoring) == (length, scoring)]
+        parts.append(f"{length:,} tokens, scoring {scoring}\n{_short_table(group).plain()}")
     if study.sparse_only:
         parts += [_wrapped(NOTHING_DENSE), _sparse_table(study.sparse_only).plain()]
     if study.equals:
@@ -336,10 +336,10 @@ def _overview(study: Study) -> list[str]:
     """A table for each length: a row per suite and scoring, a column per keep."""
     parts = ["## Accuracy, %"]
     for length in sorted({cell.length for cell in study.cells}):
-        own = [cell for cell in study.cells if cell.length == length]
-        keeps = sorted({cell.keep for cell in own})
+        group = [cell for cell in study.cells if cell.length == length]
+        keeps = sorted({cell.keep for cell in group})
         rows: dict[tuple[str, str], dict[float, ResultCell]] = {}
-        for cell in own:
+        for cell in group:
             rows.setdefault((cell.suite, cell.scoring), {})[cell.keep] = cell
         body = []
         for (suite, scoring), by_keep in rows.items():
@@ -359,10 +359,10 @@ def _overview(study: Study) -> list[str]:
 def _details(study: Study) -> list[str]:
     parts = ["## Each suite"]
     for suite in dict.fromkeys(cell.suite for cell in study.cells):
-        own = [cell for cell in study.cells if cell.suite == suite]
+        group = [cell for cell in study.cells if cell.suite == suite]
         if suite in BY_CASE:
-            own += [cell for cell in study.cases if cell.suite == suite]
-        parts += [f"### {suite}", _cell_table(own, suite in BY_CASE).markdown()]
+            group += [cell for cell in study.cases if cell.suite == suite]
+        parts += [f"### {suite}", _cell_table(group, suite in BY_CASE).markdown()]
     return parts
 
 

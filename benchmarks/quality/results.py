@@ -441,9 +441,9 @@ def keep_rows(records: Iterable[Record]) -> tuple[KeepRow, ...]:
     groups = grouped(sparse, lambda r: (r.length, r.scoring.split()[0]))
     rows = []
     for length, scoring in sorted(groups, key=lambda key: (key[0], scoring_order(key[1]))):
-        own = groups[length, scoring]
-        chosen = grouped([r for r in own if r.keep == AUTO_KEEP], lambda r: r.scoring)
-        fixed = grouped([r for r in own if r.keep != AUTO_KEEP], lambda r: r.keep)
+        members = groups[length, scoring]
+        chosen = grouped([r for r in members if r.keep == AUTO_KEEP], lambda r: r.scoring)
+        fixed = grouped([r for r in members if r.keep != AUTO_KEEP], lambda r: r.keep)
         curve = sorted(_point(each) for each in chosen.values())
         for keep in sorted(fixed) if curve else ():
             read, right = _point(fixed[keep])

@@ -223,20 +223,20 @@ def _times(number: int) -> str:
     return "1 time" if number == 1 else f"{number} times"
 
 
-def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
+def count_marks(rng: Random, keys: Keys, held_out: bool = False, max_count: int = 20) -> Task:
     """Count the tickets with a mark."""
     mark = keys.choose(MARKS)
-    units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, most))]
+    units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, max_count))]
     question = phrase(rng, "count_marks", held_out).format(mark)
     number = str(len(units))
     answer = f"Marked {mark} {_times(len(units))}."
     return Task(TICKETS, tuple(units), question, answer, (number,), Check.LAST_NUMBER)
 
 
-def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
+def count_names(rng: Random, keys: Keys, held_out: bool = False, max_count: int = 20) -> Task:
     """Count the occurrences of a name in prose."""
     name = keys.choose(PEOPLE)
-    verbs = rng.sample(VERBS, rng.randint(0, most))
+    verbs = rng.sample(VERBS, rng.randint(0, max_count))
     units = tuple(f"{name} {v} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}. " for v in verbs)
     question = phrase(rng, "count_names", held_out).format(name)
     number = str(len(verbs))

@@ -207,7 +207,7 @@ def test_building_a_prompt_is_measured_in_real_turns() -> None:
 def test_every_planned_turn_is_predicted_and_measured_both_ways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, tokens in (("SHORTEST", 64), ("LONGEST", 128), ("LONGEST_LATER", 96)):
+    for name, tokens in (("MIN_TOKENS", 64), ("MAX_TOKENS", 128), ("MAX_LATER_TOKENS", 96)):
         monkeypatch.setattr(planner, name, tokens)
     monkeypatch.setattr(calibration, "_RUNS", ((Mode.SPARSE, 64), (Mode.FULL, 128)))
     *pairs, every = measured(planner.BENCH, Options(1, turns=10)).rows
