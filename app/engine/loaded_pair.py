@@ -147,7 +147,7 @@ class LoadedPair:
             self.report_costs()
 
     def reselect(self, turn: int, keep_ratio: float) -> None:
-        """Select from this turn's scores with another keep, if they are still kept."""
+        """Select from this turn's scores with another keep, if they are still stored."""
         for scored in self._scored.values():
             if scored.turn == turn:
                 self._emit(scored.select(keep_ratio)[1])

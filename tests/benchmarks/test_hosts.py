@@ -100,7 +100,10 @@ def test_the_measured_exchange_equals_the_predicted_one() -> None:
             (run,) = found[mode, name].runs
             steps = paper.steps_of(run["read"], STEP)
             layers, hidden = 2, 512
-            fills, forwards = 2 * (layers - 1), 2 * 2 * layers  # of the prompt's end and the token
+            fills, forwards = (
+                2 * (layers - 1),
+                2 * 2 * layers,
+            )  # end of prompt and token
             assert run["sums"] == fills * len(steps) + forwards
             assert run["bytes"] == (fills * sum(steps) + forwards) * hidden * 4
             assert 0 < run["control"] < 100_000
@@ -132,7 +135,7 @@ def test_two_packets_share_the_line_and_hide_the_latency() -> None:
     after the second, because the first has arrived by then: four packets and one latency."""
     packet = 65_536 * 4 / 125e6
     assert paper.sum_seconds(512 * 512, 4, 2, SLOW) == pytest.approx(4 * packet + 1e-3)
-    # Where the latency is longer than a packet, it shows twice, and one packet is behind it.
+    # If the latency exceeds a packet's time, it counts twice, plus one packet.
     far = LinkSpeed(5e-3, 125e6)
     assert paper.sum_seconds(512 * 512, 4, 2, far) == pytest.approx(3 * packet + 2 * 5e-3)
 

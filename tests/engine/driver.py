@@ -105,7 +105,7 @@ class Driver:
         self.engine.listen(self._take)
 
     def _take(self, event: Event) -> None:
-        with self._asking:  # `turn` is known
+        with self._asking:  # so that `turn` is set
             pass
         self.on_event(event)
         self._queue.put(event)

@@ -45,7 +45,7 @@ def _product(
 ) -> Callable[..., mx.array]:
     def multiply(*args: Any, **kwargs: Any) -> mx.array:
         several = args[first].size > args[first].shape[-1]
-        full = [_widened(each) for each in args]  # a CPU has not all of them in other floats
+        full = [_widened(each) for each in args]  # a CPU lacks some of them in other types
         if several and dtype == mx.float32:
             pair = slice(first, first + 2)
             full[pair] = [tf32(x) if x.dtype == mx.float32 else x for x in full[pair]]

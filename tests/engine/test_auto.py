@@ -132,7 +132,7 @@ def test_a_model_that_cannot_insert_reports_that_it_does_not_recall(
 def test_without_free_memory_nothing_is_recalled_while_answering(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TurnEstimate, "can_read_on", lambda self, count: False)
+    monkeypatch.setattr(TurnEstimate, "can_recall", lambda self, count: False)
     ask = replace(question(), keep_ratio=0.1)
     no_memory = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
     assert no_memory in loaded.figures(ask).reasons

@@ -196,7 +196,7 @@ def test_short_prompts_are_read_as_before(name: str) -> None:
 def test_the_embedded_draft_finds_the_same_chunks() -> None:
     model, _ = load_model(draft_path())
     ids = np.random.default_rng(3).integers(3, 6000, 2000).astype(np.int32)
-    ids[700:708] = ids[-30:-22]  # what is repeated in the question is what matters
+    ids[700:708] = ids[-30:-22]  # repeated in the question, so important
     dense, sparse, other_steps = (
         _importance(model, ids, step, n, top=2) for n, step in ((10**9, 256), (0, 256), (0, 512))
     )

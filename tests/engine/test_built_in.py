@@ -189,7 +189,7 @@ def test_the_search_for_a_long_message_can_be_cancelled() -> None:
     class Cancelled(Exception):
         pass
 
-    for asked, looked_for in ((3, 0), (10_000, 3)):  # so often, before and after the reading
+    for asked, looked_for in ((3, 0), (10_000, 3)):  # counts before and after reading
 
         def check(done: int, total: int, left: list[int] = [asked, looked_for]) -> None:  # noqa: B006
             left[done == total] -= 1
@@ -304,7 +304,7 @@ def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:
     questions = [question for question, _ in SIMILAR]
-    # What is far from all of it lies between.
+    # Unrelated text lies in between.
     between = " The weather was mild and nothing else happened on that long day." * 12
     document = Document("a.txt", between.join(passage for _, passage in SIMILAR))
     pair = load_pair(Load(str(target_path())))
@@ -395,7 +395,7 @@ def best_chunk(model: Any, ids: np.ndarray) -> int:
     assert np.isfinite(found).all()
     assert (found[pinned] == 0).all()
     assert (found >= 0).all()
-    return int((np.argmax(found) - 5) // CHUNK)  # chunks start after what is pinned
+    return int((np.argmax(found) - 5) // CHUNK)  # chunks start after the pinned tokens
 
 
 @pytest.mark.parametrize("bits", [None, 8, 4])
@@ -438,7 +438,7 @@ def test_the_subspace_iteration_finds_the_leading_eigenvectors(width: int) -> No
     found = widest_directions(rows, COMMON_DIRECTIONS)
     assert found.shape == (count, width)
     exact = np.linalg.eigh(rows.T @ rows)[1][:, -count:]
-    # Cosines between both subspaces: 1 where one holds the other's directions.
+    # Cosines between both subspaces: 1 if one contains the other's directions.
     assert np.linalg.svd(found @ exact)[1] == pytest.approx(np.ones(count), abs=1e-3)
 
 

@@ -122,7 +122,7 @@ def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable
 
 def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     error = ValueError("broken on purpose")
-    if step == "the draft reads":  # the caches have its second step, the record has not
+    if step == "the draft reads":  # its second step is cached but not recorded
         fill = nth_call(prefix_cache.prefill_step, 2, error)
         monkeypatch.setattr(prefix_cache, "prefill_step", fill)
     elif step == "the draft observes the question":

@@ -191,7 +191,7 @@ def test_a_far_too_long_text_is_not_tokenised_completely(
     monkeypatch.setattr(TextProcess, "encode", counting)
     question = ask(text, mode=Mode.FULL)
     message = replace(question.messages[0], documents=())
-    if plain:  # as the server sends it: its end as the question
+    if plain:  # as the server sends it, with its end as the question
         message = Message(Role.USER, text[-100:], (Document("", text[:-100]),), plain=True)
     event = driver.run(replace(question, messages=(message,)))
     assert event.failure.kind is FailureKind.PROMPT_TOO_LONG

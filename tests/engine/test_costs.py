@@ -324,7 +324,7 @@ def test_the_first_question_is_planned_with_an_estimate_and_turns_correct_it(
     etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]
     assert etas[0] is not None, "before anything of it was read"
     costs = known(loaded)
-    # Other programs know it from their start.
+    # Other processes know it from their start.
     for _ in range(2):
         other = Driver()
         other.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
@@ -343,7 +343,7 @@ def test_the_built_in_draft_and_an_untimed_draft_have_estimates(
     both = load_pair(Load(str(folders["target"]), str(folders["draft"])))
     costs = PairCosts(both, None).costs
     assert costs.draft.per_token > 0
-    both.target.speed = both.draft.speed = None  # as of a model in other processes
+    both.target.speed = both.draft.speed = None  # as for a model in other processes
     guessed = PairCosts(both, None).costs
     assert guessed.target.per_token > 0
 

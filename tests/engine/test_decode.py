@@ -193,7 +193,7 @@ def test_thinking_is_switched_off_if_the_template_supports_it(thinker: Any) -> N
 
 @cache
 def model() -> Any:
-    return tiny.build("llama", vocabulary=320)  # all bytes, and what opens and ends thinking
+    return tiny.build("llama", vocabulary=320)  # all bytes, and the thinking tags
 
 
 class Run:
@@ -249,7 +249,7 @@ def test_thinking_ends_after_its_budget_and_the_answer_continues(thinker: Any) -
     assert ids[budget : budget + len(closing)] == closing
     assert free[budget : budget + len(closing)] != closing
     assert run.cached == len(run.prompt) + length
-    # From there on it is what the model writes after all that.
+    # From there on, the model continues after the closing tag.
     continued = Run(thinker, Sampling(max_tokens=1))
     continued.prompt = np.array([*run.prompt, *ids[: budget + len(closing)]], np.int32)
     continued.cache = make_stock_cache(run.model)

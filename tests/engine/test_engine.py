@@ -253,7 +253,7 @@ def test_a_cancel_at_any_step_does_not_affect_the_next_turn(
     fresh = driver.answer(question())
     for border, reached in BORDERS.items():
         driver.cancel_when(reached)
-        # Long enough an answer that the turn cannot end before its first tokens are reported.
+        # The answer is long enough not to end before its first tokens are reported.
         tokens = 4000 if border == "decoding" else 12
         stopped = driver.answer(replace(question(tokens=tokens), conversation=border))
         driver.on_event = lambda event: None

@@ -169,7 +169,7 @@ def test_long_steps_on_a_quantised_cache_use_fused_attention(
     calls.clear()
     fused, less = read(mlx_patches.DEQUANTISE_FROM)
     assert max(calls) == 2, "a few tokens are attended to as they are stored"
-    # A value that one layer rounds differently may round to another number of 8 bits in the next.
+    # A value that one layer rounds differently may be quantised differently in the next.
     assert float((mx.linalg.norm(fused - unfused) / mx.linalg.norm(unfused)).item()) < 1e-2
     assert less < 0.7 * much
     config = tiny.config_of(name)

@@ -37,7 +37,7 @@ def saved(
 def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.engine.limited"]
     what = [str(limit), str(target), str(draft), str(gates), *modes]
-    # As when nothing is set, on two cores: with one thread OpenBLAS dies where memory is refused.
+    # The default on two cores. With one thread, OpenBLAS crashes if an allocation fails.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run(
         [*command, *what], capture_output=True, text=True, timeout=300, env=environment
@@ -72,7 +72,7 @@ def test_a_forced_turn_stops_before_memory_runs_out(
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
     draft = saved(monkeypatch, tmp_path / "draft", 1, SCANT)
-    # The first sparse one lets OpenBLAS allocate its buffers, which it cannot do without later.
+    # In the first sparse turn, OpenBLAS allocates buffers that it needs later.
     modes = ("sparse", "full", "full!", "sparse")
     first, refused, dared, sparse = run(700 * MB, target, draft, 60, *modes)
 

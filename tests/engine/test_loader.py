@@ -114,7 +114,7 @@ def test_the_predicted_cache_size_is_the_real_one(name: str, tokens: int) -> Non
     ids = np.zeros(tokens, np.int32)
     prefill(model, cache, ids, None, StepSize(64), lambda done: None)
     real = sum(c.nbytes for c in cache if hasattr(c, "keys"))
-    # Buffers grow in pieces of 256, and a window holds a step more while it is being read.
+    # Buffers grow by 256 entries, and a window holds one more step during prefill.
     assert predicted == pytest.approx(real, rel=0.35)
 
 

@@ -200,7 +200,7 @@ def test_models_with_recurrent_layers_do_not_recall(name: str, models: dict[str,
     prompt, _ = text()
     chat = Chat(models[name])
     chat.read(prompt, FIRST)
-    assert not MidAnswerRecall.possible(chat.conversation.target)
+    assert not MidAnswerRecall.is_possible(chat.conversation.target)
 
 
 def test_only_a_rare_match_in_a_skipped_chunk_triggers_recall(models: dict[str, Any]) -> None:
@@ -346,7 +346,7 @@ def compare(seed: int, **options: Any) -> tuple[int, int]:
     ids[slice(*DOCUMENT)] = rng.integers(0, ids.max(), DOCUMENT[1] - DOCUMENT[0])
     sampling = Sampling(max_tokens=LENGTH, speculate=False, seed=seed, **options)
     plain, _, recalled = answer(name, ids, sampling)
-    for chunk in PLANTED:  # what was skipped changes nothing before it is recalled
+    for chunk in PLANTED:  # skipped chunks have no effect before they are recalled
         place = int(chunk_positions(chunk)[0]) + random.randint(0, 4)
         start = random.randint(0, LENGTH - PASSAGE)
         ids[place : place + PASSAGE] = plain[start : start + PASSAGE]

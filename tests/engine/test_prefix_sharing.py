@@ -389,7 +389,7 @@ class Pool:
                 found = self.pool._caches[name].target
                 assert np.array_equal(found.ids, before.ids), self.done[-9:]
                 assert found.cached[before.cached].all(), self.done[-9:]
-            self.remember(name)  # it may have been read in full since
+            self.remember(name)  # background prefill may have completed it
         assert not any(isinstance(each, EngineWarning) for each in self.events), self.done[-9:]
         self.events.clear()
 
@@ -563,7 +563,7 @@ def test_after_deleting_the_last_conversation_the_previous_one_is_prefilled_in_b
     shared: Pool, saving: bool
 ) -> None:
     pool, before = shared.pool, shared.known["b"].copy
-    if saving:  # then that one holds what the others need
+    if saving:  # it holds what the others need
         pool.step(background=False)
         assert pool._saving
         assert pool._saving[0] == "a"

@@ -156,7 +156,7 @@ class Conversation:
     @property
     def can_recall(self) -> bool:
         skipped = not self.target.cached[slice(*DOCUMENT)].all()
-        return skipped and MidAnswerRecall.possible(self.target)
+        return skipped and MidAnswerRecall.is_possible(self.target)
 
     def feed(self, ids: NDArray[np.int32]) -> mx.array:
         with self.watched():

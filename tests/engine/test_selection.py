@@ -220,7 +220,7 @@ EVERY = set(range(20))
         ({16, 17, 18, 19}, 0.2, 0.25, {15}),
         ({16, 17, 18, 19}, 0.2, 1.0, {12, 13, 14, 15}),
         ({19, 18, 17, 3}, 0.2, 0.5, {15, 16}),  # what is cached is not counted again
-        ({0}, 0.5, 0.1, set(range(11, 20))),  # the rest of keep, after a turn that read less
+        ({0}, 0.5, 0.1, set(range(11, 20))),  # the rest of keep after a smaller one
         (set(), 0.2, 0.1, {16, 17, 18, 19}),
         ({0, 1, 2, 3}, 0.2, 0.0, set()),
         (EVERY, 0.2, 1.0, set()),

@@ -70,7 +70,7 @@ class SpreadPool(Pool):
         try:
             assert (rank.cached == found.cached).all()
             assert (rank.absent == found.absent).all()
-            rank.ids = found.ids.copy()  # which no rank knows
+            rank.ids = found.ids.copy()  # ranks do not know the ids
             known.copy.ids = outline.ids.copy()
             super().check(name, rank)
         finally:

@@ -87,7 +87,7 @@ def test_the_next_turn_continues_from_a_cancel_at_any_token(
     one = driver.answer(first)
     driver.on_event = lambda event: None
     assert one.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
-    # Events come in bunches; of what was written and cached only a part is kept.
+    # Token events are coalesced, so only some of the generated and cached tokens are in them.
     one = replace(one, generated_ids=one.generated_ids[:after])
     two = driver.answer(ask(0.3, True, (first, one)))
     driver.load(folder, folder)

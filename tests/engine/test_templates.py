@@ -189,7 +189,7 @@ MORE_BOMBS = [
 def test_template_bombs_are_stopped(
     process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of seconds it would get twenty times as many, and all of them are waited for.
+    # With a real limit in seconds the test would take twenty times as long.
     monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.015, 256 << 20))
     began = time.monotonic()
     with pytest.raises(TextError) as caught:

@@ -65,7 +65,7 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
 
     def left(free: float) -> None:
         loaded.until(MemoryReport)
-        time.sleep(0.2)  # the engine's thread lets go of the turn's cache after that report
+        time.sleep(0.2)  # the engine thread releases the turn's cache after that report
         gc.collect()  # arrays of earlier tests must not be freed during this one
         at = mx.get_active_memory() + free
         monkeypatch.setattr(memory, "free", lambda: at - mx.get_active_memory())
@@ -104,7 +104,7 @@ def test_auto_mode_reads_sparsely_if_only_that_fits(
     auto = question(Mode.AUTO)
     assert isinstance(loaded.run(auto), Finished)
     assert loaded.of(Planned)[0].reading is Reading.DENSE
-    leave(10 * MB)  # of 20: an engine of an earlier test may free some meanwhile
+    leave(10 * MB)  # an engine of an earlier test may free memory meanwhile
     finished = loaded.answer(auto)
     assert finished.statistics.reading is Reading.SPARSE
     why = finished.statistics.reasons[0]
@@ -214,7 +214,7 @@ def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> Non
 
     kept = weights + size.bytes(TOKENS) + size.largest_layer_bytes * TOKENS
     assert kept + on_cpu.bytes(STEP, TOKENS) >= 0.9 * (weights + peak(CPU))
-    # What recurrent layers pair with each other is not in this sum.
+    # The sum does not include interactions in recurrent layers.
     within = 0.15 if name in tiny.HYBRID else 0.1
     assert kept + on_mac.bytes(STEP, TOKENS) == pytest.approx(weights + peak(GPU), rel=within)
 

@@ -124,7 +124,7 @@ class Chats:
         self.random.seed(seed)
         done, self.done = self.done, []
         for number in range(OPERATIONS):
-            if seed % SEEDS == 0 and number == OPERATIONS // 2:  # chance may leave it out
+            if seed % SEEDS == 0 and number == OPERATIONS // 2:  # not left to chance
                 self.done.append("restart")
                 self.do_restart()
             self.step()

@@ -25,7 +25,7 @@ def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Read
 def test_auto_chooses_the_faster_mode_at_any_length() -> None:
     assert decided(PredictedTtft(1.0, 2.0), new=1_600) is Reading.SPARSE
     assert decided(PredictedTtft(2.0, 1.0)) is Reading.DENSE
-    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
+    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # saves too little to skip anything
 
 
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:

@@ -336,8 +336,8 @@ class PrefixCache:
             self.before_drop(self, tokens)
 
     def record_absent(self, absent: NDArray[np.bool_], holders: Sequence[PrefixCache]) -> None:
-        """Record that other caches hold the rows of these tokens, bool (L,). `holders` are the
-        caches that this one gave rows to or copied rows from."""
+        """Record that other caches hold the rows of these tokens, bool (L,). `holders` are those
+        that hold the rows just freed, or from which absent rows were copied."""
         self.absent = absent
 
     def reserved(self, count: int) -> AbstractContextManager[None]:

@@ -306,7 +306,7 @@ class PressureResponse:
         return self._monitor.level is PressureLevel.CRITICAL
 
     def after_turn(self) -> None:
-        """Under pressure, drop caches that only the finished turn needed."""
+        """Under pressure, drop idle caches, at CRITICAL also those of the finished turn."""
         if not self.is_normal:
             self._memory_manager.drop_idle(everything=self._monitor.level is PressureLevel.CRITICAL)
 

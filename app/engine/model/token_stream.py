@@ -133,7 +133,7 @@ class DraftProposals:
         self.failed = False
 
     @staticmethod
-    def possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
+    def is_possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
         """Whether the draft's cache holds exactly the prompt and can drop later tokens."""
         return (
             np.array_equal(prefix.ids, prompt)

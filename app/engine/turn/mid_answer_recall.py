@@ -58,7 +58,7 @@ class MidAnswerRecall:
         self._due: list[int] = []
 
     @staticmethod
-    def possible(target: PrefixCache) -> bool:
+    def is_possible(target: PrefixCache) -> bool:
         """Whether skipped tokens can be inserted into this cache."""
         return target.can_insert_at(int(np.argmin(target.cached)))
 

@@ -88,14 +88,14 @@ class Turn:
         )
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
-        self._cannot_read_on: Reason | None = None
-        """Why nothing can be recalled while the answer is written."""
-        self._recalled_later = 0
+        self._recall_refusal: Reason | None = None
+        """Why nothing can be recalled while the answer is written, if it should be."""
+        self._recalled_mid_answer = 0
         """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
         """Where prefill starts when the turn continues an answer whose prompt is cached."""
         self._fallback: Reason | None = None
-        self._unshared: Reason | None = None
+        self._sharing_refusal: Reason | None = None
         """Why a prefix that another conversation has cached cannot be shared."""
 
     def run(self) -> None:
@@ -133,7 +133,7 @@ class Turn:
         if self._ask.read_again:
             self._cache.target.clear()
         elif self._pool is not None:
-            self._unshared = self._pool.start_from_longest(self._ask, prompt, self._clock)
+            self._sharing_refusal = self._pool.start_from_longest(self._ask, prompt, self._clock)
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
@@ -219,12 +219,12 @@ class Turn:
         sparse = plan.reading is Reading.SPARSE and self._fallback is None
         if not budget or not sparse or quotation or target.cached.all():
             return None
-        if not MidAnswerRecall.possible(target):
+        if not MidAnswerRecall.is_possible(target):
             if self._resume_from is None:
-                self._cannot_read_on = Reason(ReasonCode.CANNOT_INSERT)
+                self._recall_refusal = Reason(ReasonCode.CANNOT_INSERT)
             return None
-        if not self._ask.skip_memory_check and not self._estimate(prompt).can_read_on(budget):
-            self._cannot_read_on = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
+        if not self._ask.skip_memory_check and not self._estimate(prompt).can_recall(budget):
+            self._recall_refusal = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
             return None
         return MidAnswerRecall(
             self._pair.target,
@@ -238,7 +238,7 @@ class Turn:
         )
 
     def _show_recalled(self, positions: Positions) -> None:
-        self._recalled_later += len(positions)
+        self._recalled_mid_answer += len(positions)
         if self._cache.scored is not None:
             self._cache.scored = self._cache.scored.with_recalled(positions)
             event = self._cache.scored.select(self._reader.keep)[1]
@@ -255,7 +255,7 @@ class Turn:
             or not self._ask.sampling.speculate
         ):
             return None
-        if prompt.for_draft is not None or not DraftProposals.possible(prefix, prompt.ids):
+        if prompt.for_draft is not None or not DraftProposals.is_possible(prefix, prompt.ids):
             return None
         target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
@@ -307,13 +307,13 @@ class Turn:
             expected = planner.PredictedTtft()
         if plan.show_selection and not estimate.scores_quickly:
             plan = replace(plan, show_selection=False)
-        if self._unshared is not None:
-            plan = replace(plan, reasons=(*plan.reasons, self._unshared))
+        if self._sharing_refusal is not None:
+            plan = replace(plan, reasons=(*plan.reasons, self._sharing_refusal))
         self._prompt, self._plan = prompt, plan
         scores = plan.reading is Reading.SPARSE or plan.show_selection
-        taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
+        chosen_reading, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
         if self._resume_from is None:
-            self._forecast(estimate, taken)
+            self._forecast(estimate, chosen_reading)
         self._emit(
             Planned(
                 turn=self._clock.turn,
@@ -326,7 +326,7 @@ class Turn:
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
                 guard=plan.guard,
-                ttft=self._since_sent(expected.for_reading(taken)),
+                ttft=self._since_sent(expected.for_reading(chosen_reading)),
                 ttft_alternative=self._since_sent(expected.for_reading(other)),
             )
         )
@@ -353,9 +353,13 @@ class Turn:
         try:
             estimate.check(plan.reading)
         except memory.NotEnoughMemory as error:
-            free = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
-            free = free and plan.guard is None and plan.reading is Reading.DENSE
-            if not free or not estimate.prompt.eligible_tokens or not estimate.fits(Reading.SPARSE):
+            is_auto = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
+            is_auto = is_auto and plan.guard is None and plan.reading is Reading.DENSE
+            if (
+                not is_auto
+                or not estimate.prompt.eligible_tokens
+                or not estimate.fits(Reading.SPARSE)
+            ):
                 raise
             reason = Reason(ReasonCode.ONLY_SPARSE_FITS, error.failure.data)
             return Plan(Reading.SPARSE, (reason,))
@@ -433,7 +437,7 @@ class Turn:
         reading = Reading.DENSE if self._fallback else self._plan.reading
         first, last = self._decoder.first_token_at, self._decoder.last_token_at
         phases = self._clock.phases
-        cannot_read_on = () if self._cannot_read_on is None else (self._cannot_read_on,)
+        recall_refusals = () if self._recall_refusal is None else (self._recall_refusal,)
         ttft = first - self._clock.started_at if first else 0.0
         parts = [PhaseTime(p, phases[p]) for p in Phase if p in phases]
         if first:
@@ -445,10 +449,10 @@ class Turn:
             keep_ratio=self._reader.keep
             if reading is Reading.SPARSE or self._plan.show_selection
             else 1.0,
-            reasons=(*self._plan.reasons, *self._reader.reasons, *cannot_read_on),
+            reasons=(*self._plan.reasons, *self._reader.reasons, *recall_refusals),
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
-            read_tokens=self._reader.read_tokens + self._recalled_later,
+            read_tokens=self._reader.read_tokens + self._recalled_mid_answer,
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written_tokens,

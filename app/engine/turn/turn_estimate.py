@@ -136,7 +136,7 @@ class TurnEstimate:
         highest = bisect_left(percents, True, key=lambda percent: not fits(percent / 100))
         return max(highest / 100, MIN_KEEP)
 
-    def can_read_on(self, count: int) -> bool:
+    def can_recall(self, count: int) -> bool:
         """Whether memory suffices to cache `count` more tokens."""
         cached = int(self.cache.target.cached.sum())
         need = prefill_need(self.pair.target, count, cached + count, retain_all=True)

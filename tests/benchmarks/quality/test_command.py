@@ -95,7 +95,7 @@ def test_sparse_only_skips_dense_reading(
     assert " --sparse-only " in text
     (row, *_) = json.loads(figures.read_text())["sparse_only"]
     assert (row["n"], row["right"], row["fell_back"]) == (3, 3, 0)
-    # What was read sparsely is not asked again once it is to be compared.
+    # Sparse results are reused when dense ones are added.
     before = len(reader.asks)
     assert run(SHORT) == 0
     assert {ask.mode for ask in reader.asks[before:]} == {Mode.FULL}

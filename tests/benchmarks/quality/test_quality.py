@@ -71,9 +71,9 @@ def test_counts_are_right_densely_and_lost_sparsely(session: EngineSession, tmp_
     settings = Settings(("count", "cwe-3"), (512,), (0.2,), (Scoring.BOTH,), n=10)
     count, words = results.cells(measure(session, settings, tmp_path))
     assert count.dense_right >= 7
-    assert words.dense_right >= 3  # it is weak at them itself
+    assert words.dense_right >= 3  # the model is weak at them
     assert count.regressions >= 0.8 * count.dense_right
-    assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample of it
+    assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample
 
 
 def test_auto_mode_detects_questions_that_need_everything(

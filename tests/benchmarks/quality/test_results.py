@@ -179,7 +179,7 @@ def test_the_smallest_keep_that_equals_dense_is_found() -> None:
 
     dense = [record(f"quote/1024/{i}", Mode.FULL, True) for i in range(50)]
     ours = at(0.05, "both", 2, 0.5) + at(0.1, "both", 1, 0.8) + at(0.2, "both", 0, 1.0)
-    # What is right again at a smaller keep by luck does not count.
+    # A smaller keep that is right by chance does not count.
     lucky = at(0.1, "lexical", 0, 1.0) + at(0.2, "lexical", 3, 1.5)
     theirs = lucky + at(0.4, "lexical", 1, 2.0)
     never = at(0.1, "random", 40, 1.0) + at(0.2, "random", 30, 1.0)

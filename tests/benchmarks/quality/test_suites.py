@@ -122,7 +122,7 @@ ONE_VALUE = [*GROUPS["needle"], "lookup", "many", "track", "turns"]
 def test_each_value_stands_in_the_document_once(name: str) -> None:
     for item in some(name, max(8, every_case(name)), 2048):
         for value in item.expected:
-            if item.case in ("json", "xml", "code"):  # a value of others may be the same by chance
+            if item.case in ("json", "xml", "code"):  # other values may be equal by chance
                 key = re.search(r'"(.+?)"|\b[A-Z]+_[A-Z]+\b', item.question)
                 assert key is not None
                 value = (key[1] or key[0]).strip('"')
