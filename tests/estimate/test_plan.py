@@ -163,6 +163,6 @@ def test_expensive_recall_includes_all_later_tokens() -> None:
 def test_reading_from_scratch_is_predicted_if_it_is_faster() -> None:
     last = answered(10_000, 9_000)
     by_pairs = replace(COSTS, target=LinearCost(0, 0, 1.0))
-    afresh = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
+    from_scratch = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
     read = 10_000 + 10 + 30 - 0.9 * 9_900
-    assert afresh == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)
+    assert from_scratch == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)

@@ -102,7 +102,7 @@ class PositionedCache:
     ) -> mx.array | str | None:
         """The attention mask of the next N tokens over all entries and themselves, bool
         (N, stored + N), or mlx-lm's shorthand for it. For tokens after all entries and without a
-        window, mlx-lm's own mask is right."""
+        window, mlx-lm's own mask is correct."""
         if window_size is None and self.offset >= self.positions.end:
             mask: mx.array | str | None = create_attention_mask(
                 N, self.inner.offset, return_array, None

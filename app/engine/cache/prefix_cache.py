@@ -173,8 +173,8 @@ class PrefixCache:
         return positions[missing]
 
     def stale_runs(self, positions: Positions, length: int) -> Positions:
-        """Positions of the cached tokens right after each run of the ascending `positions`: at most
-        `length` a run, up to the first gap."""
+        """Positions of the cached tokens right after each run of the ascending `positions`, which
+        were read without these as context: at most `length` a run, up to the first gap."""
         ends = positions[np.append(np.diff(positions) != 1, True)] + 1
         followers = [np.arange(end, min(end + length, len(self)), dtype=np.int32) for end in ends]
         gapless = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
@@ -189,10 +189,10 @@ class PrefixCache:
             return
         end = int(positions[-1]) + 1
         if end > len(self.ids):
-            more = end - len(self.ids)
-            self.cached = np.append(self.cached, np.zeros(more, bool))
-            self.absent = np.append(self.absent, np.zeros(more, bool))
-            self.reads = np.append(self.reads, np.zeros(more, np.int64))
+            added = end - len(self.ids)
+            self.cached = np.append(self.cached, np.zeros(added, bool))
+            self.absent = np.append(self.absent, np.zeros(added, bool))
+            self.reads = np.append(self.reads, np.zeros(added, np.int64))
             self.ids = ids[:end].copy()
         self.cached[positions] = True
         self.reads[positions] = next_read() if read is None else read

@@ -184,7 +184,7 @@ class Decoder:
         """Generate after the token `last` until the answer has `end` tokens. Returns None if the
         thinking budget is used up or skipped tokens must be recalled first."""
         closing = len(self._closing_ids)
-        hold = None if recall is None else partial(self._needs, recall)
+        hold = None if recall is None else partial(self._needs_recall, recall)
         tokens = stream.tokens(last, end - len(self.ids), len(self.ids), hold)
         try:
             for token in tokens:
@@ -200,7 +200,7 @@ class Decoder:
             tokens.close()
         return None if recall is not None and recall.is_due else FinishReason.LENGTH
 
-    def _needs(self, recall: MidAnswerRecall, match: Match | None) -> bool:
+    def _needs_recall(self, recall: MidAnswerRecall, match: Match | None) -> bool:
         """Whether to recall before the next token. Only generated tokens count as a match: every
         prompt ends in the same template."""
         if match is not None:
