@@ -146,7 +146,7 @@ class _Loop:
         self._lines: defaultdict[int, _Line] = defaultdict(lambda: _Line(rate))
         self._ways: dict[socket.socket, _Way] = {}
         self._arriving: list[tuple[socket.socket, _Way, float]] = []
-        """Accepted connections whose receiver does not listen yet, and when to give up."""
+        """Accepted connections whose receiver does not listen yet, and the deadline."""
         self._pairs: list[list[_Flow]] = []
         """The open directions of each connection."""
 

@@ -230,12 +230,12 @@ def test_auto_may_be_slower_by_the_minimum_saving() -> None:
 
 
 def test_the_crossing_is_where_both_modes_take_the_same_time() -> None:
-    besides = LinearCost(0.0, 0.0), LinearCost(0.7, 0.0)
-    costs = Costs(LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4), *besides)
+    other_costs = LinearCost(0.0, 0.0), LinearCost(0.7, 0.0)
+    costs = Costs(LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4), *other_costs)
     crossing = planner.crossing(costs, 0.2)
     assert crossing is not None
     assert 1_400 <= crossing < 1_800  # 0.3 n and 0.7 s are 0.8 n
-    assert planner.crossing(Costs(LinearCost(0, 1), LinearCost(0, 1), *besides), 0.2) is None
+    assert planner.crossing(Costs(LinearCost(0, 1), LinearCost(0, 1), *other_costs), 0.2) is None
     assert planner.crossing(Costs(), 0.2) is None
 
 

@@ -165,10 +165,10 @@ def test_an_answer_truncated_anywhere_continues_to_the_same_text(thinker: Any) -
     assert whole.text == shown == "a <b> <  ü < "
     for cut in range(len(ids)):
         first = write(thinker, Sampling(max_tokens=cut), TEXT) if cut else None
-        begun = first[2] if first else ""
+        first_text = first[2] if first else ""
         rest = Sampling(max_tokens=len(ids) - cut)
         decoder, _, more = write(thinker, rest, TEXT, prefix=tuple(ids[:cut]))
-        assert begun + more == decoder.text == shown, cut
+        assert first_text + more == decoder.text == shown, cut
 
 
 TEMPLATE = (

@@ -81,7 +81,7 @@ def test_a_forced_turn_stops_before_memory_runs_out(
     assert refused["kinds"].count("PhaseProgress") == 0
     assert dared["event"] == "Failed"
     assert "Memory was nearly used up" in dared["said"][-1]
-    assert dared["kinds"].count("PhaseProgress") > 3, "it was begun"
+    assert dared["kinds"].count("PhaseProgress") > 3, "it was started"
     assert sparse["event"] == "Finished", "the process lives"
 
 

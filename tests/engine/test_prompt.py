@@ -291,7 +291,7 @@ def test_token_ids_of_a_plain_completion_are_used_unchanged(builder: PromptBuild
 
 def test_a_chat_template_gets_the_values_that_are_given(tmp_path: Path) -> None:
     template = "{{ effort|default('none') }}{% for m in messages %}{{ m.content }}{% endfor %}"
-    told = PromptBuilder(_tokenizer(tmp_path, template))
+    builder = PromptBuilder(_tokenizer(tmp_path, template))
     asked = (Message(Role.USER, "?"),)
-    assert _decoded(told, told.build(asked).ids) == "none?"
-    assert _decoded(told, told.build(asked, values=(("effort", "high"),)).ids) == "high?"
+    assert _decoded(builder, builder.build(asked).ids) == "none?"
+    assert _decoded(builder, builder.build(asked, values=(("effort", "high"),)).ids) == "high?"

@@ -284,7 +284,7 @@ def test_ending_reasoning_early_writes_the_models_format(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "told"),
+    ("name", "asked", "mapped"),
     [
         ("Qwen3.8", "high", "xhigh"),
         ("Qwen3.8", "minimal", "low"),
@@ -295,7 +295,7 @@ def test_ending_reasoning_early_writes_the_models_format(load: Load) -> None:
     ],
 )
 def test_reasoning_effort_is_mapped_to_a_value_of_the_template(
-    load: Load, name: str, asked: str, told: str
+    load: Load, name: str, asked: str, mapped: str
 ) -> None:
     tokenizer, builder = load(name)
     prompt = builder.build((Message(U, "Why?"),), values=(("reasoning_effort", asked),))
@@ -304,6 +304,6 @@ def test_reasoning_effort_is_mapped_to_a_value_of_the_template(
         tokenize=False,
         add_generation_prompt=True,
         enable_thinking=True,
-        reasoning_effort=told,
+        reasoning_effort=mapped,
     )
     assert tokenizer.decode(prompt.ids.tolist()) == expected

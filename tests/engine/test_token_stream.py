@@ -297,13 +297,13 @@ def chi_square(found: NDArray[np.int64]) -> float:
     return float(((found - wanted) ** 2 / wanted).sum())
 
 
-MOST = 16.27
+CRITICAL_VALUE = 16.27
 """Critical value of chi-square with three degrees of freedom at p = 0.001."""
 
 
 @pytest.mark.slow
 def test_sampled_answers_have_the_models_distribution() -> None:
-    assert chi_square(drawn(20_000)) < MOST
+    assert chi_square(drawn(20_000)) < CRITICAL_VALUE
 
 
 @pytest.mark.slow
@@ -313,7 +313,7 @@ def test_the_distribution_test_detects_a_wrong_acceptance_rule(
     """All proposals are accepted."""
 
     monkeypatch.setattr(TokenStream, "_verify", careless)
-    assert chi_square(drawn(20_000)) > MOST
+    assert chi_square(drawn(20_000)) > CRITICAL_VALUE
 
 
 def test_only_caches_that_can_drop_tokens_get_proposals(models: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ def test_a_refusal_names_what_would_fit(loaded: Driver, leave: LEAVE) -> None:
     options = failed.failure.data
     keep, length = options["keep"], options["full_tokens"]
     assert not options["sparse"]
-    assert not loaded.of(PhaseProgress), "nothing was begun"
+    assert not loaded.of(PhaseProgress), "nothing was started"
     fits = question(Mode.SPARSE, keep / 100)
     assert isinstance(loaded.run(fits), Finished), "and it does"
     total = loaded.of(Planned)[-1].prompt_tokens

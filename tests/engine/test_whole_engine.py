@@ -130,11 +130,11 @@ class Chats:
             self.step()
         self.rest()
         rows, logits = self.known.error()
-        told = self.name, seed, " ".join(self.done), self.known.problems
+        details = self.name, seed, " ".join(self.done), self.known.problems
         limit = OF_FEW_BITS if "bits" in self.name else TOLERANCE
-        assert not self.known.problems, told
-        assert rows < limit, (rows, *told)
-        assert logits < limit, (logits, *told)
+        assert not self.known.problems, details
+        assert rows < limit, (rows, *details)
+        assert logits < limit, (logits, *details)
         self.done += done
         self.forget()
         self.set_policy(self.random.choice([BackgroundPolicy.OFF, BackgroundPolicy.ALWAYS]))
@@ -234,9 +234,9 @@ class Chats:
         ended = self.driver.run(ask)
         self.driver.on_event = lambda event: None
         self.done += found
-        told = self.name, self.seed, " ".join(self.done), self.known.problems[:3]
-        assert isinstance(ended, Finished), (ended, *told)
-        assert not self.known.problems, told
+        details = self.name, self.seed, " ".join(self.done), self.known.problems[:3]
+        assert isinstance(ended, Finished), (ended, *details)
+        assert not self.known.problems, details
         self.keep(name, messages, ended)
 
     def checking(self, ask: Ask, continues: bool, then: Any, found: list[str]) -> Any:

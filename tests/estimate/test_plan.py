@@ -83,9 +83,9 @@ def test_the_guard_comes_before_the_clock() -> None:
     assert decided(PredictedTtft(1.0, 9.0), ask=counting) is Reading.DENSE
 
 
-TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
+TARGET, DRAFT, OVERHEAD = 1e-3, 1e-4, 0.5
 COSTS = Costs(
-    LinearCost(0, TARGET), LinearCost(0, DRAFT), LinearCost(BESIDES, 0), LinearCost(BESIDES, 0)
+    LinearCost(0, TARGET), LinearCost(0, DRAFT), LinearCost(OVERHEAD, 0), LinearCost(OVERHEAD, 0)
 )
 
 
@@ -115,10 +115,10 @@ def test_nothing_is_predicted_before_a_pair_is_loaded() -> None:
 
 def test_a_sparse_prediction_is_scoring_plus_prefill_plus_overhead() -> None:
     sparse = NextMessage(Mode.SPARSE, 0.2, 100, 10_000).seconds(COSTS)
-    assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + BESIDES)
+    assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + OVERHEAD)
     assert NextMessage(Mode.AUTO, 0.2, 100, 10_000).seconds(COSTS) == sparse
     full = NextMessage(Mode.FULL, 0.2, 100, 10_000).seconds(COSTS)
-    assert full == pytest.approx(10_100 * TARGET + BESIDES)
+    assert full == pytest.approx(10_100 * TARGET + OVERHEAD)
 
 
 def test_auto_predicts_the_faster_mode_or_full_if_nothing_can_be_skipped() -> None:
@@ -126,7 +126,7 @@ def test_auto_predicts_the_faster_mode_or_full_if_nothing_can_be_skipped() -> No
     full = NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(slow)
     assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).seconds(slow) == full
     typed = NextMessage(Mode.SPARSE, 0.2, 10_000, 0).seconds(COSTS)
-    assert typed == pytest.approx(10_000 * TARGET + BESIDES)
+    assert typed == pytest.approx(10_000 * TARGET + OVERHEAD)
 
 
 def test_skipped_tokens_are_recalled_or_read_densely() -> None:
@@ -134,12 +134,12 @@ def test_skipped_tokens_are_recalled_or_read_densely() -> None:
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last).seconds(COSTS)
     again, twice = 2_000, 2_000 * 4_110 // 20_110
     draft = 40 * DRAFT  # it has read all but the answer
-    assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + BESIDES)
+    assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + OVERHEAD)
     full = NextMessage(Mode.FULL, 0.2, 30, 0, last).seconds(COSTS)
-    assert full == pytest.approx((20_100 + 10 + 30) * TARGET + BESIDES)
+    assert full == pytest.approx((20_100 + 10 + 30) * TARGET + OVERHEAD)
     whole = answered(20_100, 20_100)
     reused = NextMessage(Mode.FULL, 0.2, 30, 0, whole).seconds(COSTS)
-    assert reused == pytest.approx(30 * TARGET + BESIDES)
+    assert reused == pytest.approx(30 * TARGET + OVERHEAD)
 
 
 def test_auto_assumes_the_last_automatic_keep_if_smaller() -> None:
@@ -154,7 +154,7 @@ def test_expensive_recall_includes_all_later_tokens() -> None:
     last = answered(20_100, 2_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, recall_is_expensive=True).seconds(COSTS)
     read = 2_100 + 10
-    assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
+    assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + OVERHEAD)
     whole = answered(20_100, 20_100)  # nothing is left to recall
     again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, recall_is_expensive=True)
     assert again.seconds(COSTS) == replace(again, recall_is_expensive=False).seconds(COSTS)
@@ -163,6 +163,6 @@ def test_expensive_recall_includes_all_later_tokens() -> None:
 def test_reading_from_scratch_is_predicted_if_it_is_faster() -> None:
     last = answered(10_000, 9_000)
     by_pairs = replace(COSTS, target=LinearCost(0, 0, 1.0))
-    from_scratch = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
+    reread = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
     read = 10_000 + 10 + 30 - 0.9 * 9_900
-    assert from_scratch == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)
+    assert reread == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + OVERHEAD, rel=1e-3)
