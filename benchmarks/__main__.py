@@ -1,4 +1,4 @@
-"""Measures specchat, from a checkout of it."""
+"""The command line of the benchmarks, which run from a checkout."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ BENCHES: tuple[harness.Bench, ...] = (
     hosts.BENCH,
     ui.BENCH,
 )
-"""In the report's order."""
+"""In the order of the report."""
 
 
 def _list_of(parse: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
@@ -94,11 +94,11 @@ FLAGS: dict[str, dict[str, Any]] = {
     "megabytes": {"type": whole("number of megabytes", 1, 1_000_000), "help": "size of the cache"},
     "runs": {"type": RUNS, "help": "number of runs, of which the median is reported"},
 }
-"""The options that benchmarks choose from; `Bench.flags` has the default of each."""
+"""Options of benchmarks; `Bench.flags` says which a benchmark has, with their defaults."""
 
 
 def measure(arguments: Sequence[str]) -> int:
-    """Run what the command line says; returns the exit status. Raises UserError."""
+    """Run the command line. Returns the exit status. Raises UserError."""
     options = parser().parse_args(arguments)
     if options.measure == "quality":
         from benchmarks.quality.command import evaluate
@@ -127,7 +127,7 @@ def parser() -> Parser:
             about = FLAGS[flag] | {"help": FLAGS[flag]["help"] + shown}
             command.add_argument(f"--{flag}", default=default, **about)
         command.add_argument("--json", action="store_true", help="print the results as JSON")
-        if bench is ui.BENCH:  # the measured app runs this way
+        if bench is ui.BENCH:  # runs the app that is measured
             command.add_argument("--probed", type=Path, help=argparse.SUPPRESS)
     _add_bench_all(measures.add_parser("all", help="run all benchmarks and write a report"))
     _add_quality(
@@ -164,20 +164,20 @@ def _add_bench_all(every: argparse.ArgumentParser) -> None:
 
 
 def _add_quality(command: argparse.ArgumentParser) -> None:
-    """Numbers are parsed later, where an error is reported in one sentence."""
+    """Lists of numbers are parsed later, for better error messages."""
     say = command.add_argument
     command.description = (
         "Asks generated questions about generated documents, with sparse and with full prefill,"
         " and compares the answers. Results are saved: the same command continues after an"
         " interruption."
     )
-    again = "; can be repeated"
+    repeatable = "; can be repeated"
     say(
         "--suite",
         action="append",
         default=[],
         metavar="S",
-        help=f"a suite, such as needle, or all{again}",
+        help=f"a suite, such as needle, or all{repeatable}",
     )
     add_models(command, None)
     add_kv_bits(command, None)
@@ -217,7 +217,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"values of a parameter, such as chunk=16,32{again}",
+        help=f"values of a parameter, such as chunk=16,32{repeatable}",
     )
     say(
         "--ablate",
@@ -226,7 +226,7 @@ def _add_quality(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="like --tune, but one value at a time, added to --tune",
     )
-    files = f"a text for suites that ask about files, such as real{again}"
+    files = f"a text for suites that ask about files, such as real{repeatable}"
     say("--file", dest="files", action="append", default=[], metavar="F", help=files)
     say("--json", metavar="OUT", help="write the settings, the results and every run as JSON")
     say("--report", metavar="OUT.md", help="write a Markdown report")

@@ -1,8 +1,8 @@
-"""What it takes the built-in draft to choose from a long document.
+"""The cost of scoring with the built-in draft.
 
-In each run, for a prompt of a licence's text over and over: *words* by the input embeddings of a
-model of the shape, random ones, of random tokens; *meaning*, for which the encoder reads the
-document; and the meaning for a later question, when it is encoded already.
+Each run scores a prompt of repeated licence text: *words*, with random input embeddings of the
+shape and random token ids; *meaning*, for which the encoder reads the document; and *later*, both
+for another question, when the document is already encoded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from benchmarks.shapes import configs_of
 from benchmarks.token_turn import QUESTION_TOKENS
 
 CHARACTERS = 4
-"""Of English text in a token."""
+"""Characters per token of English text."""
 QUESTION = "How many days do I have to fix a violation?"
 LARGE_TARGET = 8_000_000_000
-MOST = 0.01
-"""Of that target's prefill, by operations: two for each parameter and token."""
+MAX_SHARE = 0.01
+"""Maximum share of that target's prefill, in operations (two per parameter and token)."""
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
@@ -45,7 +45,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _embeddings(vocabulary: int, width: int) -> Any:
-    """As much of a model as is asked for words."""
+    """A stand-in for a model that has only input embeddings."""
     import mlx.core as mx
     from mlx.nn.layers.embedding import Embedding
 
@@ -56,7 +56,7 @@ def _embeddings(vocabulary: int, width: int) -> Any:
 
 
 def _run(model: Any, vocabulary: int, text: str) -> Run:
-    """Seconds, and bytes beside those of the target."""
+    """Seconds, and memory in addition to the target's."""
     import mlx.core as mx
 
     from app.engine.model.embeddings import EmbeddingSpace
@@ -107,8 +107,8 @@ def about(result: Result) -> str:
 
 def goals(result: Result) -> Iterator[Goal]:
     share = result.rows[-1].median("operations") / (2 * LARGE_TARGET)
-    goal = f"at most {MOST:.0%} of an 8B target's prefill, by operations"
-    yield Goal(goal, f"{share:.3%}", share <= MOST)
+    goal = f"at most {MAX_SHARE:.0%} of an 8B target's prefill, by operations"
+    yield Goal(goal, f"{share:.3%}", share <= MAX_SHARE)
 
 
 BENCH = Bench(

@@ -1,10 +1,9 @@
-"""What verifying several tokens at a time makes of an answer's speed.
+"""Speed of answers with speculative decoding.
 
-Two parts. *Steps*: on models with random weights, what a step of n tokens costs beside one of a
-single token, after a prompt of some length; that is all the gate needs to know of a machine, and
-the gain at any acceptance follows. *Answers*: a real model writes the same answers with and without
-proposals, in turns, about a text that it has read (the embedded one a fifth of it, as in the demo),
-and it is checked that they are the same.
+*Steps*: the cost of a step of n tokens relative to one of a single token, on random models after a
+prompt of some length. The gain at any acceptance rate follows from it. *Answers*: a real model
+writes the same answers with and without proposals, alternately, about a text in its cache (the
+embedded model has a fifth of it, as in the demo). The answers must be identical.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ if TYPE_CHECKING:
 STEP = 512
 SIZES = (1, 2, 4, 8, 16)
 REPEATS = 12
-"""Steps of one size, of which the median counts."""
+"""Steps per size; the median counts."""
 SHARES = (0.5, 0.9)
 CHARACTERS = 6000
-SLOWEST, QUOTING, QUOTING_EMBEDDED = 0.98, 1.3, 2.5
+MIN_SPEEDUP, MIN_QUOTING_SPEEDUP, MIN_EMBEDDED_SPEEDUP = 0.98, 1.3, 2.5
 Question = tuple[Document, str]
 
 
 def tasks(target: str) -> dict[str, list[Question]]:
-    """What a model is asked, by kind. The embedded one only quotes."""
+    """Questions by kind. The embedded model only quotes."""
     licence = Document("gpl-3.0.txt", sample().text[:CHARACTERS])
     if target == EMBEDDED:
         return {"quoting": [(sample(), QUESTION)]}
@@ -85,7 +84,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _steps(model: Any, vocabulary: int, length: int) -> Run:
-    """Of each of SIZES, in plain steps; then the gain that the gate expects at each of SHARES."""
+    """The cost of each of SIZES in plain steps, and the expected gain at each of SHARES."""
     import mlx.core as mx
 
     from app.engine.cache.prefill import StepSize, forward, make_positioned_cache, prefill
@@ -119,8 +118,8 @@ def _both(
     sparse: bool,
     runs: Iterator[int],
 ) -> Run:
-    """The answers with and without proposals, in an order that changes from run to run. They begin
-    when the first token is there, so reading does not count."""
+    """Compare answers with and without proposals, in alternating order. Times start at the first
+    token."""
     run = next(runs)
     found = {}
     for speculate in (False, True) if run % 2 else (True, False):
@@ -144,7 +143,7 @@ def _both(
 def _answer(
     session: EngineSession, question: Question, sampling: Sampling, sparse: bool
 ) -> Finished:
-    """After the first time, all is cached."""
+    """Answer a question; everything is cached after the first time."""
     document, text = question
     message = Message(Role.USER, text, (document,))
     mode = Mode.SPARSE if sparse else Mode.FULL
@@ -161,7 +160,7 @@ def _statistics(answer: Finished) -> Statistics:
 
 
 def _rate(answers: Sequence[Finished]) -> float:
-    """Tokens a second after the first of each."""
+    """Tokens per second after the first token of each answer."""
     tokens = sum(len(answer.generated_ids) - 1 for answer in answers)
     return tokens / sum(_statistics(answer).decode_seconds for answer in answers)
 
@@ -180,11 +179,11 @@ def goals(result: Result) -> Iterator[Goal]:
     for row in result.rows:
         if row["what"] == "steps":
             continue
-        faster, least = row.spread("faster"), SLOWEST
+        faster, minimum = row.spread("faster"), MIN_SPEEDUP
         if row["what"] == "quoting":
-            least = QUOTING_EMBEDDED if row["model"] == EMBEDDED else QUOTING
-        goal = f"{row['model']}, {row['what']}: at least {least:g} times as fast"
-        yield Goal(goal, faster.text(), faster.median >= least)
+            minimum = MIN_EMBEDDED_SPEEDUP if row["model"] == EMBEDDED else MIN_QUOTING_SPEEDUP
+        goal = f"{row['model']}, {row['what']}: at least {minimum:g} times as fast"
+        yield Goal(goal, faster.text(), faster.median >= minimum)
         share = row.median("same")
         yield Goal(f"{row['model']}, {row['what']}: the same answer", f"{share:.0%}", share == 1)
 

@@ -1,4 +1,4 @@
-"""The process of a rank that counts what its layers exchange with the other ranks."""
+"""The process of a rank, extended to count the data that its layers exchange with other ranks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from app.hosts import shard
 
 
 class Traffic:
-    """Counts sums over all ranks when a forward is built, and the bytes of each array that is
-    summed."""
+    """Counts the sums over all ranks in a forward, and the bytes of the arrays summed."""
 
     def __init__(self) -> None:
         import mlx.core as mx
@@ -26,7 +25,7 @@ class Traffic:
         mx.distributed.all_sum = counted  # type: ignore[assignment]
 
     def take(self, cache: int) -> dict[str, Any]:
-        """What was counted since the last call."""
+        """Return and reset the counts."""
         taken = {"bytes": self._bytes, "sums": self._sums}
         self._bytes = self._sums = 0
         return taken

@@ -1,10 +1,10 @@
-"""How fast an answer is decoded after a sparse prefill.
+"""Speed of decoding after a sparse prefill.
 
-In each run, in rotating order: our decoder over a cache of N entries at positions up to M, as a
-sparse prefill leaves it; mlx-lm's `generate_step` over its own cache of N entries; the same over M
-entries. Times run from the second token to the last, so no prefill and no copying of the cache is
-in them. In a windowed model the local layers differ: mlx-lm's rotating cache against ours, which
-keeps positions. Weights are random, since time does not depend on them.
+Each run measures in rotating order: our decoder over a cache of N entries at positions up to M, as
+after a sparse prefill; mlx-lm's `generate_step` over its own cache of N entries, and of M entries.
+Times run from the second token to the last, so they exclude prefill and copying the cache. In
+windowed models, mlx-lm's rotating cache is compared with ours, which stores positions. Weights are
+random: the time does not depend on them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _run(timers: dict[str, Callable[[], float]], turns: Iterator[int]) -> Run:
-    """Tokens a second. The order rotates from run to run."""
+    """Tokens per second by name. The order rotates from run to run."""
     names, first = list(timers), next(turns) % len(timers)
     seconds = {name: timers[name]() for name in names[first:] + names[:first]}
     rates = {name: 1 / seconds[name] for name in names}
@@ -48,7 +48,7 @@ def _run(timers: dict[str, Callable[[], float]], turns: Iterator[int]) -> Run:
 
 
 def _random_chunks(length: int, keep: float) -> NDArray[np.int32]:
-    """Positions of random chunks, without the last token, which decoding starts from."""
+    """Positions of random chunks, without the last token, which decoding feeds."""
     chunks = -(-length // CHUNK)
     chosen = np.random.default_rng(0).permutation(chunks)[: max(round(chunks * keep), 1)]
     positions = np.flatnonzero(np.repeat(np.isin(np.arange(chunks), chosen), CHUNK))
@@ -58,7 +58,7 @@ def _random_chunks(length: int, keep: float) -> NDArray[np.int32]:
 def _timers(
     target: Any, ids: NDArray[np.int32], selected: NDArray[np.int32], tokens: int
 ) -> dict[str, Callable[[], float]]:
-    """By name, what measures the seconds a token takes."""
+    """Functions that measure the seconds per token, by name."""
     from app.engine.cache.caches import WindowedCache, positioned_layers
     from app.engine.cache.prefill import (
         StepSize,
@@ -88,7 +88,7 @@ def _timers(
 
 
 def _ours(target: Any, cache: Any, ids: NDArray[np.int32], tokens: int) -> float:
-    """As a turn decodes its answer, with the text of each token."""
+    """Decode like a turn, including detokenisation. Returns seconds per token."""
     from app.engine.cache.prefix_cache import PrefixCache
     from app.engine.turn.decode import Decoder
     from app.protocol.options import Sampling

@@ -1,8 +1,8 @@
-"""What block-sparse attention saves while a draft prefills a long prompt.
+"""Speedup by block-sparse attention in the draft's prefill of a long prompt.
 
-In each run, on the same draft: the attention of one layer over a whole prefill, as mlx-lm computes
-it, as we compute it densely, and block-sparse; then the whole prefill, densely and block-sparse.
-Queries, keys and values are random: the time of attention does not depend on them.
+Each run measures, for the same draft, one layer's attention over a whole prefill as computed by
+mlx-lm, densely by us, and block-sparse; then the whole prefill densely and block-sparse. Queries,
+keys and values are random: the time does not depend on them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Patch = AbstractContextManager[None]
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    """The draft of a shape, or the embedded one. Raises UserError for an unknown shape, and for a
-    length at which attention is not block-sparse."""
+    """Measure the draft of a shape, or the embedded one. Raises UserError for an unknown shape and
+    for lengths at which attention is not block-sparse."""
     if min(options.lengths) < MIN_LENGTH:
         raise UserError(
             f"A prompt of {min(options.lengths)} tokens is attended to densely",
@@ -51,7 +51,7 @@ def _draft(shape: str) -> Any:
 
 
 def _heads(model: Any) -> tuple[Any, Any]:
-    """Queries (1, Hq, 2, D) and keys (1, Hk, 2, D) of one layer, as its attention gets them."""
+    """Queries (1, Hq, 2, D) and keys (1, Hk, 2, D) of one layer's attention."""
     import mlx.core as mx
 
     from app.engine.backend import mlx_patches
@@ -64,7 +64,7 @@ def _heads(model: Any) -> tuple[Any, Any]:
 
 
 def _run(model: Any, heads: tuple[Any, Any], length: int) -> Run:
-    """Seconds, and their ratios."""
+    """Seconds and their ratios."""
     from app.engine.backend.mlx_patches import blocked_attention, sparse_attention
     from app.engine.cache.prefill import device_backend
     from app.protocol.options import Blocks
@@ -95,7 +95,7 @@ def _both(first: Patch, second: Patch) -> Iterator[None]:
 
 
 def _attention(heads: tuple[Any, Any], length: int, patch: Patch) -> float:
-    """Seconds that one layer's attention takes over a prefill of `length` tokens."""
+    """Seconds of one layer's attention in a prefill of `length` tokens."""
     import mlx.core as mx
 
     q, k, v = (
@@ -114,7 +114,7 @@ def _attention(heads: tuple[Any, Any], length: int, patch: Patch) -> float:
 
 
 def _prefill(model: Any, length: int, patch: Patch) -> float:
-    """Seconds that the draft's whole prefill takes."""
+    """Seconds of the draft's whole prefill."""
     from app.engine.cache.prefill import StepSize, make_stock_cache, prefill
 
     ids = np.random.default_rng(0).integers(3, model.args.vocab_size, length).astype(np.int32)

@@ -1,7 +1,7 @@
-"""What all benchmarks share: repetitions, progress, JSON, a table, a section of the report.
+"""Shared by all benchmarks: repetitions, progress, JSON, tables, sections of the report.
 
-A benchmark measures rows. A row has labels that say what was measured and, for each run, figures by
-name; tables show the median over the runs, for some figures with the smallest and the largest.
+A benchmark measures rows. A row has labels, and figures by name for each run. Tables show the
+median over the runs, for some figures with minimum and maximum.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from app.util.tables import TextTable
 
 T = TypeVar("T")
 Run = dict[str, Any]
-"""The figures of one run, None where one was not measured."""
+"""The figures of one run by name; None if not measured."""
 WIDTH = 100
-"""Columns of the text above a table."""
+"""Line width of the text above a table."""
 
 
 def parse_list(text: str, parse: Callable[[str], T]) -> tuple[T, ...]:
-    """The values between commas, without duplicates."""
+    """Parse comma-separated values, without duplicates."""
     return tuple(dict.fromkeys(parse(part.strip()) for part in text.split(",")))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be chosen. Every benchmark uses some of it; `lengths` are tokens of a prompt."""
+    """Options of all benchmarks; each uses some of them. `lengths` are in prompt tokens."""
 
     runs: int = 5
     lengths: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class Options:
 
 
 class Spread(NamedTuple):
-    """In JSON a list of the three."""
+    """Median and range; a list of three in JSON."""
 
     median: float
     min: float
@@ -64,7 +64,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least one value."""
+        """`values` must not be empty."""
         return cls(statistics.median(values), min(values), max(values))
 
     def text(self, form: str = ".2f") -> str:
@@ -80,7 +80,7 @@ class Row:
         return self.labels[label]
 
     def values(self, figure: str) -> list[float]:
-        """Of the runs in which it was measured."""
+        """The figure in all runs in which it was measured."""
         return [run[figure] for run in self.runs if run.get(figure) is not None]
 
     def median(self, figure: str) -> float:
@@ -92,14 +92,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a benchmark measured. `options` are the chosen ones."""
+    """The rows of a benchmark, with the machine and the chosen options."""
 
     machine: str
     options: dict[str, Any]
     rows: Sequence[Row]
 
     def to_json(self) -> dict[str, Any]:
-        """With the median, minimum and maximum of every figure, which are not read back."""
+        """Includes the `Spread` of every figure for readers; `from_json` ignores it."""
         rows = [{**row.labels, "figures": _spreads(row), "runs": row.runs} for row in self.rows]
         return {"machine": self.machine, "options": self.options, "rows": rows}
 
@@ -124,8 +124,8 @@ def _spreads(row: Row) -> dict[str, Spread]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Shows a label, or a statistic (the median) of a figure, formatted with `form`; with `spread`
-    the range too. Some columns are for the terminal only."""
+    """A column with a label, or a statistic of a figure, formatted with `form`; with `spread`, also
+    the range. `in_report` False: only in the terminal."""
 
     heading: str
     name: str
@@ -149,7 +149,7 @@ class Column:
 
 
 def columns(*every: Column) -> Callable[[Result, bool], TextTable]:
-    """A table with these columns and a line for each row."""
+    """A function that makes a table with these columns and a line for each row."""
 
     def table(result: Result, in_report: bool) -> TextTable:
         shown = [column for column in every if column.in_report or not in_report]
@@ -161,7 +161,7 @@ def columns(*every: Column) -> Callable[[Result, bool], TextTable]:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`measured` is text."""
+    """A goal and whether the figures meet it. `measured`: the figure as text."""
 
     goal: str
     measured: str
@@ -172,14 +172,14 @@ class Goal:
 
 
 class Progress:
-    """Repeats a measurement, and shows how far it is where standard error is a terminal."""
+    """Repeats measurements and shows progress if standard error is a terminal."""
 
     def __init__(self, runs: int = 1) -> None:
         self._runs = runs
         self._line = ProgressLine()
 
     def repeat(self, what: str, measure: Callable[[], T], warm_up: bool = True) -> list[T]:
-        """The results of all runs; a first one that warms up is not among them."""
+        """Run `measure` repeatedly, after a warm-up run whose result is discarded."""
         results = []
         for run in range(0 if warm_up else 1, self._runs + 1):
             self.show(f"{what}: {f'run {run} of {self._runs}' if run else 'warming up'}")
@@ -196,10 +196,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`help` is for the command line, and `title` its section's heading in the report. `about` says
-    in a few sentences, as Markdown, how it was measured and what the columns are. `flags` are its
-    command-line options with their defaults; `report_args` and `quick_args` are those given in the
-    report, and in a quick trial of that."""
+    """A benchmark. `help`: for the command line. `title`: its heading in the report. `about`:
+    Markdown that explains the method and the columns. `flags`: its options with their defaults.
+    `report_args`, `quick_args`: its arguments in the report and in a quick trial of it."""
 
     name: str
     help: str
@@ -220,9 +219,9 @@ class Bench:
 
 
 def run(bench: Bench, options: Options, as_json: bool, out: TextIO) -> int:
-    """Measure and print; returns the exit status. Raises UserError for options that make no sense.
-    When it is interrupted, it prints the rows it has, and raises KeyboardInterrupt."""
-    blas.load_openblas()  # before MLX is imported, or it has no effect
+    """Measure and print. Returns the exit status. Raises UserError for invalid options. On
+    KeyboardInterrupt, prints the rows measured so far and re-raises it."""
+    blas.load_openblas()  # must happen before MLX is imported
     from app.engine.backend import mlx_patches
 
     mlx_patches.install()

@@ -1,12 +1,10 @@
-"""The time to the first token on one machine and over two, and what they
-exchange.
+"""The time to the first token on one machine and on two, and the data that they exchange.
 
-The machines are processes on this one, each with one thread for its matrices, so that one machine
-and each of two compute as fast. The same prompt is read by one process, by two on loopback, and by
-two whose every connection goes through a relay with a delay and a rate (`benchmarks/relay.py`); in
-each run all three, one after the other. The time over the relay is predicted from that of one
-process in the same run, and from the link as the app measures it. What two Macs would take is
-predicted in the same way, from assumed rates.
+The machines are processes on this computer, each with one thread for matrix products, so that all
+compute at the same speed. Each run reads the same prompt with one process, with two over loopback,
+and with two over a relay with a delay and a limited rate (`benchmarks/relay.py`). The time over the
+relay is predicted from the time of one process in the same run and the link's speed as the app
+measures it. Times for two Macs are predicted in the same way from assumed speeds.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from benchmarks import hosts_on_paper
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row, Run
 from benchmarks.machines import LOOP, MODES, ONE, SLOWED, STEP, TOKEN, machines
 
-MOST_ERROR = 0.2
+MAX_ERROR = 0.2
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
@@ -59,7 +57,7 @@ def _compared(
     mode: str,
     name: str,
 ) -> Run:
-    """A run beside the others of the same round."""
+    """A run, compared with the others of the same round."""
     run, one = runs[mode, name], runs[mode, ONE]
     more: Run = {"ratio": run["seconds"] / one["seconds"]}
     if name == SLOWED:
@@ -72,7 +70,7 @@ def _compared(
 
 
 def _predicted(shape: Architecture, link: hosts_on_paper.LinkSpeed, one: Run) -> float:
-    """Over two machines, from what one takes."""
+    """The predicted seconds on two machines, from a run on one."""
     steps = hosts_on_paper.steps_of(one["read"], STEP)
     return hosts_on_paper.first_token_seconds(shape, one["target"], one["other"], steps, 2, link)
 
@@ -172,15 +170,15 @@ def _paper(row: Row) -> dict[str, str]:
 
 
 CELLS = {"measured": _measured, "token": _token, "paper": _paper}
-"""Of a row, by its part: texts by the headings."""
+"""By the part of a row: a function that makes its cells, by heading."""
 
 
 def goals(result: Result) -> Iterator[Goal]:
     for row in result.rows:
         if _is(row, "measured") and row["machines"] == SLOWED:
             error = row.spread("error")
-            what = f"{row['reading']}, {SLOWED}: predicted within {MOST_ERROR:.0%}"
-            yield Goal(what, f"{error.text('+.0%')} off", abs(error.median) <= MOST_ERROR)
+            what = f"{row['reading']}, {SLOWED}: predicted within {MAX_ERROR:.0%}"
+            yield Goal(what, f"{error.text('+.0%')} off", abs(error.median) <= MAX_ERROR)
 
 
 BENCH = Bench(

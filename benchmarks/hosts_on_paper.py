@@ -1,9 +1,9 @@
-"""Predicts the time to the first token over several machines, also for two Macs and a target that
-is too big for one.
+"""Predicts the time to the first token on several machines, for example for two Macs and a target
+that does not fit on one.
 
-After attention and after the MLP of every layer, what each machine (*rank*) has computed of the
-hidden states is summed over all ranks, by MLX's ring (`mlx/distributed/ring/ring.cpp` of MLX 0.32),
-whose messages are followed here one by one. Times in seconds, rates in bytes a second.
+After attention and after the MLP of every layer, partial hidden states are summed over all machines
+(*ranks*) by MLX's ring (`mlx/distributed/ring/ring.cpp`, MLX 0.32). Its messages are simulated here
+one by one. Times are in seconds, rates in bytes per second.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from benchmarks.shapes import configs_of
 
 SUMS_PER_LAYER = 2
 ONE_WAY_FROM = 1 << 18
-"""Bytes of a rank's part of a sum from which the ring sends half of it in each direction."""
-LEAST_PACKET, MOST_PACKET = 1 << 15, 8 << 20
-"""Elements, and bytes, of a packet. A part is sent in two packets, if they are not too small."""
+"""If a rank's part of a sum has at least this many bytes, the ring sends half in each direction."""
+MIN_PACKET, MAX_PACKET = 1 << 15, 8 << 20
+"""Minimum elements and maximum bytes of a packet. A part is sent in two packets if possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """Latency in seconds one way, and bytes a second each way, between two machines."""
+    """A link between two machines: latency in seconds one way, bytes per second each way."""
 
     latency: float
     rate: float
@@ -42,14 +42,14 @@ LINKS = {
     "Thunderbolt 5": LinkSpeed(0.3e-3, 5e9),
     "10 Gb Ethernet": LinkSpeed(0.3e-3, 1.17e9),
 }
-"""Assumed, for TCP: half of Thunderbolt 5's 80 Gb/s, 94 % of Ethernet's 10; 0.3 ms between Macs."""
+"""Assumptions for TCP: half of Thunderbolt 5's 80 Gb/s, 94 % of Ethernet's 10 Gb/s, 0.3 ms."""
 TOKENS = 60_000
 OPERATIONS = 0.6 * 27.2e12
-"""A second, of each machine: an M2 Ultra's, of which a prefill gets about 60 %."""
+"""Operations per second of a machine: 60 % of an M2 Ultra's, as a prefill reaches."""
 
 
 def on_paper(keep: float) -> Iterator[Row]:
-    """A row for each model, link and way to read: `one` and `two` machines, in seconds."""
+    """A row for each model, link and reading: seconds on `one` and `two` machines."""
     for model, shape_name in MODELS.items():
         shape = parse_architecture(configs_of(shape_name)["target"], bits=4)
         size = ModelSize(model, shape, shape.weight_bytes)
@@ -79,12 +79,12 @@ def on_paper(keep: float) -> Iterator[Row]:
 
 
 def sum_bytes(elements: int, element_bytes: int, ranks: int) -> int:
-    """What each rank sends for one sum."""
+    """Bytes that each rank sends for one sum."""
     return 2 * (ranks - 1) * math.ceil(elements / ranks) * element_bytes if ranks > 1 else 0
 
 
 def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int:
-    """What each rank sends to others until the first token."""
+    """Bytes that each rank sends until the first token."""
     sums = sums_of(shape, steps)
     return sum(count * sum_bytes(size, shape.element_bytes, ranks) for count, size in sums)
 
@@ -93,15 +93,15 @@ def exchange_bytes(shape: Architecture, steps: Sequence[int], ranks: int) -> int
 
 
 def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) -> float:
-    """Time of one sum of `elements` over all ranks. Each rank has one line, with the `rate` in and
-    out at once. First every rank adds up its part in ranks - 1 messages (reduce-scatter), then
-    all get the sums in as many (all-gather). A message is sent once the one before has come; with
-    two packets each, while the second of them is still on its way."""
+    """Seconds for one sum of `elements` over all ranks. Each rank has a full-duplex line. The
+    ranks first sum up their parts in ranks - 1 messages (reduce-scatter), then distribute the sums
+    in as many (all-gather). A message is sent after the previous one was received; with two packets
+    per message, after its first packet was."""
     if ranks < 2:
         return 0.0
     ways = max(min(2, elements * element_bytes // (ranks * ONE_WAY_FROM)), 1)
     part = math.ceil(math.ceil(elements / ways) / ranks)
-    packet = max(LEAST_PACKET, min(MOST_PACKET // element_bytes, part // 2))
+    packet = max(MIN_PACKET, min(MAX_PACKET // element_bytes, part // 2))
     packets = [min(packet, part - start) for start in range(0, part, packet)]
     ahead = 1 if len(packets) > 1 else 0
     now = line_free = 0.0
@@ -116,8 +116,8 @@ def sum_seconds(elements: int, element_bytes: int, ranks: int, link: LinkSpeed) 
 
 
 def sums_of(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """How many sums of how many elements there are until the first token. A forward that only fills
-    the caches ends in the last layer."""
+    """(number of sums, elements per sum) until the first token. A prefill step ends at the last
+    layer's attention."""
     filling = SUMS_PER_LAYER * (len(shape.layers) - 1)
     sums = [(filling, tokens * shape.hidden_size) for tokens in steps]
     return [*sums, (SUMS_PER_LAYER * len(shape.layers), shape.hidden_size)]
@@ -126,8 +126,8 @@ def sums_of(shape: Architecture, steps: Sequence[int]) -> list[tuple[int, int]]:
 def exchange_seconds(
     shape: Architecture, steps: Sequence[int], ranks: int, link: LinkSpeed
 ) -> float:
-    """Time of all sums of a prefill in `steps` of tokens, and until the first token. Each forward
-    is requested from the ranks, and answered."""
+    """Seconds for all sums until the first token, with a prefill in `steps` of tokens. Each forward
+    needs a request to the ranks and a reply."""
     if ranks < 2:
         return 0.0
     rounds = (len(steps) + 1) * 2 * link.latency
@@ -138,7 +138,7 @@ def exchange_seconds(
 
 
 def compute_share(shape: Architecture, ranks: int) -> float:
-    """Fraction of the layers' computation that each rank does."""
+    """Share of the layers' computation done by each rank."""
     return shard_of(shape, ranks).active_parameters / max(shape.active_parameters, 1)
 
 
@@ -150,8 +150,8 @@ def first_token_seconds(
     ranks: int = 1,
     link: LinkSpeed | None = None,
 ) -> float:
-    """Time to the first token. One machine would compute `target_seconds` in the target's layers,
-    in `steps` of tokens, and `other_seconds` before; those are not divided."""
+    """Seconds to the first token. On one machine, the target's layers take `target_seconds`, in
+    `steps` of tokens, and everything else `other_seconds`, which is not divided among the ranks."""
     if ranks < 2 or link is None:
         return other_seconds + target_seconds
     divided = target_seconds * compute_share(shape, ranks)
@@ -159,6 +159,6 @@ def first_token_seconds(
 
 
 def steps_of(tokens: int, step: int) -> list[int]:
-    """The steps in which `tokens` are prefilled: all but the last token."""
+    """Sizes of the steps that prefill all but the last of `tokens`."""
     whole, rest = divmod(max(tokens - 1, 0), step)
     return [step] * whole + [rest] * bool(rest)

@@ -1,5 +1,5 @@
-"""The machines of `python -m benchmarks hosts`: engines in a process in which each library has one
-thread, one by itself and two over two ranks, on loopback and through a relay."""
+"""The simulated machines of `python -m benchmarks hosts`: an engine on one machine, and engines
+with two ranks over loopback and over a relay. Each library has one thread."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from app.protocol.stats import Statistics
 
 STEP = 256
-"""Tokens of a prefill step, fixed, so that all read in the same ones."""
+"""Tokens of a prefill step; fixed, so that it is the same for all."""
 SLOW = LinkSpeed(1e-3, 125e6)
-"""1 ms one way, and 1 Gb/s."""
+"""The relay's link: 1 ms one way, 1 Gb/s."""
 ONE, LOOP, SLOWED = "one machine", "two, loopback", "two, 1 ms and 1 Gb/s"
 MODES = {"in full": Mode.FULL, "sparse": Mode.SPARSE}
 TOKEN = "token"
 ANSWER_TOKENS = 9
-"""Of a second answer, for what a written token takes."""
+"""Tokens of a second answer, which measures the time per token."""
 KEY = "bench"
 QUESTION = "What does it say?"
 END_SECONDS, ASK_SECONDS = 60.0, 300.0
 Ask = Callable[..., Any]
-"""Asks a machine, by its name, for a run in one of MODES, or TOKEN, with a prompt of some tokens;
-or `link` for latency and rate of the slow one."""
+"""(name of a machine, a key of MODES or TOKEN, prompt length) -> Run; ("link",) -> (latency, rate)
+of the slow link."""
 
 
 @contextmanager
 def machines(folder: str, options: Options) -> Iterator[Ask]:
-    """All engines, in a process in which each library has one thread. Yields a function that asks
-    them."""
+    """Start all engines in a process with one thread per library. Yields a function that runs turns
+    on them."""
     before = os.environ.get("OPENBLAS_NUM_THREADS")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     spawn = multiprocessing.get_context("spawn")
@@ -81,7 +81,7 @@ def machines(folder: str, options: Options) -> Iterator[Ask]:
 
 
 def _serve(pipe: Pipe, folder: str, options: Options) -> None:
-    """Answers what is asked of the machines, until the pipe is closed."""
+    """Answer requests until the pipe is closed."""
     from app.engine.backend import blas
 
     blas.load_openblas()
@@ -107,19 +107,19 @@ def _serve(pipe: Pipe, folder: str, options: Options) -> None:
                     pipe.send(running[SLOWED].link)
                 else:
                     pipe.send(running[name].run(*more))
-            except Exception as error:  # the parent raises it
+            except Exception as error:  # re-raised in the parent
                 pipe.send(error)
 
 
 class Machine:
-    """One engine, whose target is here, or over two ranks on loopback or beyond a slow `link`."""
+    """An engine whose target is on one machine, or on two ranks over loopback or a slow `link`."""
 
     def __init__(self, folder: str, ranks: int, link: LinkSpeed | None, keep: float) -> None:
         self._folder, self._ranks, self._slow, self._keep = folder, ranks, link, keep
         self._stack = ExitStack()
         self._cluster: Cluster | None = None
         self.link: tuple[float, float] = (0.0, 0.0)
-        """As the app measures it: latency and rate."""
+        """(latency, rate) as the app measures them."""
 
     def __enter__(self) -> Machine:
         from app.chat.engine_session import EngineSession
@@ -161,7 +161,7 @@ class Machine:
         return self._cluster
 
     def run(self, mode: str, length: int) -> Run:
-        """To the first token in one of MODES, or TOKEN: what each further one takes."""
+        """Measure a turn to its first token in one of MODES, or (TOKEN) each further token."""
         if mode in MODES:
             found, exchanged = self._ask(length, MODES[mode], 1)
             seconds = {time.phase: time.seconds for time in found.phases}
@@ -181,7 +181,8 @@ class Machine:
         return run | {"seconds": answer.decode_seconds / more}
 
     def _ask(self, length: int, mode: Mode, tokens: int) -> tuple[Statistics, Run]:
-        """And what was exchanged: bytes and sums of the layers, bytes on the control connection."""
+        """The statistics of a turn and what was exchanged: bytes and number of the layers' sums,
+        and bytes on the control connection."""
         from app.engine.sharded.model import Operation
         from app.protocol import commands
         from app.protocol.events import Finished
@@ -207,7 +208,7 @@ class Machine:
 
 
 def relayed(relay: Relay) -> type[Cluster]:
-    """Clusters whose exchange of the layers goes through the relay."""
+    """A Cluster class whose ranks exchange their sums through the relay."""
     from app.hosts.cluster import Cluster
 
     class Relayed(Cluster):
@@ -218,7 +219,7 @@ def relayed(relay: Relay) -> type[Cluster]:
 
 
 def through(relay: Relay, rank: int, ring: list[str]) -> list[str]:
-    """The addresses of all ranks, with that of the relay for this rank's right neighbour."""
+    """The addresses of all ranks, with this rank's right neighbour replaced by the relay."""
     right = (rank + 1) % len(ring)
     port = int(ring[right].rpartition(":")[2])
     return [*ring[:right], f"{LOOPBACK}:{relay.open(rank, right, port)}", *ring[right + 1 :]]
@@ -226,7 +227,7 @@ def through(relay: Relay, rank: int, ring: list[str]) -> list[str]:
 
 @cache
 def _text(length: int) -> str:
-    """This many tokens."""
+    """A text of this many tokens."""
     from tokenizers import Tokenizer
 
     from app.chat.sample import sample

@@ -1,8 +1,8 @@
-"""The peak of MLX's memory in a sparse and in a dense turn.
+"""MLX's peak memory in sparse and dense turns.
 
-At each length and in each run, with everything else released: mlx-lm prefills everything with the
-target; a dense turn of ours; a sparse one. Weights are counted where they are needed: the draft's
-only in the sparse turn. Models have random weights.
+For each length, each run measures a dense prefill in mlx-lm, our dense turn, and our sparse turn,
+with everything else released. The draft's weights count only in the sparse turn. Models have random
+weights.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _run(models: list[LoadedModel], ids: Any, keep: float) -> tuple[int, Run]:
-    """How many tokens the sparse turn selected, and megabytes."""
+    """(number of tokens selected in the sparse turn, megabytes by name)."""
     target, draft = models
     selected = 0
 
@@ -69,7 +69,7 @@ def _run(models: list[LoadedModel], ids: Any, keep: float) -> tuple[int, Run]:
 
 
 def peak(measure: Callable[[], object]) -> int:
-    """Of MLX's memory while it runs, bytes."""
+    """MLX's peak memory during `measure`, in bytes."""
     import mlx.core as mx
 
     gc.collect()

@@ -1,15 +1,15 @@
-"""What a sparse turn costs beyond the two prefills it cannot do without.
+"""The overhead of a sparse turn over the two prefills that it consists of.
 
-In each run, on random llama-like models: mlx-lm prefills the whole prompt with the draft, then as
-many tokens as a sparse turn selects with the target; then a whole sparse turn of ours, from ids to
-the first token; and everything with the target, by us and by
-mlx-lm. So what a sparse prefill saves (our dense turn over our sparse one) and the speed of our
-engine (mlx-lm over our dense turn) are two ratios. The overhead ratio, both prefills in mlx-lm over
-our sparse turn, has both in it: above 1 the turn costs less than its parts do in mlx-lm.
+Each run on random llama-like models measures: in mlx-lm, a prefill of the whole prompt with the
+draft, and of the selected number of tokens with the target; our sparse turn, from token ids to the
+first token; a dense prefill with the target in mlx-lm, and our dense turn. Ratios: speedup (our
+dense turn over our sparse one), engine (mlx-lm over our dense turn), and overhead (both prefills in
+mlx-lm over our sparse turn). An overhead ratio above 1 means that the turn costs less than its
+parts in mlx-lm.
 
-Then the rest of a turn: building the prompt, in real turns of the embedded pair
-about the GPL, repeated, each with another first line, since the documents of the previous prompt
-are not encoded again; and selecting, as after moving the slider: random importance, one document.
+Then the other parts of a turn: building the prompt, in real turns of the embedded pair about the
+GPL, each with another first line, because documents of the previous prompt are not encoded again;
+and selecting again, as after moving the slider, with random importance.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from benchmarks.ttft import TWO_COMPARISONS
 
 STEP, KEEP = 512, 0.2
 DENSE_UP_TO = 4096
-"""Tokens. A longer dense prefill takes minutes on a CPU; `bench ttft` measures it."""
+"""Maximum tokens of a dense prefill. Longer ones take minutes on a CPU; `ttft` measures them."""
 SELECTION_TOKENS = 131_072
 QUESTION = "What does it say about the Corresponding Source?"
 TURN, PROMPT, SELECTION = "turn", "prompt", "selection"
-"""What a row measures."""
+"""Kinds of rows."""
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
@@ -61,7 +61,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _turn(models: list, ids: NDArray[np.int32]) -> tuple[int, Run]:  # type: ignore[type-arg]
-    """How many tokens were selected, and seconds."""
+    """(number of selected tokens, seconds by name)."""
     target, draft = models
     sparse = turn(models, ids, KEEP)
     dense = mlx_lm = None
@@ -85,7 +85,7 @@ def _turn(models: list, ids: NDArray[np.int32]) -> tuple[int, Run]:  # type: ign
 
 
 def prompts(lengths: tuple[int, ...], progress: Progress) -> Iterator[Row]:
-    """Building a prompt of about each length."""
+    """Measure building a prompt of about each length."""
     text = sample().text
     tokenizer = Tokenizer.from_file(str(target_path() / "tokenizer.json"))
     tokens = len(tokenizer.encode(text, add_special_tokens=False))
@@ -100,7 +100,7 @@ def prompts(lengths: tuple[int, ...], progress: Progress) -> Iterator[Row]:
 
 
 def _prompt(session: EngineSession, text: str, turns: count[int]) -> tuple[int, Run]:
-    """Tokens of the prompt, and seconds."""
+    """(tokens of the prompt, seconds by name)."""
     index = next(turns)
     document = Document("text.txt", f"Copy {index}\n{text}")
     message = Message(Role.USER, QUESTION, (document,))
@@ -112,7 +112,7 @@ def _prompt(session: EngineSession, text: str, turns: count[int]) -> tuple[int, 
 
 
 def _selection() -> Callable[[], Run]:
-    """Seconds from a move of the slider to the selection."""
+    """A function that measures the seconds from a move of the slider to the selection."""
     from app.engine.memory.conversation_cache import ScoredPrompt
     from app.engine.scorers.attention import AttentionScorer
 

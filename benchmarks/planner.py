@@ -1,10 +1,9 @@
-"""How well the time to the first token is predicted, and whether auto
-mode chooses the faster mode.
+"""Accuracy of the predicted time to the first token, and whether auto mode chooses the faster mode.
 
-Random conversations on random models of two shapes, one with a draft that costs half of its target.
-Every turn is run in auto mode and then in both modes, alternating and on the same history, a few
-times each. As for a user, the pair is timed once after loading, and then its costs are learnt from
-the turns in auto mode alone.
+Uses random conversations on random models of two shapes; in one, the draft costs half as much as
+the target. Every turn runs in auto mode, then a few times in both modes on the same history. As for
+a user, the pair is timed once after loading, and its costs are then fitted to the turns in auto
+mode only.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from benchmarks.shapes import random_pair, shapes, weights
 from benchmarks.token_turn import finished, model_pair, run_turn, tokenizer
 
 SHAPES = ("quick", "close")
-SHORTEST, LONGEST = 500, 16_000
+MIN_TOKENS, MAX_TOKENS = 500, 16_000
 """Tokens of a first document, log-uniformly distributed."""
-LONGEST_LATER = 4_000
+MAX_LATER_TOKENS = 4_000
 KEEPS = 0.05, 0.5
 QUESTION = "Where is it?"
-"""What the guard sees: a question that looks for something."""
+"""A question for which the guard allows sparse reading."""
 JUDGED_AFTER = 3
-"""Turns before one whose prediction is judged."""
+"""Predictions are judged after this many turns."""
 MAX_SECONDS = 0.5
-"""A mode is not measured again after it took this long."""
+"""Modes are not measured again after this long."""
 MAX_REGRET = 1 / (1 - MIN_SAVING)
-"""How many times the faster mode auto may take, since it skips nothing for less."""
-EVERY = "all"
+"""Maximum time in auto mode relative to the faster mode: auto requires `MIN_SAVING` to skip."""
+ALL_PAIRS = "all"
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    """Each turn is a run of its pair's row."""
+    """A row for each pair; each turn is a run."""
     every: list[Run] = []
     for index, shape in enumerate(SHAPES):
         share = options.turns // len(SHAPES) + (index < options.turns % len(SHAPES))
@@ -65,11 +64,11 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             progress.show(f"{shape}, turn {len(runs)} of {share}")
         every += runs
         yield Row({"pair": shape, "crossing": crossing(bench.costs, 0.2)}, runs)
-    yield Row({"pair": EVERY, "crossing": None}, every)
+    yield Row({"pair": ALL_PAIRS, "crossing": None}, every)
 
 
 def crossing(costs: Costs, keep: float) -> int | None:
-    """The number of new tokens from which on a sparse prefill pays; None if it never does."""
+    """Minimum number of new tokens for which sparse prefill pays; None if it never does."""
     for exponent in range(4, 72):
         tokens = int(2 ** (exponent / 4) * 16)
         selected = AttentionWork(math.ceil(keep * tokens))
@@ -89,8 +88,9 @@ def judged(
     sparse: float,
     full: float,
 ) -> Run:
-    """The figures of one turn, from seconds to the first token: as predicted for the mode that auto
-    chose and for the other, as auto took, and the medians of both. `known` turns came before it."""
+    """Figures of one turn from its times to the first token in seconds: `predicted` for the mode
+    that auto chose and `predicted_other`, measured in `auto`, and the medians of `sparse` and
+    `full`. `known`: number of earlier turns."""
     chosen, other = (sparse, full) if reading is Reading.SPARSE else (full, sparse)
     regret = chosen / min(sparse, full)
     run = {
@@ -114,7 +114,7 @@ def judged(
 
 
 class _Conversations:
-    """With one pair."""
+    """Random conversations with one pair."""
 
     def __init__(self, shape: str, runs: int) -> None:
         from app.engine.cache.prefill import StepSize
@@ -151,14 +151,14 @@ class _Conversations:
                     yield run
 
     def _calibrate(self) -> None:
-        """As the engine does on request."""
+        """Time the pair as the engine does on request."""
         from app.engine.turn.calibration import calibrate
 
         for timings in calibrate(self._pair, lambda: False):
             self._costs.add(timings)
 
     def _conversation(self, turns: int) -> Iterator[Run | None]:
-        """None for a turn that has only one mode."""
+        """Yield a run for each turn; None if it could only be read in one mode."""
         from app.engine.memory.conversation_cache import ConversationCache
 
         cache = ConversationCache(self._pair)
@@ -166,9 +166,9 @@ class _Conversations:
         for turn in range(turns):
             document = 0
             if not turn:
-                document = self._random_length(SHORTEST, LONGEST)
+                document = self._random_length(MIN_TOKENS, MAX_TOKENS)
             elif self._rng.random() < 0.4:
-                document = self._random_length(SHORTEST, LONGEST_LATER)
+                document = self._random_length(MIN_TOKENS, MAX_LATER_TOKENS)
             question = int(self._rng.integers(8, 64))
             self._chat.add(self._random_ids(document), self._random_ids(question))
             yield self._turn(cache)
@@ -186,8 +186,8 @@ class _Conversations:
             if repetition and time.perf_counter() - started > 2 * MAX_SECONDS:
                 break
             for mode in (Mode.SPARSE, Mode.FULL):
-                _, _, again, _ = self._run(_fork(self._pair, before), mode, keep)
-                seconds[again.reading].append(again.ttft)
+                _, _, repeated, _ = self._run(_fork(self._pair, before), mode, keep)
+                seconds[repeated.reading].append(repeated.ttft)
         self._chat.add_answer(written)
         if not seconds[Reading.SPARSE]:
             return None
@@ -217,13 +217,13 @@ class _Conversations:
 
 
 class _TokenChat:
-    """A conversation of token ids."""
+    """A conversation that consists of token ids."""
 
     def clear(self) -> None:
         self._parts: list[tuple[SegmentKind, NDArray[np.int32]]] = []
 
     def add(self, document: NDArray[np.int32], question: NDArray[np.int32]) -> None:
-        """A question, with a document before it unless that is empty."""
+        """Add a question, with a document before it unless that is empty."""
         asked = SegmentKind.QUESTION
         self._parts = [
             (SegmentKind.HISTORY if kind is asked else kind, ids) for kind, ids in self._parts
@@ -249,7 +249,7 @@ class _TokenChat:
 
 
 def _fork(pair: Any, cache: Any) -> Any:
-    """The same history in a separate cache."""
+    """Copy the caches of a conversation."""
     from app.engine.memory.conversation_cache import ConversationCache
 
     twin = ConversationCache(pair)
@@ -263,8 +263,9 @@ def _p90(values: Sequence[float]) -> float:
 
 def about(result: Result) -> str:
     return (
-        f"Random conversations on random models, documents of {SHORTEST:,} to {LONGEST:,} tokens,"
-        f" keep {KEEPS[0]:.0%} to {KEEPS[1]:.0%}; the draft of one pair costs half of its target."
+        f"Random conversations on random models, documents of {MIN_TOKENS:,} to {MAX_TOKENS:,}"
+        f" tokens, keep {KEEPS[0]:.0%} to {KEEPS[1]:.0%}; the draft of one pair costs half of its"
+        " target."
         " Every turn runs in auto mode, then in both modes on the same history. *Error*: of the"
         f" predicted time to the first token, after {JUDGED_AFTER} turns, for the mode that auto"
         " chose and for the *other*; *p90* is exceeded by a tenth of them. *Sparse*: turns that"
@@ -275,7 +276,7 @@ def about(result: Result) -> str:
 
 
 def goals(result: Result) -> Iterator[Goal]:
-    (every,) = (row for row in result.rows if row["pair"] == EVERY)
+    (every,) = (row for row in result.rows if row["pair"] == ALL_PAIRS)
     if every.values("error"):
         error = every.median("error")
         goal = "median error of the predicted time to the first token under 15 %"

@@ -1,7 +1,7 @@
-"""What others measured with real pairs, beside what is predicted here.
+"""Compares published measurements of real pairs with the predictions of `app/models/speedup.py`.
 
-Nothing runs: both are arithmetic on public configurations. It shows how far the prediction of
-`app/models/speedup.py` can be trusted before a pair was ever timed on this machine.
+No model runs: predictions are computed from public configurations. It shows how accurate they are
+before a pair was timed on this machine.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from app.util.tables import TextTable
 from benchmarks.harness import Bench, Goal, Options, Progress, Result, Row
 
 COMPARED_AT = 16
-"""Thousands of tokens, a length at which every pair was measured."""
+"""Prompt length in thousands of tokens at which all pairs were measured."""
 
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
-    """A row for each pair, by measured speedup: `speedups` by thousands of tokens, and the one
-    `measured` and `predicted` at COMPARED_AT."""
+    """A row for each pair, sorted by measured speedup: `speedups` by thousands of tokens, and the
+    `measured` and `predicted` one at COMPARED_AT."""
     for pair in speedup.published_pairs():
         target = _sized(pair["target"], pair["target_bits"])
         draft = _sized(pair["draft"], pair["draft_bits"])

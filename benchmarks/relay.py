@@ -1,8 +1,9 @@
-"""A slow link between processes on one machine: a relay of TCP connections with a delay and a rate.
+"""Simulates a slow link between processes on one machine: relays TCP connections with a delay and a
+limited rate.
 
-What a machine sends leaves one piece after the other at the rate, all its connections together, and
-arrives `delay` later. The relay is a process of its own, so that no other Python thread holds it
-up: `python -m benchmarks.relay`, driven by `Relay`.
+All connections of a machine share its rate; data arrives `delay` after it was sent. The relay runs
+in a process of its own (`python -m benchmarks.relay`, started by `Relay`), so that other Python
+threads do not slow it down.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from pathlib import Path
 from typing import Self
 
 PIECE = 1 << 16
-"""Bytes that are read at once."""
-MOST_WAITING = 1 << 24
-"""Bytes of a direction on their way: what comes after them waits in its sender."""
+"""Maximum bytes per read."""
+MAX_BUFFERED = 1 << 24
+"""Maximum bytes in transit per direction; the sender then has to wait."""
 RETRY_SECONDS = 0.05
-"""Between two attempts to reach a receiver that does not listen yet."""
+"""Seconds between attempts to connect to a receiver that does not listen yet."""
 PATIENCE_SECONDS = 60.0
 LOOPBACK = "127.0.0.1"
 
 
 class Relay:
-    """The relay's process: `delay` in seconds one way, `rate` in bytes a second."""
+    """The relay's process. `delay`: seconds one way. `rate`: bytes per second."""
 
     def __init__(self, delay: float, rate: float) -> None:
         self.delay, self.rate = delay, rate
@@ -45,7 +46,7 @@ class Relay:
         )
 
     def open(self, sender: int, receiver: int, port: int) -> int:
-        """A port at which machine `sender` reaches `port` of machine `receiver`, both ways."""
+        """Open a port through which machine `sender` connects to `port` of machine `receiver`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{sender} {receiver} {port}\n")
@@ -54,7 +55,6 @@ class Relay:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
         return self._process.pid
 
     def close(self) -> None:
@@ -73,21 +73,20 @@ class Relay:
 
 @dataclass(slots=True)
 class _Line:
-    """What a machine sends over. `free_at` is when the last piece has left."""
+    """A machine's outgoing line. `free_at`: when the last piece has left."""
 
     rate: float
     free_at: float = 0.0
 
     def send(self, size: int, now: float) -> float:
-        """When the last of `size` more bytes has left."""
+        """Send `size` bytes. Returns the time at which the last one has left."""
         self.free_at = max(self.free_at, now) + size / self.rate
         return self.free_at
 
 
 @dataclass(slots=True)
 class _Flow:
-    """One direction of a connection. `pieces` arrive when their time has come; an empty one is the
-    end."""
+    """One direction of a connection. `pieces`: (time of arrival, data); empty data is the end."""
 
     source: socket.socket
     sink: socket.socket
@@ -95,9 +94,9 @@ class _Flow:
     pieces: deque[tuple[float, memoryview]] = field(default_factory=deque)
     waiting: int = 0
     ended: bool = False
-    """Whether the source has said everything."""
+    """Whether the source has closed its end."""
     blocked: bool = False
-    """Whether the sink takes no more for now."""
+    """Whether the sink's buffer is full."""
 
     def read(self, delay: float) -> None:
         try:
@@ -110,7 +109,7 @@ class _Flow:
         self.pieces.append((due, memoryview(data)))
 
     def write(self, now: float) -> bool:
-        """What is due. Returns whether the direction has ended."""
+        """Write all pieces that are due. Returns whether the direction has ended."""
         while self.pieces and self.pieces[0][0] <= now:
             due, data = self.pieces[0]
             if not data:
@@ -132,7 +131,7 @@ class _Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A listening port: who sends to it, and where it leads."""
+    """The sender, receiver and destination port of a listening port."""
 
     sender: int
     receiver: int
@@ -140,24 +139,24 @@ class _Way:
 
 
 class _Loop:
-    """Everything happens on one thread, each thing when it is due."""
+    """The relay's event loop, on a single thread."""
 
     def __init__(self, delay: float, rate: float) -> None:
         self._delay = delay
         self._lines: defaultdict[int, _Line] = defaultdict(lambda: _Line(rate))
         self._ways: dict[socket.socket, _Way] = {}
         self._arriving: list[tuple[socket.socket, _Way, float]] = []
-        """Connections whose receiver is not reached yet, and when to stop trying."""
+        """Accepted connections whose receiver does not listen yet, and the deadline."""
         self._pairs: list[list[_Flow]] = []
-        """Both directions of each connection, or what is left of them."""
+        """The open directions of each connection."""
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Run until standard input is closed."""
         while True:
             now = time.perf_counter()
             flows = [flow for pair in self._pairs for flow in pair]
             reads: list[socket.socket | int] = [0, *self._ways]
-            reads += [f.source for f in flows if not f.ended and f.waiting < MOST_WAITING]
+            reads += [f.source for f in flows if not f.ended and f.waiting < MAX_BUFFERED]
             writes = [f.sink for f in flows if f.blocked]
             readable, _, _ = select.select(reads, writes, [], self._until_next(flows, now))
             if 0 in readable and not self._command():
@@ -186,7 +185,7 @@ class _Loop:
         return True
 
     def _reach(self) -> None:
-        """MLX's ring connects before the other end listens: keep trying for it."""
+        """Connect to receivers. MLX's ring connects before the other end listens, so retry."""
         for each in list(self._arriving):
             one, way, until = each
             try:
@@ -204,7 +203,8 @@ class _Loop:
             self._pairs.append([there, _Flow(other, one, self._lines[way.receiver])])
 
     def _move(self, pair: list[_Flow], readable: list[socket.socket | int]) -> list[_Flow]:
-        """Returns the directions that have not ended; after the last one, both ends are closed."""
+        """Transfer data. Returns the directions that have not ended; closes the connection after
+        the last one."""
         try:
             for flow in pair:
                 if flow.source in readable:
@@ -227,8 +227,8 @@ class _Loop:
 
 
 def _before_others() -> None:
-    """A link takes no time of the machines that it connects: where the system allows it, this
-    process runs whenever it has something to do. Ranks wait in busy loops, on all cores."""
+    """Give this process real-time priority if allowed. A real link uses no CPU time of its
+    machines, but ranks wait in busy loops on all cores."""
     if hasattr(os, "sched_setscheduler"):
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

@@ -1,5 +1,5 @@
-"""The performance report: every benchmark in its own process, so that caches and memory peaks of
-one do not affect another, and the Markdown of their figures."""
+"""Runs all benchmarks and writes the performance report in Markdown. Each one runs in its own
+process, so that its caches and memory do not affect the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = "performance-log.md"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`result` is None where the command failed; `error` says why, one sentence."""
+    """The result of a command. None if it failed; `error` is a sentence with the reason then."""
 
     command: str
     result: Result | None
@@ -32,7 +32,7 @@ class Measured:
 
 
 def report(benches: Sequence[Bench], measured: Mapping[str, Measured]) -> str:
-    """Markdown."""
+    """The report as Markdown."""
     machines = {each.result.machine for each in measured.values() if each.result}
     parts = ["# Performance", _about(machines)]
     for bench in benches:
@@ -58,7 +58,7 @@ FIGURES_BLOCK = ("<!-- figures of `python -m benchmarks overhead` -->\n", "<!-- 
 
 
 def with_figures(page: str, overhead: Result) -> str:
-    """A text with its block of figures replaced. ValueError where it has none."""
+    """Replace the block of figures in a text. Raises ValueError if it has none."""
     before, first, rest = page.partition(FIGURES_BLOCK[0])
     _, last, after = rest.partition(FIGURES_BLOCK[1])
     if not first or not last:
@@ -80,13 +80,13 @@ def _about(machines: set[str]) -> str:
 
 PROGRAM = (sys.executable, "-m", "benchmarks")
 KILL_AFTER = 10.0
-"""Seconds after an interrupt."""
+"""Seconds that an interrupted benchmark has to end."""
 
 
 def bench_all(
     arguments: argparse.Namespace, benches: Sequence[Bench], program: Sequence[str] = PROGRAM
 ) -> int:
-    """Returns the exit status: 1 if one failed. Raises UserError."""
+    """Run benchmarks and write the report. Returns 1 if one failed, else 0. Raises UserError."""
     chosen, path = _chosen(arguments.only, benches), arguments.report
     folder = path.with_suffix("")
     try:
@@ -129,7 +129,7 @@ def _run(bench: Bench, quick: bool, program: Sequence[str]) -> Measured:
     child = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     try:
         out, errors = child.communicate()
-    except KeyboardInterrupt:  # the terminal interrupted the child, too, and it ends its own
+    except KeyboardInterrupt:  # the terminal has interrupted the child, too
         try:
             child.communicate(timeout=KILL_AFTER)
         except subprocess.TimeoutExpired:

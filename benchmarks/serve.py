@@ -1,9 +1,8 @@
-"""Whether a conversation over HTTP is as fast as one in the app.
+"""Compares the speed of a conversation over HTTP with one in the app.
 
-The embedded pair and a text of more than 4,096 tokens, two turns. The same conversation is held
-twice in a run: by a program that asks the server and gets a stream, and as the app asks the engine.
-Both ask one engine, and neither may start from what the other has read. Seconds run from sending
-the question until the first word is there.
+Each run holds the same two turns about a text of more than 4,096 tokens with the embedded pair
+twice: through the server, with streaming, and directly as the app does. Both use one engine without
+sharing prefixes. Seconds run from sending the question to the first word.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ ANSWER_TOKENS = 32
 MODES = {"sparse": True, "full": False}
 HOST = "127.0.0.1"
 WAIT_SECONDS = 300.0
-MOST_RATIO = 1.1
+MAX_RATIO = 1.1
 
 
 class _Both:
-    """One engine, asked as the app does and through a server."""
+    """One engine that is used both directly and through a server."""
 
     def __init__(self, load: Load) -> None:
         self.events: queue.Queue[Event] = queue.Queue()
@@ -56,7 +55,7 @@ class _Both:
         return event
 
     def ask(self, ask: Ask) -> tuple[float, Finished]:
-        """Seconds to the first word, and the end."""
+        """Seconds to the first word, and the final event."""
         started = time.perf_counter()
         self.engine.ask(replace(ask, conversation=str(self.conversation)), self.events.put)
         self.until(Token)
@@ -93,7 +92,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _run(both: _Both, port: int, sparse: bool) -> list[Run]:
-    """Of each turn; who comes first alternates."""
+    """Run both turns directly and over HTTP, in alternating order."""
     both.conversation += 1
     bodies = partial(_body, sparse)
     if both.conversation % 2:
@@ -138,7 +137,7 @@ def _in_the_app(both: _Both, body: Any) -> list[float]:
 
 
 def _over_http(port: int, body: Any) -> list[tuple[float, float]]:
-    """Seconds to the first word, and tokens that were cached."""
+    """(seconds to the first word, reused tokens) of each turn."""
     messages, found = [_first_message()], []
     for question in (QUESTIONS[1], ""):
         seconds, text, cached = _request(port, body(messages))
@@ -181,8 +180,8 @@ def about(result: Result) -> str:
 def goals(result: Result) -> Iterator[Goal]:
     for row in result.rows:
         ratio = row.median("ratio")
-        what = f"{row['turn']}, over HTTP at most {MOST_RATIO:g} times as long as in the app"
-        yield Goal(what, f"{ratio:.2f}", ratio <= MOST_RATIO)
+        what = f"{row['turn']}, over HTTP at most {MAX_RATIO:g} times as long as in the app"
+        yield Goal(what, f"{ratio:.2f}", ratio <= MAX_RATIO)
 
 
 BENCH = Bench(

@@ -1,4 +1,4 @@
-"""Model pairs with random weights and the shapes of real ones, with as many layers as fit."""
+"""Model pairs with random weights and the shapes of real ones."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SMALL = "small"
 
 @cache
 def shapes() -> dict[str, dict[str, dict[str, Any]]]:
-    """By name, the configs of a target and its draft."""
+    """The configs of target and draft by the name of the shape."""
     text = (Path(__file__).parent / "shapes.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
 def random_pair(shape: str, scale: float = 1.0, bits: int | None = None) -> tuple[Any, Any]:
-    """Target and draft with random weights, in bfloat16 where there is a GPU, quantised to `bits`
-    unless None. `scale` of the layers of both are built. Raises UserError for an unknown shape,
-    and for one that does not fit into memory."""
+    """Target and draft with random weights, in bfloat16 on a GPU, quantised to `bits` unless None.
+    `scale`: share of the layers to build. Raises UserError for an unknown shape, or if the pair
+    does not fit into memory."""
     found = configs_of(shape)
     return _build(found["target"], scale, bits), _build(found["draft"], scale, bits)
 
 
 def save_target(folder: Path, shape: str, scale: float = 1.0) -> dict[str, Any]:
-    """Write a loadable folder with a target of random weights and the embedded target's tokenizer;
-    returns its config. Raises UserError as `random_pair` does."""
+    """Write a model folder with a random target and the embedded target's tokenizer. Returns its
+    config. Raises UserError as `random_pair` does."""
     import mlx.core as mx
 
     source = target_path()
@@ -51,7 +51,7 @@ def save_target(folder: Path, shape: str, scale: float = 1.0) -> dict[str, Any]:
 
 
 def configs_of(shape: str) -> dict[str, dict[str, Any]]:
-    """Of its target and its draft. Raises UserError for an unknown one."""
+    """The configs of target and draft. Raises UserError for an unknown shape."""
     if shape not in shapes():
         known = ", ".join(shapes())
         raise UserError(f"There is no shape {shape!r}", f"choose one of {known}")
@@ -68,7 +68,7 @@ def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     kinds = config.get("full_attention_interval") or config.get("sliding_window_pattern") or 1
     layers = (
         max(round(config["num_hidden_layers"] * scale / kinds), 1) * kinds
-    )  # at least one of each kind
+    )  # at least one layer of each kind
     model_class, arguments = _get_classes(config)
     model = model_class(arguments.from_dict({**config, "num_hidden_layers": layers}))
     if mx.default_device().type != mx.DeviceType.cpu:
@@ -76,7 +76,7 @@ def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
     whole = max(array.nbytes for array in weights(model))
     if bits is not None:
         quantize(model, bits=bits)
-    arrays = weights(model)  # lazy: none is computed yet
+    arrays = weights(model)  # lazy, not allocated yet
     try:
         needed = sum(each.nbytes for each in arrays) + (whole if bits else 0)
         memory.check_fits({"loading": "it"}, needed)
@@ -84,7 +84,7 @@ def _build(config: dict[str, Any], scale: float, bits: int | None) -> Any:
         advice = "build fewer layers with a lower --scale, or quantise with --bits 4"
         problem = wording.problem(error.failure)
         raise UserError(f"This shape does not fit: {problem}", advice) from error
-    for array in arrays:  # one by one: each is large before it is quantised
+    for array in arrays:  # one by one, because each is large before it is quantised
         mx.eval(array)
     mx.eval(model.state)
     return model
@@ -98,7 +98,6 @@ def _names(model: Any) -> list[str]:
 
 
 def weights(model: Any) -> list[Any]:
-    """A model's arrays."""
     from mlx.utils import tree_flatten
 
     leaves: list[tuple[str, Any]] = tree_flatten(model.parameters())  # type: ignore[assignment]

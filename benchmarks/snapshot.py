@@ -1,13 +1,12 @@
-"""How fast a conversation's cache is saved and loaded, beside the disk.
+"""Speed of saving and loading a conversation's cache, compared with the disk.
 
-A conversation of random numbers. In each run: a plain file of the same size is written beside the
-previous one and flushed to the disk (fsync); the snapshot is saved, which does the same and
-computes checksums; then both are read into new memory, after the system was asked to drop their
-files from its page cache. The disk's rate is that of the plain file. Where the system cannot be
-asked, on a Mac, both are read from the page cache.
+The cache has random values. In each run, a plain file of the same size is written and flushed
+(fsync), and the snapshot is saved, which also computes checksums. Then both are read after the
+system was asked to drop them from its page cache; on a Mac, which cannot do that, they are read
+from the page cache. The disk's rate is that of the plain file.
 
-Before each of the four, as much memory as it needs is touched and released: a virtual machine
-fetches memory that nothing has touched yet from its host, which can take longer than the disk.
+Before each measurement, enough memory is touched and released: in a virtual machine, fetching
+untouched memory from the host can take longer than the disk.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 22
 PAGE, TOUCHED = 4096, 3
-"""Bytes of a page, and how many times the measured size is touched first: the caches, and the
-system's page cache of the files."""
+"""Bytes of a page, and memory to touch first, as a multiple of the measured size: for the caches
+and the system's page cache."""
 MIN_RATE, MIN_SHARE = 1.0, 0.8
-"""GB a second, or of the disk's own rate."""
+"""Goal: minimum GB per second, or minimum share of the disk's rate."""
 DISK = {"save": "disk write", "load": "disk read"}
 
 
@@ -61,9 +60,9 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
     models = [loaded(model, {}, 1) for model in random_pair(SMALL)]
     pair = model_pair(models)
     cache = ConversationCache(pair)
-    heads, width, every = 4, 64, positioned_layers(cache.target.cache)
-    positions = np.arange(size // (2 * 4 * heads * width * len(every)), dtype=np.int32)
-    for layer in every:
+    heads, width, layers = 4, 64, positioned_layers(cache.target.cache)
+    positions = np.arange(size // (2 * 4 * heads * width * len(layers)), dtype=np.int32)
+    for layer in layers:
         keys, values = (mx.random.normal((1, heads, len(positions), width)) for _ in range(2))
         layer.set_next_positions(positions)
         layer.update_and_fetch(keys, values)
@@ -73,7 +72,7 @@ def _conversation(size: int) -> tuple[ModelPair, ConversationCache]:
 
 
 def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
-    """GB a second."""
+    """Rates in GB per second by operation."""
     from app.engine.cache.prefix_cache import next_read
     from app.engine.cache.snapshot import Snapshots
     from app.engine.memory.conversation_cache import ConversationCache
@@ -86,7 +85,7 @@ def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
             raise RuntimeError("the snapshot was not found")
 
     disk_write = _rate(size, partial(_write, plain, os.urandom(BLOCK), size))
-    cache.target.reads[:] = next_read()  # or what is on the disk would only be linked
+    cache.target.reads[:] = next_read()  # otherwise existing files would be linked
     save = _rate(size, lambda: list(snapshots.save("bench", cache)))
     _drop_page_cache([plain, *(folder / "snapshots").rglob("*.safetensors")])
     load_rate = _rate(size, load)
@@ -95,7 +94,7 @@ def _run(folder: Path, pair: ModelPair, cache: ConversationCache) -> Run:
 
 
 def _rate(size: int, action: Callable[[], object]) -> float:
-    """GB a second, in memory that was touched before."""
+    """GB per second, with memory that was touched before."""
     np.empty(TOUCHED * size, dtype=np.uint8)[::PAGE] = 1
     started = time.perf_counter()
     action()
@@ -119,7 +118,7 @@ def _read(path: Path, size: int) -> None:
 
 
 def _drop_page_cache(paths: Iterable[Path]) -> None:
-    """Of files that are on the disk already."""
+    """Ask the system to drop flushed files from its page cache."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in paths:
@@ -138,9 +137,9 @@ def about(result: Result) -> str:
 def goals(result: Result) -> Iterator[Goal]:
     rates = {row["operation"]: row.median("rate") for row in result.rows}
     for name, disk in DISK.items():
-        rate, own = rates[name], rates[disk]
-        measured = f"{rate:.2f} GB/s, {rate / own:.2f} of the disk's {own:.2f}"
-        met = rate >= MIN_RATE or rate >= MIN_SHARE * own
+        rate, disk_rate = rates[name], rates[disk]
+        measured = f"{rate:.2f} GB/s, {rate / disk_rate:.2f} of the disk's {disk_rate:.2f}"
+        met = rate >= MIN_RATE or rate >= MIN_SHARE * disk_rate
         yield Goal(f"{name} at least 1 GB/s, or 0.8 of the disk's own rate", measured, met)
 
 

@@ -1,7 +1,7 @@
-"""How long the conversation store takes, in milliseconds.
+"""Latency of the conversation store in milliseconds.
 
-A temporary store of 50 conversations of 200 messages, one of them with a document of 5 MB, and a
-document of 100 MB.
+Uses a temporary store of 50 conversations with 200 messages each, one of them with a document of
+5 MB, and a document of 100 MB.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, R
 
 CONVERSATIONS, MESSAGES, SCREENFUL = 50, 200, 30
 DOCUMENT, LARGE = 5 * 2**20, 100 * 2**20
-"""Bytes."""
+"""Sizes in bytes."""
 VOCABULARY = 5000
 GOAL = 50
 
@@ -60,7 +60,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 
 
 def _fill(store: Store, text: Callable[[int], str]) -> int:
-    """Conversations of questions and answers; returns the id of the one with a document."""
+    """Add all conversations. Returns the id of the one with a document."""
     first = store.create().id
     document = text(DOCUMENT // 8).encode()
     _ask(store, first, text(50), store.attach("document.txt", document))

@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal, driven from outside, as a person would."""
+"""Runs a program in a pseudo-terminal, to type keys and wait for text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def own_folders(folder: Path) -> dict[str, str]:
 
 
 class Terminal:
-    """Runs one command, and ends it on exit. `size` is columns and rows."""
+    """Context manager that runs a command and ends it on exit. `size`: (columns, rows)."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Terminal:
         os.close(self._terminal)
 
     def write(self, keys: bytes) -> None:
-        """On a thread: a program that draws does not read at the same time."""
+        """Write on a thread, because a program that draws does not read meanwhile."""
         threading.Thread(target=self._write, args=(keys,), daemon=True).start()
 
     def wait_for(self, text: str, seconds: float = 60.0) -> float:
-        """Wait until `text` is drawn, in one style and on one line; returns the `time.perf_counter`
-        at which it was. Output up to then is discarded. Raises TimeoutError."""
+        """Wait until `text` is drawn, in one style on one line, and discard the output up to it.
+        Returns `time.perf_counter()`. Raises TimeoutError."""
         expected, deadline = text.encode(), time.perf_counter() + seconds
         while (found := self._unread.find(expected)) < 0:
             if not self._read(deadline - time.perf_counter()):
@@ -93,6 +93,6 @@ class Terminal:
             return False
         try:
             self._unread += os.read(self._terminal, READ_BYTES)
-        except OSError:  # on Linux, the program has ended
+        except OSError:  # Linux raises this after the program has ended
             return False
         return True

@@ -1,4 +1,4 @@
-"""One turn on given token ids, by us and by mlx-lm: no text, and no tokenizer's time."""
+"""Runs a turn on given token ids in our engine and in mlx-lm, without a tokenizer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from app.engine.model.loader import LoadedModel, ModelPair
 
 QUESTION_TOKENS = 32
-"""At the end, with the generation prompt."""
+"""Length of the question at the end, including the generation prompt."""
 
 
 def plain(model: Any, ids: NDArray[np.int32], step: int) -> float:
-    """Seconds until mlx-lm has the first token after `ids` (M,)."""
+    """Seconds that mlx-lm needs for the first token after token ids (M,)."""
     import mlx.core as mx
     from mlx_lm.generate import generate_step
 
@@ -41,8 +41,7 @@ def plain(model: Any, ids: NDArray[np.int32], step: int) -> float:
 
 
 def loaded(model: Any, config: dict[str, Any], step: int) -> LoadedModel:
-    """A model without a folder, with the sizes of its cache and of a prefill step. Without a
-    `config` its memory is not estimated."""
+    """Wrap a model without a folder. If `config` is empty, its memory is not estimated."""
     import mlx.core as mx
 
     from app.engine.cache.prefill import StepSize, device_backend, forward, make_stock_cache
@@ -66,8 +65,8 @@ def turn(
     keep: float,
     mode: Mode = Mode.SPARSE,
 ) -> Statistics:
-    """The statistics of one turn of target and draft on `ids` (M,), to its first token, in a new
-    conversation. Raises RuntimeError when it fell back to another mode."""
+    """Run a turn of target and draft on token ids (M,) to its first token, in a new conversation.
+    Raises RuntimeError if it fell back to another mode."""
     from app.engine.memory.conversation_cache import ConversationCache
 
     pair = model_pair(models)
@@ -78,7 +77,7 @@ def turn(
 
 
 def run_turn(pair: ModelPair, ask: Ask, cache: Any, events: list[Event], **more: Any) -> Any:
-    """Runs a turn outside an engine and returns it; its events are appended to `events`."""
+    """Run a turn without an engine and return it; appends its events to `events`."""
     from app.engine.progress import TurnClock
     from app.engine.turn.turn import Turn
 
@@ -89,7 +88,7 @@ def run_turn(pair: ModelPair, ask: Ask, cache: Any, events: list[Event], **more:
 
 
 def finished(events: Sequence[Event]) -> Statistics:
-    """Of a turn that ended as it was asked; otherwise raises RuntimeError."""
+    """The statistics of a turn. Raises RuntimeError if it did not finish or fell back."""
     last = events[-1]
     if not isinstance(last, Finished) or last.statistics is None:
         raise RuntimeError("the turn did not finish")
@@ -99,7 +98,7 @@ def finished(events: Sequence[Event]) -> Statistics:
 
 
 def model_pair(models: Sequence[LoadedModel]) -> ModelPair:
-    """Target and draft, which build no prompts: their turns are given one."""
+    """A pair that cannot build prompts; its turns are given one."""
     from app.engine.model.loader import ModelPair
 
     target, draft = models
@@ -108,7 +107,7 @@ def model_pair(models: Sequence[LoadedModel]) -> ModelPair:
 
 
 def tokenizer() -> Any:
-    """The embedded target's."""
+    """The tokenizer of the embedded target."""
     from mlx_lm.utils import load_tokenizer
 
     from app.models.embedded import target_path
@@ -117,7 +116,7 @@ def tokenizer() -> Any:
 
 
 def document_prompt(ids: NDArray[np.int32]) -> Any:
-    """A prompt that is one document and QUESTION_TOKENS of a question."""
+    """A prompt of one document and a question of `QUESTION_TOKENS`."""
     from app.engine.model.prompt import Prompt
 
     end = len(ids) - QUESTION_TOKENS
@@ -132,8 +131,8 @@ ROUND = 1024
 
 
 def check_fits(target: LoadedModel, lengths: Iterable[int], step: int) -> None:
-    """Raise UserError, with the longest prompt that fits, when mlx-lm's prefill of one of the
-    lengths would not fit: its attention writes down all scores of a step, ours does not."""
+    """Raise UserError, with the longest prompt that fits, if mlx-lm's prefill of one of the lengths
+    does not fit into memory: its attention materialises all scores of a step."""
     from app.engine.backend import memory
     from app.engine.memory.manager import transient_bytes
     from app.protocol.memory import format_bytes

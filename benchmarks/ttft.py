@@ -1,13 +1,13 @@
 """The time to the first token, by length and keep.
 
-In each run, on the same random models: mlx-lm prefills everything with the target, then our engine
-does, and then a whole sparse turn of ours, from ids to the first token, at each keep. So what a
-sparse prefill saves is measured within one engine, and that engine beside mlx-lm separately.
+Each run on random models measures a dense prefill with the target in mlx-lm, our dense turn, and
+our sparse turn at each keep, from token ids to the first token. So the savings of sparse prefill
+are measured within one engine, and that engine is compared with mlx-lm separately.
 
-The prediction is that of the port of SpecPrefill to unified memory (Green 2026, doi
-10.5281/zenodo.19120919): a speedup of 1 / (r + keep + e), where r is the draft's share of the dense
-prefill, and e the share of what is neither model's prefill. G is predicted over measured. All
-shares are of our own dense turn.
+The prediction is the one of the port of SpecPrefill to unified memory (Green 2026, doi
+10.5281/zenodo.19120919): speedup = 1 / (r + keep + e), where r is the time of the draft's prefill
+and e the time of everything but the two prefills, both as shares of our dense turn. G is the
+predicted over the measured speedup.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
 def figures(
     share: float, mlx_lm: float, dense: float, sparse: float, phases: dict[str, float]
 ) -> Run:
-    """Of one run that selected this share of the prompt, in seconds."""
+    """Figures of one run that selected this `share` of the prompt; times in seconds."""
     prefills = phases.get("score", 0.0) + phases.get("prefill", 0.0)
     r, e = phases.get("score", 0.0) / dense, (sparse - prefills) / dense
     predicted = 1 / (r + share + e)
@@ -87,7 +87,7 @@ def figures(
 
 
 def _models(options: Options) -> tuple[list[LoadedModel], int]:
-    """Target and draft, and how many tokens both vocabularies have. Raises UserError."""
+    """Target and draft, and the size of their common vocabulary. Raises UserError."""
     if options.target is None:
         pair = random_pair(options.shape, options.scale, options.bits)
         configs = [shapes()[options.shape][name] for name in ("target", "draft")]
@@ -136,7 +136,7 @@ PHASES = (
     ("select", "select"),
     ("target", "prefill"),
 )
-"""What they are called in tables, and in a turn's statistics."""
+"""Names in tables and in a turn's statistics."""
 
 BENCH = Bench(
     "ttft",

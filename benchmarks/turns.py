@@ -1,13 +1,12 @@
-"""How soon the first word of a later turn comes.
+"""The time to the first word in later turns.
 
-The embedded pair, or a target of random weights with the built-in draft (`--shape`), and a text of
-more than 4,096 tokens, or its first `--length`. Turn 2 asks about another part of it than
-turn 1, of an engine that still has the conversation cached, and of a new one that finds its
-snapshot on disk. Then come other conversations about the same text: a new one, a branch from the
-fourth turn on, and a duplicate that goes on. Seconds run from sending the question to the first
-token of the answer, so they include loading the snapshot. Ratios are within a run and mode: of
-turn 2 to turn 1, of another conversation's question to the same one without anything cached. Memory
-is that of all conversations' caches, to that of the last one alone.
+Uses the embedded pair, or a random target with the built-in draft (`--shape`), and a text of more
+than 4,096 tokens or its first `--length`. Turn 2 asks about another part of the text than turn 1,
+once with the conversation in memory and once in a new engine that loads the snapshot. Then other
+conversations about the same text follow: a new one, a branch from turn 4, and a duplicate. Seconds
+run from sending the question to the first token, including loading the snapshot. Ratios are within
+a run and mode: turn 2 over turn 1, and another conversation's question over the same one without
+any cache. Memory is the size of all caches over that of the last conversation's.
 """
 
 from __future__ import annotations
@@ -91,14 +90,14 @@ def _rows(progress: Progress, load: Load, document: Document, keep: float) -> It
 
 
 def _conversation(load: Load, document: Document, mode: Mode, keep: float) -> list[Run]:
-    """A run of each of TURNS."""
+    """Run all of TURNS."""
     first, *later = (
         Question(text, () if index else (document,), mode, keep)
         for index, text in enumerate(QUESTIONS)
     )
     with tempfile.TemporaryDirectory() as folder:
         policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=folder)
-        # This conversation is saved after turn 1 only, and restored by another engine.
+        # This conversation is saved after turn 1 and restored by another engine.
         chat = _new()
         with EngineSession(upkeep=policy) as session:
             session.load(load)
@@ -132,7 +131,7 @@ def _conversation(load: Load, document: Document, mode: Mode, keep: float) -> li
 
 
 def _new(turns: Sequence[Turn] = ()) -> Conversation:
-    """A conversation with these turns."""
+    """A new conversation that starts with these turns."""
     conversation = Conversation(Sampling(max_tokens=ANSWER_TOKENS))
     conversation.turns += turns
     return conversation
@@ -147,7 +146,7 @@ def _ask_new(
 def _compared(
     session: EngineSession, new: Callable[[], Conversation], question: Question, name: str
 ) -> Run:
-    """And how long it takes without anything cached."""
+    """Like `_ask_new`, and also measure the same question without any cache."""
     fresh = _ask(session, new(), question, None)
     return _ask(session, new(), question, name) | {"fresh": fresh["seconds"]}
 
@@ -158,7 +157,7 @@ def _ask(
     question: Question,
     name: str | None = "bench",
 ) -> Run:
-    """Seconds to the first token, and tokens."""
+    """Ask a question; returns seconds to the first token, and token counts."""
     turn, command = chat.start_turn(question)
     started, seconds = time.perf_counter(), 0.0
     event: Event | None = None

@@ -1,8 +1,8 @@
-"""How fast the app responds while the engine works beside it.
+"""Latency of the app while the engine is busy.
 
-The program runs in a pseudo-terminal on the embedded pair. Times run from the byte written to the
-byte drawn, so they include everything between: the terminal's input, Textual, the event loop, and
-an engine that prefills on the same cores.
+The app runs in a pseudo-terminal with the embedded pair. Times run from writing a byte to its
+appearance in the output, so they include terminal input, Textual, the event loop, and an engine
+that prefills on the same cores.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from benchmarks.harness import Bench, Column, Goal, Options, Progress, Result, R
 from benchmarks.terminal import BACKSPACE, ENTER, ESCAPE, PASTE, PASTE_END, Terminal, own_folders
 
 KEYS = [chr(code) for code in range(0x0410, 0x0450)] * 4
-"""Letters that nothing else on the screen has."""
+"""Letters that do not occur elsewhere on the screen."""
 KEY_SECONDS = 0.03
-"""Between two keys: a fast typist's."""
+"""Seconds between two keys of a fast typist."""
 PROBE_SECONDS = 0.005
 PREFILLED, PASTED, SHOWN = 300_000, 1_000_000, 500_000
-"""Bytes of the document prefilled meanwhile, of the paste, and of the spans view's document."""
+"""Bytes of the document that is prefilled, of the paste, and of the document in the spans view."""
 SPANS, FRAMES = 2_000, 300
 CTRL_T = b"\x14"
 READY = "Then ask."
@@ -83,7 +83,8 @@ def _program(*words: str) -> list[str]:
 
 
 def _first_paint(environment: dict[str, str], imports: list[float]) -> float:
-    """Before it, appends to `imports` how long a process takes that only imports Textual."""
+    """Seconds to the first paint. First appends the seconds of a process that only imports Textual
+    to `imports`."""
     started = time.perf_counter()
     only = [sys.executable, "-P", "-c", "import textual.app"]
     subprocess.run(only, env=environment, check=True)
@@ -115,7 +116,7 @@ def _keys_while_prefilling(terminal: Terminal) -> Iterator[float]:
         yield terminal.wait_for(letter) - started
         time.sleep(KEY_SECONDS)
     terminal.write(ESCAPE)
-    terminal.wait_for("stopped")  # it was still prefilling
+    terminal.wait_for("stopped")  # proves that it was still prefilling
 
 
 def _text(size: int) -> bytes:
@@ -127,7 +128,7 @@ def _text(size: int) -> bytes:
 
 
 def probed(stalls: Path) -> int:
-    """The app, recording how late its event loop is, from the first question to the end."""
+    """Run the app and record the delays of its event loop while it is busy."""
     from app.chat.model_pairs import resolve_pair
     from app.engine.engine import MlxEngine
     from app.ui.app import SpecchatApp

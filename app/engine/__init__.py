@@ -1,4 +1,4 @@
 import logging
 
-# Without a handler, Python would write warnings on the screen.
+# Without a handler, Python would print warnings over the screen.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

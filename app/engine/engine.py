@@ -1,7 +1,7 @@
-"""The one engine thread: a queue of turns and commands, and the turn loop.
+"""The engine thread: it takes turns and commands from a queue and runs them one by one.
 
-The thread owns MLX: it loads, scores, prefills, decodes and frees. MLX itself is imported there,
-so that a screen can draw before it.
+Everything in MLX happens on this thread: loading, scoring, prefill, decoding, freeing. MLX is also
+imported there, so that the screen can draw first.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ IDLE_DELAY = 0.5
 """Seconds without a command after which idle work starts."""
 
 RECHECK_INTERVAL = 30.0
-"""Seconds after which work that waits for power or memory is tried again."""
+"""Seconds between two tries of idle work that waits for power or memory."""
 
 _log = logging.getLogger(__name__)
 
 
 class _CheckMemory:
-    """Sent by the memory monitor to the engine thread."""
+    """Queued by the memory monitor when the pressure level changes."""
 
 
 class _CheckHosts:
-    """Sent to the engine thread when another machine is gone."""
+    """Queued when a machine that holds a shard of the target is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,16 @@ class _Reselect:
 
 _Queued = Command | AskedTurn | _Reselect | _CheckMemory | _CheckHosts
 
-FIRST, BACKGROUND = 0, 1
-"""Priorities of what waits."""
+FOREGROUND, BACKGROUND = 0, 1
+"""Priorities in the queue: the lower number runs first."""
 
 
 class MlxEngine:
-    """The engine on MLX; meets the `Engine` protocol. The thread starts with the first command.
-    Without a `probe`, or `power`, the system's own is read, and without a `backend` models run as
-    the device wants it. `connect` is for targets that are spread over machines. Measurements pass
-    a `choose_scorer`, called on the engine's thread."""
+    """Implements the `Engine` protocol with MLX. The first command starts the thread.
+
+    `step` fixes the prefill step in tokens. `probe`, `power` and `backend` default to what this
+    machine has. `connect` reaches the machines of a sharded target. Benchmarks pass
+    `choose_scorer`; it is called on the engine thread."""
 
     def __init__(
         self,
@@ -110,22 +111,22 @@ class MlxEngine:
         self._order, self._numbers = itertools.count(), itertools.count(1)
         self._lock = threading.Lock()
         self._turn: AskedTurn | None = None
-        """The running turn, or the one whose selection is tried."""
+        """The running turn, or the one that is selected again with another keep."""
         self._loads_requested = self._loads_started = 0
-        """How many pairs were requested, and how many of them the thread has started to load."""
+        """`Load` commands sent, and those that the thread has started."""
         self._closing = threading.Event()
         self._listeners: tuple[Listener, ...] = ()
-        # A daemon, so that a program that must end now need not wait for a step to finish.
+        # A daemon thread: the process can exit without waiting for the running step.
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self.pair: tuple[Load, Loaded] | None = None
         self._loaded: LoadedPair | None = None
         self._loaded_by: Load | None = None
         self._lost: ShardsLost | None = None
-        """If the target is still to be loaded on this machine alone."""
+        """Set while a target that lost a machine has yet to be loaded on this machine alone."""
         self._cache_policy = CachePolicy()
         self._monitor: MemoryMonitor | None = None
         self._refusal: Failure | None = None
-        """Why no command that needs MLX or the GPU succeeds any more, if it is so."""
+        """Set once MLX or the GPU cannot be used: every command that needs them fails with it."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         def remove() -> None:
@@ -137,7 +138,7 @@ class MlxEngine:
     def ask(self, ask: Ask | MakeAsk, listener: Listener, background: bool = False) -> AskedTurn:
         make_ask = (lambda: ask) if isinstance(ask, Ask) else ask
         turn = AskedTurn(next(self._numbers), make_ask, listener)
-        self._put(turn, BACKGROUND if background else FIRST)
+        self._put(turn, BACKGROUND if background else FOREGROUND)
         return turn
 
     def reselect(self, turn: AskedTurn, keep_ratio: float) -> None:
@@ -151,7 +152,7 @@ class MlxEngine:
             self._closing.set()
         self._put(command)
 
-    def _put(self, queued: _Queued, priority: int = FIRST) -> None:
+    def _put(self, queued: _Queued, priority: int = FOREGROUND) -> None:
         with self._lock:
             self._waiting.put((priority, next(self._order), queued))
             if self._thread.ident is None:
@@ -172,7 +173,7 @@ class MlxEngine:
                 self._refuse(command, self._refusal)
         if self._monitor is not None:
             self._monitor.close()
-        with suppress(Exception):  # a lost GPU's errors, which a new process does not have
+        with suppress(Exception):  # raised if the GPU is lost
             self._unload_pair()
         with suppress(Exception):
             if (mx := sys.modules.get("mlx.core")) is not None:
@@ -180,7 +181,7 @@ class MlxEngine:
         self._emit(Closed())
 
     def _next(self) -> _Queued:
-        """The next command. Until one comes, does idle work: background prefill, saving caches."""
+        """Wait for the next command; meanwhile do idle work (background prefill, snapshots)."""
         wait: float | None = IDLE_DELAY
         while True:
             with suppress(queue.Empty):
@@ -191,16 +192,15 @@ class MlxEngine:
 
     @property
     def _recheck_delay(self) -> float | None:
-        """Seconds until idle work that waits for power or memory is tried again; None if there is
-        none."""
+        """Seconds until idle work that waits for power or memory is tried again, or None."""
         waits = self._loaded is not None and self._loaded.caches.has_waiting_work
         return RECHECK_INTERVAL if waits else None
 
     def _idle_step(self) -> bool:
-        """One step of idle work; False if there is none."""
+        """Do one step of idle work. Returns False if there was none."""
         try:
             return self._loaded is not None and self._loaded.idle_step()
-        except Exception as error:  # only when the GPU is lost
+        except Exception as error:  # idle work raises only if the GPU is lost
             from app.engine.backend.memory import to_failed
 
             _log.error("the GPU is lost", exc_info=error)
@@ -209,7 +209,7 @@ class MlxEngine:
         return False
 
     def _start(self) -> None:
-        """Import MLX, or refuse all that needs it."""
+        """Import MLX and start the memory monitor; set `_refusal` if MLX cannot be imported."""
         blas.load_openblas()
         try:
             from app.engine.backend import mlx_patches
@@ -237,7 +237,7 @@ class MlxEngine:
             self._turn = None
 
     def _emit(self, event: Event) -> None:
-        """Events of the running turn go to its listener, all others to all of ours."""
+        """Send events of the running turn to its listener, all others to every listener."""
         if isinstance(event, Loaded) and self._loaded_by is not None:
             self.pair = self._loaded_by, event
         listeners = self._listeners
@@ -247,7 +247,7 @@ class MlxEngine:
         for listener in listeners:
             try:
                 listener(event)
-            except BaseException as error:  # the thread must outlive it
+            except BaseException as error:  # the thread must survive
                 _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
@@ -275,7 +275,7 @@ class MlxEngine:
                 self._check_hosts()
             elif isinstance(command, _CheckMemory) and self._loaded is not None:
                 self._loaded.check_memory()
-        except BaseException as error:  # the thread must outlive it; no signal is raised here
+        except BaseException as error:  # the thread must survive; signals go to the main thread
             failed = to_failed(None if turn is None else turn.number, error)
             gpu_lost = failed.failure.kind is FailureKind.GPU_LOST
             if gpu_lost:
@@ -283,9 +283,9 @@ class MlxEngine:
         else:
             self._turn = None
             return
-        # Only after the except block: the error's traceback keeps the turn's arrays alive.
+        # Free memory outside the except block: the traceback keeps the turn's arrays alive.
         if failed.failure.kind is FailureKind.OUT_OF_MEMORY and self._loaded is not None:
-            with suppress(Exception):  # out of memory is reported in any case
+            with suppress(Exception):  # the original failure is the one to report
                 self._loaded.drop_everything()
         if gpu_lost:
             self._lose_gpu(failed.failure, command)
@@ -294,8 +294,8 @@ class MlxEngine:
         self._turn = None
 
     def _lose_gpu(self, failure: Failure, command: _Queued | None = None) -> None:
-        """Drop the pair without saving its caches, which needs the GPU, and refuse this command
-        and all that follow."""
+        """Drop the pair without saving its caches (that needs the GPU); refuse this command and
+        all later ones."""
         self._refusal = failure
         if self._loaded is not None:
             self._loaded.abandon()
@@ -308,7 +308,7 @@ class MlxEngine:
         from app.engine.pair_loader import load_pair
 
         def stopped() -> bool:
-            """Whether another pair was requested since."""
+            """Whether a newer `Load` is queued or the engine is closing."""
             return self._loads_started < self._loads_requested or self._closing.is_set()
 
         started_at = time.perf_counter()
@@ -326,7 +326,7 @@ class MlxEngine:
 
     @property
     def _remembered(self) -> Path | None:
-        """Where it is remembered what loading found out."""
+        """The folder in which the findings about loaded models are kept."""
         folder = self._cache_policy.costs_folder
         return None if folder is None else Path(folder)
 
@@ -347,7 +347,7 @@ class MlxEngine:
         return self._loaded
 
     def _require_pair(self) -> LoadedPair:
-        """Raises TurnError if there is none."""
+        """The loaded pair. Raises TurnError if there is none."""
         if self._loaded is None:
             raise TurnError(FailureKind.NO_MODEL)
         return self._loaded
@@ -371,7 +371,7 @@ class MlxEngine:
                 return
             except ShardsLost as error:
                 lost = error
-        lost.__traceback__ = None  # it keeps the turn's caches alive
+        lost.__traceback__ = None  # the traceback keeps the turn's caches alive
         rest = command
         if clock.interrupted is not None:
             rest, cancelled = clock.interrupted.rest, clock.interrupted.cancelled
@@ -385,16 +385,16 @@ class MlxEngine:
         loaded.run_turn(rest, clock)
 
     def _check_hosts(self) -> None:
-        """Another machine is gone while nothing is asked."""
+        """A machine was lost between turns: load the target on this machine."""
         lost = self._lost or (None if self._loaded is None else self._loaded.pair.target.lost)
         if lost is not None:
-            with suppress(TurnError, LoadStopped):  # PairLost says it, or another pair follows
+            with suppress(TurnError, LoadStopped):  # PairLost was sent, or another Load is queued
                 self._load_on_this_machine(lost, None)
 
     def _load_on_this_machine(self, lost: ShardsLost, turn: AskedTurn | None) -> LoadedPair:
-        """Load the target here that was spread over machines. Raises TurnError if it does not load;
-        there is no pair any more then. Raises LoadStopped if the turn is cancelled or, without one,
-        another pair requested."""
+        """Load a sharded target on this machine instead. Raises TurnError if that fails; no pair is
+        loaded then. Raises LoadStopped if the turn is cancelled or, between turns, if another pair
+        is requested."""
         from app.engine.backend import memory
         from app.engine.pair_loader import load_pair
 
@@ -433,16 +433,15 @@ class MlxEngine:
         return loaded
 
     def _stopped(self) -> bool:
-        """Whether the running turn should stop; False when there is none."""
+        """Whether the running turn should stop; False between turns."""
         turn = self._turn
         return turn is not None and (turn.is_cancelled or self._closing.is_set())
 
     def _has_pending(self) -> bool:
-        """Whether a command is waiting."""
         return not self._waiting.empty()
 
     def _delete(self, command: DropConversation | PruneSnapshots) -> None:
-        """From the disk, too, whether a pair is loaded or not."""
+        """Drop caches and snapshots. Snapshots are deleted even if no pair is loaded."""
         if isinstance(command, PruneSnapshots):
             remove_other_snapshots(Path(command.snapshot_folder), command.conversations)
             return
@@ -463,7 +462,7 @@ class MlxEngine:
 
             try:
                 self._loaded.close()
-            except Exception as error:  # what it holds is freed in any case
+            except Exception as error:  # `_forget_pair` frees the pair anyway
                 memory.reraise_gpu_lost(error)
                 _log.warning("closing a pair failed", exc_info=error)
         self._forget_pair()

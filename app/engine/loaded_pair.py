@@ -1,5 +1,4 @@
-"""A loaded model pair and what belongs to it: conversations' caches, memory, costs; its turns, and
-its work between them."""
+"""The state of a loaded model pair (caches, memory, costs), its turns, and idle work."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ from app.protocol.reasons import FailureKind, Reason, ReasonCode
 from app.protocol.stats import FinishReason
 
 MAX_SCORED = 64
-"""Conversations: each takes a few bytes a token, and its documents' text."""
+"""Maximum number of conversations whose scores are kept: a few bytes per token, and the text."""
 
 _log = logging.getLogger(__name__)
 
 
 class LoadedPair:
-    """On the engine's thread. `stopped` says whether the running turn should stop, `has_pending`
-    whether a command waits."""
+    """Used on the engine thread. `stopped`: whether the running turn should stop. `has_pending`:
+    whether a command is queued."""
 
     def __init__(
         self,
@@ -61,12 +60,12 @@ class LoadedPair:
         self._choose_scorer = choose or choose_scorer
         self._power, self._stopped, self._has_pending = power, stopped, has_pending
         self._scored: dict[str | None, ScoredPrompt] = {}
-        """What each conversation's last turn has scored, so that another keep can be tried on it;
-        also of those whose caches were evicted. Turns without a conversation replace each other."""
+        """Scores of each conversation's last turn, from which another keep can be selected, even
+        after its caches were evicted. Turns without a conversation share one entry."""
         self.apply(policy)
 
     def apply(self, policy: CachePolicy) -> None:
-        """Hold to a policy from now on, with nothing cached in memory."""
+        """Apply a policy; starts with empty caches."""
         folder = policy.costs_folder
         self.costs = PairCosts(self.pair, None if folder is None else Path(folder))
         self.caches = CachePool(
@@ -76,7 +75,7 @@ class LoadedPair:
         self.pressure = PressureResponse(self.pair, self._monitor, self.memory_manager, self._emit)
 
     def report_loaded(self, seconds: float) -> None:
-        """Say what was loaded, and what is known of it."""
+        """Emit `Loaded` and what is known about the pair."""
         target = self.pair.target
         draft = self.pair.draft.info if self.pair.draft else None
         package = blas.missing_package(target.step.backend.on_cpu)
@@ -94,22 +93,22 @@ class LoadedPair:
         self.report_memory()
 
     def close(self) -> None:
-        """Save what is not saved, and end the processes of a target that is spread."""
+        """Save unsaved caches, and end the processes of a sharded target."""
         try:
             self.caches.close()
         finally:
             self.pair.target.close()
 
     def abandon(self) -> None:
-        """As `close`, without saving anything: the GPU is lost."""
+        """Like `close`, but saves nothing, because the GPU is lost."""
         self.caches.abandon()
         self.pair.target.close()
 
     # ------------------------------------------------------------------ a turn
 
     def run_turn(self, command: Ask, clock: TurnClock) -> None:
-        """Emit everything up to `Finished`. Raises what `Turn` does, and ShardsLost: where it was
-        then is in the clock."""
+        """Emit a turn's events up to `Finished`. Raises what `Turn.run` raises. On ShardsLost,
+        `clock.interrupted` has the rest of the turn."""
         try:
             clock.check_cancel()
             cache = self.caches.get_or_restore(command.conversation, clock, command.on_disk)
@@ -123,7 +122,7 @@ class LoadedPair:
         turn = Turn(self.pair, command, cache, clock, self.memory_manager, *known)
         try:
             turn.run()
-        except (TurnError, NotEnoughMemory):  # between two steps: what was read is known
+        except (TurnError, NotEnoughMemory):  # raised between steps: the caches are consistent
             raise
         except ShardsLost:
             clock.interrupted = turn.interrupted()
@@ -148,24 +147,24 @@ class LoadedPair:
             self.report_costs()
 
     def reselect(self, turn: int, keep_ratio: float) -> None:
-        """Select again from the scores of this turn, if it is the last one of its conversation."""
+        """Select from this turn's scores with another keep, if they are still stored."""
         for scored in self._scored.values():
             if scored.turn == turn:
                 self._emit(scored.select(keep_ratio)[1])
 
     def drop(self, conversation: str) -> None:
-        """The conversation is deleted."""
+        """Drop everything about a deleted conversation, including its snapshot."""
         self._scored.pop(conversation, None)
         self.caches.drop(conversation, on_disk=True)
 
     # ------------------------------------------------------------------ between turns
 
     def idle_step(self) -> bool:
-        """One step of idle work; False if there is none."""
+        """Do one step of idle work. Returns False if there was none."""
         try:
             self.pressure.poll()
             return self.caches.step(background=self.pressure.is_normal)
-        except BaseException as error:  # not requested; the engine's thread must outlive it
+        except BaseException as error:  # the engine thread must survive
             memory.reraise_gpu_lost(error)
             _log.warning("work between two answers failed", exc_info=error)
             reason = Reason(ReasonCode.IDLE_WORK_FAILED, memory.cause_of(error))
@@ -173,7 +172,7 @@ class LoadedPair:
             return False
 
     def calibrate_now(self) -> None:
-        """Time the pair until a command waits."""
+        """Time the pair until done or a command is queued."""
         for timings in calibrate(self.pair, self._has_pending):
             self.costs.add(timings)
         self.report_memory()
@@ -183,12 +182,12 @@ class LoadedPair:
         self._emit(CostsUpdated(self.costs.costs, requested))
 
     def check_memory(self) -> None:
-        """When the monitor has noticed something."""
+        """Respond to a change of memory pressure between turns."""
         self.pressure.poll()
         self.pressure.after_turn()
 
     def drop_everything(self) -> None:
-        """After memory has run out."""
+        """Drop all caches, after memory ran out."""
         gc.collect()
         self.memory_manager.drop_idle(everything=True)
         self.report_memory()

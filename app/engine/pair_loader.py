@@ -1,4 +1,4 @@
-"""Loads a pair of models, the target in this process or spread over several."""
+"""Loads a pair of models; the target may be sharded over several machines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.sandbox.process import TextProcess
 
 Connect = Callable[[Load, Stopped], Shards]
-"""Has all machines of a command load their shards, each in a process of its own. Raises LoadError
+"""Makes all machines of a command load their shards, each in a process of its own. Raises LoadError
 or NotEnoughMemory."""
 
 
@@ -46,10 +46,9 @@ def load_pair(
     connect: Connect | None = None,
     remembered: Path | None = None,
 ) -> ModelPair:
-    """Load from folders and probe, with what earlier loads left in the folder `remembered`;
-    `connect` is for targets that are spread over machines. `step`
-    fixes the step size in tokens, None lets it follow the machine's pace; `stopped` says whether it
-    is still wanted; both models run as `backend` says, or as the device wants it. Raises LoadError,
+    """Load and probe a pair from its folders. `step`: fixed prefill step in tokens (None:
+    adaptive). `stopped`: whether to stop loading. `backend`: default is the device's. `connect`:
+    for sharded targets. `remembered`: folder with the findings of earlier loads. Raises LoadError,
     PromptError or NotEnoughMemory."""
     target_name, draft_name = command.names
     with ExitStack() as on_failure:
@@ -78,43 +77,43 @@ def load_pair(
             refusal = refusal or _why_unscorable(loaded)
         else:
             if weight_bytes(Path(command.draft)) > memory.free():
-                loaded.unload()  # they take turns; the draft comes first
+                loaded.unload()  # they are loaded alternately; the draft is needed first
                 gc.collect()
                 mx.clear_cache()
-            own = TextProcess() if command.foreign_draft else None
+            draft_texts = TextProcess() if command.foreign_draft else None
             draft = load_one(
                 command.draft,
                 draft_name,
                 step,
                 None,
                 stopped,
-                own,
+                draft_texts,
                 backend,
                 remembered=remembered,
             )
-            if own is None:
+            if draft_texts is None:
                 builder.set_vocab_limit(draft.vocab_size)
             else:
-                by_draft = PromptBuilder(draft.tokenizer, own, wrote_answers=False)
-                by_draft.set_vocab_limit(draft.vocab_size)
-                prompts = PairPrompts(builder, by_draft)
+                draft_builder = PromptBuilder(draft.tokenizer, draft_texts, wrote_answers=False)
+                draft_builder.set_vocab_limit(draft.vocab_size)
+                prompts = PairPrompts(builder, draft_builder)
         on_failure.pop_all()
         return ModelPair(loaded, draft, refusal, prompts, command.only_quotes)
 
 
 def _prompts_for(target: LoadedModel, texts: TextProcess) -> PromptBuilder:
-    """Makes its prompts; also has its answers end where its chat template ends them."""
+    """The target's prompt builder. Also adds the chat template's end tokens to the target's."""
     prompts = PromptBuilder(target.tokenizer, texts)
     prompts.set_vocab_limit(target.vocab_size)
     ends = target.tokenizer.eos_token_ids | prompts.turn_ends()
-    # What the model does not know would be written beyond the logits where ends are ignored.
+    # With `ignore_eos`, a token outside the vocabulary would be written beyond the logits.
     known = range(target.vocab_size or 1 << 31)
     target.tokenizer.eos_token_ids = {token for token in ends if token in known}
     return prompts
 
 
 def _why_unscorable(target: LoadedModel) -> Reason | None:
-    """Why this model's input embeddings cannot choose what is read, or None."""
+    """Why the built-in scorer cannot use this model's input embeddings, or None."""
     try:
         _ = target.embedding_space
     except NoEmbeddings as error:
@@ -130,8 +129,8 @@ def _load_sharded(
     texts: TextProcess,
     backend: Backend | None,
 ) -> tuple[LoadedModel, Reason | None]:
-    """A target of which this process has the tokenizer, the input embeddings and an outline of the
-    caches, and why it can only be read densely, or None."""
+    """A sharded target, and why it can only be read densely, or None. This process holds the
+    tokenizer, the input embeddings and an outline of the caches."""
     name, path = command.names[0], Path(command.target)
     texts.open(path)
     skeleton, config = load_lazily(path)

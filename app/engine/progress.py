@@ -1,5 +1,5 @@
-"""The clock of a turn: how long phases took, their progress, when the first word is expected, and
-whether the turn has to stop. And how turns and loading can end early."""
+"""Times the phases of a turn, reports their progress, predicts the first token, and checks whether
+the turn has to stop. Also the exceptions that end turns and loading early."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from app.protocol.reasons import EngineFailure, FailureKind
 from app.protocol.stats import FinishReason, Phase, merge_statistics
 
 _WAITING = (Phase.WAIT, Phase.RESTORE, Phase.RETRIEVE)
-"""Say nothing about the pair's speed."""
+"""Phases that do not depend on the pair's speed."""
 _SPEED_WINDOW = 0.15
-"""Share of a step over which its own speed is measured."""
-_DOUBT = 0.2
-"""Share of the steps ahead: what was done counts for them once it is longer than this."""
+"""The speed of a step is measured over this last share of it."""
+_PRIOR_SHARE = 0.2
+"""Weight of the original prediction for later steps, as a share of their predicted time."""
 _ORDER = list(Phase)
 
 
 class TurnCancelled(Exception):
-    """The user stopped the turn, or memory is nearly used up."""
+    """The user stopped the turn, or memory is nearly exhausted (`ended`)."""
 
     def __init__(self, ended: FinishReason = FinishReason.CANCELLED) -> None:
         super().__init__(ended)
@@ -45,7 +45,7 @@ class LoadStopped(LoadError):
 
 
 class ShardsLost(EngineFailure):
-    """A process that holds a part of the target is gone, or has failed."""
+    """A process that holds a shard of the target was lost or has failed."""
 
 
 class TurnError(EngineFailure):
@@ -54,25 +54,25 @@ class TurnError(EngineFailure):
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Where a turn was when another machine was lost: what continues it, and how it ends if it is
-    cancelled there."""
+    """The state of a turn when another machine was lost: the `Ask` that continues it, and the event
+    that ends it if it is cancelled instead."""
 
     rest: Ask
     cancelled: Finished
 
 
 class ScoringPart(StrEnum):
-    """What scores one after another in Phase.SCORE."""
+    """Parts of Phase.SCORE, which run one after another."""
 
     QUOTATION = "quotation"
-    """The sentence to quote is looked for."""
+    """The search for the passage to quote."""
     BUILT_IN = "built-in"
     DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A phase, or one `part` of it, and how many seconds it is predicted to take."""
+    """A phase, or one `part` of it, and its predicted seconds."""
 
     phase: Phase
     seconds: float
@@ -80,25 +80,21 @@ class Step:
 
 
 class Forecast:
-    """The predicted steps up to the first word, and how the machine's speed compares with the
-    prediction.
-
-    Steps belong to the turn: one that ends early, or never comes, leaves those behind it in place.
-    """
+    """The predicted steps until the first token, corrected by the speed measured so far."""
 
     def __init__(self, steps: Sequence[Step] = ()) -> None:
         self._steps = list(steps)
-        self._at: int | None = None
-        """The step that runs; None if it was not predicted."""
+        self._running: int | None = None
+        """Index of the running step; None if it was not predicted."""
         self._phase: Phase | None = None
         self._predicted = self._taken = 0.0
-        """Seconds of the last part of the running step: their ratio is how slow it is."""
+        """Predicted and actual seconds of the last part of the running step."""
         self._all_predicted = self._all_taken = 0.0
-        """The same of everything that was done."""
+        """Predicted and actual seconds of everything done."""
         self._done = self._elapsed = 0.0
 
     def expect(self, phase: Phase, seconds: float) -> None:
-        """A better prediction of this phase."""
+        """Replace the prediction of a phase, or add it."""
         for index, step in enumerate(self._steps):
             if step.phase is phase:
                 self._steps[index] = replace(step, seconds=seconds)
@@ -107,22 +103,22 @@ class Forecast:
         self._steps.insert(place, Step(phase, seconds))
 
     def start(self, phase: Phase, part: ScoringPart | None) -> None:
-        """This step begins, or begins again."""
+        """Record that this step begins, or begins again."""
         self._phase = phase
         places = [i for i, step in enumerate(self._steps) if step.phase is phase]
         named = [i for i in places if part is None or self._steps[i].part in (part, None)]
-        self._at = named[0] if named else None
+        self._running = named[0] if named else None
         self._done = self._elapsed = 0.0
-        if self._at is not None:
-            seconds = self._steps[self._at].seconds
+        if self._running is not None:
+            seconds = self._steps[self._running].seconds
             self._predicted = _SPEED_WINDOW * seconds
-            self._taken = self._slowed(self._steps[self._at :]) * self._predicted
+            self._taken = self._slowed(self._steps[self._running :]) * self._predicted
 
     def advance(self, share: float, elapsed: float) -> None:
-        """`share` (0..1) of the running step is done, `elapsed` seconds after it began."""
-        if self._at is None:
+        """Record that `share` (0..1) of the running step is done after `elapsed` seconds."""
+        if self._running is None:
             return
-        whole = self._steps[self._at].seconds
+        whole = self._steps[self._running].seconds
         predicted, taken = (share - self._done) * whole, elapsed - self._elapsed
         self._done, self._elapsed = share, elapsed
         if whole > 0:
@@ -133,45 +129,46 @@ class Forecast:
             self._all_taken += taken
 
     def share_of_phase(self, share: float) -> float:
-        """How much of the running phase is done, all its parts together, with `share` of the step
-        that runs."""
-        if self._at is None:
+        """Share (0..1) of the running phase that is done, if `share` of its running part is."""
+        if self._running is None:
             return share
         seconds = [s.seconds if s.phase is self._phase else 0.0 for s in self._steps]
         whole = sum(seconds)
-        if whole <= 0 or whole == seconds[self._at]:
+        if whole <= 0 or whole == seconds[self._running]:
             return share
-        return (sum(seconds[: self._at]) + share * seconds[self._at]) / whole
+        return (sum(seconds[: self._running]) + share * seconds[self._running]) / whole
 
     def rest(self, share: float, elapsed: float) -> float | None:
-        """Seconds until the first word; None if nothing is known, as while files are chosen. A step
-        that was not predicted takes as long as its own speed says."""
-        if self._at is not None:
-            now = (1 - share) * self._steps[self._at].seconds
+        """Seconds until the first token; None if unknown, for example while files are chosen. For a
+        step that was not predicted, its measured speed is extrapolated."""
+        if self._running is not None:
+            now = (1 - share) * self._steps[self._running].seconds
             if self._predicted > 0:
                 now *= self._taken / self._predicted
-            return now + self._seconds(self._steps[self._at + 1 :])
+            return now + self._seconds(self._steps[self._running + 1 :])
         order = -1 if self._phase is None else _ORDER.index(self._phase)
         ahead = [step for step in self._steps if _ORDER.index(step.phase) > order]
         if not ahead and (not share or self._phase is Phase.RETRIEVE):
             return None
-        own = elapsed / share * (1 - share) if share else 0.0
-        return own + self._seconds(ahead)
+        from_speed = elapsed / share * (1 - share) if share else 0.0
+        return from_speed + self._seconds(ahead)
 
     def _slowed(self, ahead: Sequence[Step]) -> float:
-        """By what factor these steps will be slower than predicted, as what was done was."""
-        doubt = _DOUBT * sum(step.seconds for step in ahead)
-        whole = doubt + self._all_predicted
-        return (doubt + self._all_taken) / whole if whole > 0 else 1.0
+        """Factor by which these steps will be slower than predicted, judging by those done."""
+        prior = _PRIOR_SHARE * sum(step.seconds for step in ahead)
+        whole = prior + self._all_predicted
+        return (prior + self._all_taken) / whole if whole > 0 else 1.0
 
     def _seconds(self, ahead: Sequence[Step]) -> float:
         return self._slowed(ahead) * sum(step.seconds for step in ahead)
 
 
 class TurnClock:
-    """`cancelled` and `under_pressure` are polled at every step boundary, the first also within
-    long steps. The latter may free memory, and tells whether the turn has to stop for lack of it.
-    The turn was `sent` at that time of `time.perf_counter`, or now."""
+    """Times one turn and tells whether it has to stop.
+
+    `cancelled` and `under_pressure` are polled at step boundaries, `cancelled` also within long
+    steps. `under_pressure` may free memory; True means that the turn has to stop for lack of it.
+    `sent`: `time.perf_counter()` when the question was sent (default: now)."""
 
     def __init__(
         self,
@@ -188,14 +185,14 @@ class TurnClock:
         self.phases = {Phase.WAIT: now - self.started_at}
         self.forecast = Forecast()
         self.interrupted: Interrupted | None = None
-        """If another machine was lost. The timings then say nothing about the pair."""
+        """Set if another machine was lost. The timings are then not representative."""
 
     def whole(self, finished: Finished) -> Finished:
-        """The end of the turn, with what was written before another machine was lost."""
+        """The final event, merged with what was generated before another machine was lost."""
         if self.interrupted is None:
             return finished
         before = self.interrupted.cancelled
-        if not finished.generated_ids:  # it ended before it could go on
+        if not finished.generated_ids:  # the turn ended before it could continue
             finished = replace(finished, text=before.text, generated_ids=before.generated_ids)
         first = before.statistics
         if first is not None and not first.generated_tokens:
@@ -204,7 +201,7 @@ class TurnClock:
 
     @property
     def waited(self) -> float:
-        """Seconds that say nothing about the pair's speed."""
+        """Seconds that do not depend on the pair's speed."""
         return sum(self.phases.get(phase, 0.0) for phase in _WAITING)
 
     def timings(
@@ -215,8 +212,8 @@ class TurnClock:
         sparse: bool,
         tokens: int,
     ) -> list[Timing]:
-        """What took how long until the `first` token came. `work` is what the models read, `scored`
-        says whether a draft did, and `tokens` is the length of the prompt."""
+        """Timings up to the `first` token (a `time.perf_counter()`). `work`: tokens read by the
+        models. `scored`: whether a draft scored. `tokens`: length of the prompt."""
         timed = {CostTerm.TARGET: self.phases.get(Phase.PREFILL, 0.0)}
         if scored:
             timed[CostTerm.DRAFT] = self.phases.get(Phase.SCORE, 0.0)
@@ -233,8 +230,8 @@ class TurnClock:
         return FinishReason.MEMORY if self._under_pressure() else None
 
     def check_cancel(self, within_step: bool = False) -> None:
-        """Raise TurnCancelled if the turn has to stop; `within_step` only if the user stopped it:
-        memory is freed between steps."""
+        """Raise TurnCancelled if the turn has to stop. `within_step`: check only whether the user
+        stopped it, because memory is freed only between steps."""
         if within_step and not self._cancelled():
             return
         if (ended := self.stop_reason()) is not None:
@@ -247,9 +244,9 @@ class TurnClock:
         part: ScoringPart | None = None,
         seconds: Callable[[int], float] | None = None,
     ) -> Callable[..., None]:
-        """A callback that reports tokens done of a phase, or of one `part` of it, and raises
-        TurnCancelled as `check_cancel` does. `seconds` predicts what a number of tokens takes, up
-        to a factor; by default, each takes the same."""
+        """A callback that reports tokens done of a phase, or of one `part` of it, and calls
+        `check_cancel`. `seconds(n)` is proportional to the predicted time of n tokens (default:
+        linear)."""
         started_at = time.perf_counter()
         forecast, whole = self.forecast, total if seconds is None else seconds(total)
         forecast.start(phase, part)
@@ -261,8 +258,8 @@ class TurnClock:
 
         def show(done: int, elapsed: float) -> None:
             now = share(done)
-            of_phase = forecast.share_of_phase(now)
-            shown = done if of_phase == now else int(total * of_phase)
+            phase_share = forecast.share_of_phase(now)
+            shown = done if phase_share == now else int(total * phase_share)
             eta = forecast.rest(now, elapsed)
             self.emit(PhaseProgress(self.turn, phase, shown, total, elapsed, eta))
 
@@ -277,7 +274,7 @@ class TurnClock:
 
     @property
     def seconds_spent(self) -> float:
-        """Since the turn began, without waiting."""
+        """Seconds since the turn began, without `waited`."""
         return time.perf_counter() - self.started_at - self.waited
 
     @contextmanager
@@ -289,5 +286,5 @@ class TurnClock:
             self.add(phase, time.perf_counter() - started_at)
 
     def add(self, phase: Phase, seconds: float) -> None:
-        """A phase that ran twice, before and after a fallback, took the sum."""
+        """Add seconds to a phase; it may run twice, before and after a fallback."""
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds

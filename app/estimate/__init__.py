@@ -1,2 +1,2 @@
-"""What a turn will take before it runs: how it is read, seconds and bytes. Pure Python, so that the
-screen predicts what the engine decides."""
+"""Predicts how a turn is read, and its seconds and bytes. Pure Python, so that the screen makes the
+same predictions as the engine."""

@@ -1,9 +1,8 @@
-"""Predicts, before the target runs, that sparse reading would lose the answer.
+"""Predicts from the question whether it needs every token, so that sparse reading would fail.
 
-A few phrases, and a small linear model of the question's words for the rest: does it count, rank,
-sum up, follow chains? How often it is right, on wordings it was not made from, is in
-`docs/quality.md`; so is why the draft's scores are not asked as well. The weights come from
-`assets/guard/train.py`.
+A few phrases, then a linear model of the question's words, detect questions that count, rank, sum
+up or follow chains. `docs/quality.md` has its accuracy on unseen wordings, and explains why the
+draft's scores are not used. `assets/guard/train.py` computes the weights.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 
 QUOTED = re.compile(r'"[^"]*"|“[^“”]*”|«[^«»]*»|`[^`]*`')
-"""Quoted text, which says nothing about the kind of question."""
+"""Quoted text, which is ignored."""
 WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?|\d+|[?]")
 COUNTING_PHRASES = re.compile(
     r"""
@@ -23,16 +22,16 @@ COUNTING_PHRASES = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""Needs no weighing."""
+"""Phrases that decide without the model."""
 THRESHOLD = -0.5
-"""Logit from which on words ask for every token. Chosen by cross-validation on the questions that
-the weights come from: a missed count is worse than a slow answer."""
+"""Questions with a higher logit need every token. Chosen by cross-validation on the training
+questions: a wrong count is worse than a slow answer."""
 MAX_WORDS = 60
-"""Limit of words; a long message is judged by its first and last ones."""
+"""Longer messages are judged by their first and last words."""
 
 
 def features(question: str) -> set[str]:
-    """Words, pairs of neighbours and word beginnings of a question (text)."""
+    """Words, pairs of adjacent words, and prefixes of long words of a question."""
     words = [w.casefold() for w in WORD.findall(QUOTED.sub(" x ", question))]
     words = ["#" if w.isdigit() else w for w in words]
     if len(words) > MAX_WORDS:
@@ -49,7 +48,7 @@ def _model() -> tuple[float, dict[str, float]]:
 
 
 def asks_for_every_token(question: str) -> str | None:
-    """The words for which this question (text) needs everything read, or None."""
+    """The words because of which a question needs every token, or None if it does not."""
     obvious = COUNTING_PHRASES.search(QUOTED.sub(" ", question))
     if obvious is not None:
         return " ".join(obvious[0].split())

@@ -1,5 +1,5 @@
-"""Decides how a turn is read: as requested; in auto mode by the counting guard, then by predicted
-times. And predicts how soon a message that is being written would be answered."""
+"""Decides whether a turn reads sparsely or densely: as requested, or in auto mode by the question
+guard and then by predicted times. Also predicts the time for a message that is being typed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ from app.util import formatting
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a turn will be read, and why."""
-
     reading: Reading
     reasons: tuple[Reason, ...]
     guard: Reason | None = None
-    """Why sparse reading would lose the answer, or None."""
+    """Why the question needs every token, or None."""
     show_selection: bool = False
-    """Everything is cached, so nothing is skipped: what would have been selected is shown."""
+    """Whether to show what a sparse read would select, although everything is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,9 @@ def plan(
     predicted: PredictedTtft = PredictedTtft(),
     cached: int = 0,
 ) -> Plan:
-    """Decide for a prompt of which `eligible` tokens may be skipped; `cached` more could have been
-    but are in the cache. `dense_only` is why this pair cannot read sparsely, or None."""
+    """Decide how to read a prompt. `eligible`: tokens that may be skipped. `cached`: further tokens
+    that are not skipped only because they are cached. `dense_only`: why the pair cannot read
+    sparsely, or None."""
     mode = ask.mode
     if mode is Mode.FULL:
         return _plan(Reading.DENSE, ReasonCode.FULL_REQUESTED)
@@ -71,7 +70,7 @@ def plan(
             stays = Reason(ReasonCode.CACHED_STAYS, {"tokens": cached})
             return replace(requested, reasons=(*requested.reasons, stays))
         return requested
-    # Of files that were chosen because not all fit, every token is not every token.
+    # If retrieval chose only some files, reading every token would not help.
     chosen = any(message.retrieved for message in ask.messages)
     words = None if chosen else asks_for_every_token(ask.question)
     if words is not None:
@@ -85,7 +84,7 @@ def _plan(reading: Reading, code: ReasonCode, **data: object) -> Plan:
 
 
 def _fixed_keep(ask: Ask) -> float | None:
-    """None if it is left to the scores."""
+    """The requested keep; None if it is chosen from the scores."""
     return None if ask.keep_ratio == AUTO_KEEP else ask.keep_ratio
 
 
@@ -99,7 +98,7 @@ def _nothing_to_skip(ask: Ask, cached: int) -> Plan:
 
 
 def plan_auto(eligible: int, predicted: PredictedTtft) -> Plan:
-    """Decide in auto mode when `eligible` tokens may be skipped, unless the question needs all."""
+    """Decide in auto mode for a question that does not need every token."""
     if eligible < MIN_SKIPPABLE:
         return _plan(Reading.DENSE, ReasonCode.FEW_TO_SKIP, tokens=MIN_SKIPPABLE)
     if predicted.sparse is not None and predicted.full is not None:
@@ -108,7 +107,7 @@ def plan_auto(eligible: int, predicted: PredictedTtft) -> Plan:
 
 
 def _faster(sparse: float, full: float) -> Plan:
-    """The faster way, when both are predicted; in full unless sparse reading saves enough."""
+    """Read sparsely if that saves enough seconds, else densely."""
     seconds = {"sparse": float(sparse), "full": float(full)}
     if sparse_pays(sparse, full):
         return _plan(Reading.SPARSE, ReasonCode.FASTER, **seconds)
@@ -119,11 +118,11 @@ def _faster(sparse: float, full: float) -> Plan:
 
 
 REFERENCE_TOKENS = 32_768
-"""Length of the prompt that describes a pair's speed."""
+"""Prompt length for which `describe` predicts the speed."""
 
 
 def describe(costs: Costs, keep_ratio: float) -> str:
-    """A sentence on how soon the first word comes; at the default keep instead of AUTO_KEEP."""
+    """A sentence about the time to the first word. AUTO_KEEP counts as the default keep."""
     keep_ratio = expected_keep(keep_ratio)
     selected = AttentionWork(math.ceil(keep_ratio * REFERENCE_TOKENS))
     full = costs.seconds(ReadPlan(REFERENCE_TOKENS, AttentionWork(REFERENCE_TOKENS)))
@@ -138,26 +137,25 @@ def describe(costs: Costs, keep_ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NextMessage:
-    """The message that is being written, in tokens: `typed` is always read, of `attached` a part
-    may be skipped. `last` are the statistics of the answer before it, which the engine still has
-    cached. Where `recall_is_expensive`, the target can only recall by prefilling everything behind
-    again."""
+    """The message that is being typed. `typed` tokens are always read, `attached` tokens may be
+    skipped. `last`: statistics of the previous answer, whose prompt is cached. If
+    `recall_is_expensive`, recalling a token means to prefill all tokens after it again."""
 
     mode: Mode
     keep: float
-    """Or AUTO_KEEP: then that of `last` or the default one is assumed, whichever is less."""
+    """0..1, or AUTO_KEEP: the smaller of `last`'s keep and the default is assumed."""
     typed: int
     attached: int
     last: Statistics | None = None
     recall_is_expensive: bool = False
 
     def seconds(self, costs: Costs) -> float | None:
-        """Until the first word; None while no pair is loaded."""
+        """Predicted seconds until the first word; None if the costs are unknown."""
         sparse, full = costs.seconds(self._sparse_plan(costs)), costs.seconds(self._dense_plan)
         return sparse if self._choose(sparse, full) is Reading.SPARSE else full
 
     def _choose(self, sparse: float | None, full: float | None) -> Reading:
-        """As the engine will, unless the question's wording asks for every token."""
+        """How the engine will read, unless the question guard decides otherwise."""
         if self.mode is Mode.FULL or not (self.attached or self._skipped):
             return Reading.DENSE
         if self.mode is Mode.SPARSE:
@@ -178,7 +176,7 @@ class NextMessage:
 
     @property
     def _dense_plan(self) -> ReadPlan:
-        """Skipped tokens are read now, and everything behind them again."""
+        """Dense work: if tokens were skipped, read everything again, else only the new message."""
         total = self._earlier + self._new
         work = AttentionWork(total) if self._skipped else AttentionWork(self._new, self._earlier)
         return ReadPlan(total, work)
@@ -195,8 +193,8 @@ class NextMessage:
         cached = self._earlier - skipped
         lost = cached if self.recall_is_expensive else None
         target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)
-        afresh = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
-        if costs.target is not None and costs.target.saves(MIN_SAVING_LOSING, afresh, target):
-            target = afresh
+        reread = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
+        if costs.target is not None and costs.target.saves(MIN_SAVING_LOSING, reread, target):
+            target = reread
         scored = last.prompt_tokens if last.reading is Reading.SPARSE else 0
         return ReadPlan(total, target, scoring_work(total - scored, scored))

@@ -1,4 +1,4 @@
-"""Tasks that sparse reading may lose: one small fact, unlike everything around it."""
+"""Tasks that are hard for sparse reading: one small fact that is unlike the text around it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LANGUAGES = tuple(language for language in FACTS if language != "en")
 
 
 def identifier(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A UUID in prose."""
+    """Find a UUID in prose."""
     key, value = keys.slug(), str(UUID(int=rng.getrandbits(128), version=4))
     unit = f"The identifier of {key} is {value}. "
     question = phrase(rng, "identifier", held_out).format(key)
@@ -33,7 +33,7 @@ def identifier(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def code_bug(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A comment in one of many functions."""
+    """Find a comment in one of many functions."""
     name, fault = keys.thing().replace(" ", "_"), rng.choice(FAULTS)
     unit = f"def {name}(rows):\n    # BUG: {fault}\n    return {rng.choice(NOUNS)}(rows)\n"
     question = phrase(rng, "bug", held_out).format(name)
@@ -41,7 +41,7 @@ def code_bug(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def back_reference(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A term that is defined once and used often after that."""
+    """Find the definition of a term that is used often later."""
     role = keys.word().capitalize()
     person = f"{keys.choose(PEOPLE)} {rng.choice(NOUNS).capitalize()}"
     defined = f'"{role}" means the firm of {person}. '
@@ -51,7 +51,7 @@ def back_reference(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def foreign_fact(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A value in another language than the text around it."""
+    """Find a value in another language than the text around it."""
     return fact(rng, keys, held_out, rng.choice(LANGUAGES))
 
 

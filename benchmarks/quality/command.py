@@ -1,4 +1,4 @@
-"""Does sparse reading give the same answers? Checks options, shows progress."""
+"""The `quality` command: measures whether sparse reading gives the same answers as dense."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from benchmarks.quality.tokens import FolderTokens, Tokens
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Measures what is not in the results log yet, prints the table and writes the files; returns
-    the exit status. Everything that can be checked is checked before a model loads."""
+    """Measure what is not in the results log, print the table and write the files. Returns the exit
+    status. Checks all options before a model is loaded."""
     options.scoring = options.scoring or _default_scoring(options)
     settings = _settings(options)
     outputs = _outputs(options, settings)
@@ -79,8 +79,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _measure(load: Load, settings: Settings, log: ResultsLog, tokens: Tokens) -> Outcome:
-    # What was skipped must stay skipped, however long the next question takes.
-    # Nor may an item start from what another one has read.
+    # Skipped tokens must stay skipped, and an item must not reuse another item's cache.
     upkeep = CachePolicy(BackgroundPolicy.OFF, share_prefixes=False)
     switch = ScoringSwitch()
     with EngineSession(MlxEngine(choose_scorer=switch), upkeep) as session:
@@ -114,7 +113,7 @@ def _study(options: argparse.Namespace, settings: Settings, load: Load, outcome:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The command that gives this result again, with the defaults spelled out."""
+    """The command that reproduces this result, with all defaults."""
     parts = ["python", "-m", "benchmarks", "quality"]
     for suite in options.suite or ["all"]:
         parts += ["--suite", suite]
@@ -145,7 +144,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """Raises UserError for the first option that makes no sense."""
+    """Raises UserError for invalid options."""
     suites = _suites(options.suite)
     about_files = [name for name in suites if name in NEED_FILES]
     if about_files and not options.files:
@@ -193,7 +192,7 @@ def _suites(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names(suites: Iterable[str]) -> str:
-    """With the name of their group for those of one that is too long to list."""
+    """The names, with the name of the group instead of its many suites."""
     groups = dict.fromkeys(HELD_OUT, "passages") | dict.fromkeys(TUNED_ON, DEV)
     return ", ".join(dict.fromkeys(groups.get(suite, suite) for suite in suites))
 
@@ -205,7 +204,7 @@ def _scoring(text: str) -> Scoring:
 
 
 def _tunings(combined: Sequence[str], alone: Sequence[str]) -> tuple[Tuning, ...]:
-    """Every combination of the values in `combined`, then the first of these with each of the
+    """All combinations of the values in `combined`, then the first one of them with each of the
     values in `alone`."""
     values = _tuning_values(combined)
     chosen = [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
@@ -233,14 +232,14 @@ def _tuning_values(pairs: Sequence[str]) -> dict[str, tuple[object, ...]]:
 
 
 def _tuned(name: str, text: str, default: object) -> object:
-    """The value of a field of Tuning, with the type of its default."""
+    """Parse the value of a field of Tuning by the type of its default."""
     if isinstance(default, float):
         return parse_fraction(text, name)
     return whole(name, 1 if name == "chunk" else 0, 999_999_999)(text)
 
 
 def _default_scoring(options: argparse.Namespace) -> Scoring:
-    """What the engine would choose."""
+    """The scoring that the engine would choose."""
     target, draft = _pair(options)
     if draft is None and target == EMBEDDED:
         draft = EMBEDDED
@@ -265,7 +264,7 @@ def _pair(options: argparse.Namespace) -> tuple[str, str | None]:
 
 def _load(options: argparse.Namespace, settings: Settings) -> Load:
     load = resolve_pair(*_pair(options), kv_bits=KvBits(options.kv_bits or KvBits.FULL).bits)
-    load = replace(load, only_quotes=False)  # what the model itself writes is measured
+    load = replace(load, only_quotes=False)  # measure the model's own answers
     needed = [scoring for scoring in settings.scorings if scoring.needs_draft]
     if load.draft is None and needed:
         free = ",".join(s for s in Scoring if not s.needs_draft)
@@ -285,7 +284,7 @@ def _check_files(settings: Settings, tokens: Tokens) -> None:
 
 
 def _outputs(options: argparse.Namespace, settings: Settings) -> dict[Path, Callable[[Study], str]]:
-    """The files to write. Raises UserError when one cannot be written."""
+    """The files to write. Raises UserError if one is not writable."""
     outputs: dict[Path, Callable[[Study], str]] = {}
     if options.report:
         report = Path(options.report)
@@ -314,7 +313,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replaces the file in one step. Raises UserError."""
+    """Replace the file atomically. Raises UserError."""
     try:
         write_durably(path, text.encode())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Documents of a given length: a task's units, hidden among filler of the same kind."""
+"""Composes documents of a given length: a task's units hidden in filler of the same kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE_UNITS = 60
 
 @dataclass(frozen=True)
 class Filler:
-    """Makes units that are unrelated to any task: sentences, records, lines. `prefix` and `suffix`
+    """Makes filler units unrelated to any task: sentences, records, lines. `prefix` and `suffix`
     enclose the document."""
 
     unit: Callable[[Random, Keys], str]
@@ -25,7 +25,7 @@ class Filler:
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and the character range of each of the task's units in it."""
+    """A text, and the character ranges of the task's units in it."""
 
     text: str
     units: tuple[tuple[int, int], ...]
@@ -57,22 +57,22 @@ def prose(rng: Random, keys: Keys) -> str:
 
 
 def json_record(rng: Random, keys: Keys) -> str:
-    """`{"amber-falcon": 8812}`, its name used once."""
+    """`{"amber-falcon": 8812}` with a unique name."""
     return f'{{"{keys.slug()}": {rng.randrange(1000, 10000)}}}'
 
 
 def xml_record(rng: Random, keys: Keys) -> str:
-    """`<code of="amber-falcon">8812</code>`, its name used once."""
+    """`<code of="amber-falcon">8812</code>` with a unique name."""
     return f'<code of="{keys.slug()}">{rng.randrange(1000, 10000)}</code>'
 
 
 def assignment(rng: Random, keys: Keys) -> str:
-    """`AMBER_FALCON = 8812`, its name used once."""
+    """`AMBER_FALCON = 8812` with a unique name."""
     return f"{keys.thing().replace(' ', '_').upper()} = {rng.randrange(1000, 10000)}"
 
 
 def function(rng: Random, keys: Keys) -> str:
-    """A short Python function, its name used once."""
+    """A short Python function with a unique name."""
     name, items = keys.thing().replace(" ", "_"), rng.choice(NOUNS)
     body = rng.choice(
         (
@@ -87,7 +87,7 @@ def function(rng: Random, keys: Keys) -> str:
 
 
 def ticket(rng: Random, keys: Keys) -> str:
-    """`Ticket 482 is DONE, for the amber falcon.`; only DONE and SENT, its number used once."""
+    """`Ticket 482 is DONE, for the amber falcon.` with a unique number; always DONE or SENT."""
     return ticket_line(rng, keys, rng.choice(("DONE", "SENT")))
 
 
@@ -114,10 +114,10 @@ def compose(
     keys: Keys,
     depth: float | None = None,
 ) -> Document:
-    """About `tokens` tokens of filler with `units` in their order among it.
+    """A document of about `tokens` tokens: filler with `units` in their order.
 
-    They get random positions, or the first one gets `depth` (0 start, 1 end) and the others
-    random positions after it. Raises ValueError when the units alone are longer.
+    Units get random positions; with `depth` (0 start, 1 end), the first one is there and the others
+    are behind it. Raises ValueError if the units alone are longer.
     """
     fixed = count(filler.prefix + filler.join.join(units) + filler.suffix)
     if fixed > tokens:

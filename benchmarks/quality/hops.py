@@ -1,4 +1,4 @@
-"""Questions whose answer is several steps away: each passage says where to look next."""
+"""Multi-hop questions: each passage refers to the next one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.quality.documents import FUNCTIONS, PROSE, Filler
 from benchmarks.quality.tasks import Maker, Task, phrase
 from benchmarks.quality.words import Keys
 
-LONGEST = 300
-"""Characters of a paragraph; longer ones are cut."""
+MAX_PARAGRAPH = 300
+"""Maximum characters of a paragraph; longer ones are split."""
 
 
 def across_files(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A constant that a file of a repository takes from another one, and that from a third."""
+    """A constant that a file imports from a second file, and that one from a third."""
     files = [keys.word() for _ in range(rng.randint(2, 4))]
     names = [keys.thing().replace(" ", "_").upper() for _ in files]
     value = keys.number(4)
@@ -36,7 +36,7 @@ def _module(name: str, text: str) -> str:
 
 
 def definitions(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A contract's term, which is defined by another one, far away."""
+    """A term of a contract that is defined by another term elsewhere."""
     terms = [f"{keys.word().capitalize()} Period" for _ in range(rng.randint(2, 4))]
     days = keys.number()
     units = [f'"{terms[0]}" means {days} days after the notice. ']
@@ -47,8 +47,8 @@ def definitions(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def in_files(maker: Maker, files: Sequence[Document]) -> Maker:
-    """The task's passages between the paragraphs of one of the files, from any of them on: code
-    goes into Python files, anything else into the others, as far as there are any."""
+    """Wrap `maker` to use the paragraphs of one of the files as filler, starting at a random one:
+    of Python files for code, of other files for everything else, if there are any."""
     code = [file for file in files if PurePath(file.name).suffix == ".py"]
     prose = [file for file in files if file not in code]
 
@@ -69,9 +69,9 @@ def _paragraphs(text: str) -> list[str]:
     for block in filter(str.strip, text.split("\n\n")):
         paragraph = ""
         for line in block.strip("\n").splitlines():
-            for start in range(0, len(line) or 1, LONGEST):
-                part = line[start : start + LONGEST]
-                if len(paragraph) + len(part) > LONGEST:
+            for start in range(0, len(line) or 1, MAX_PARAGRAPH):
+                part = line[start : start + MAX_PARAGRAPH]
+                if len(paragraph) + len(part) > MAX_PARAGRAPH:
                     found.append(paragraph)
                     paragraph = ""
                 paragraph = f"{paragraph}\n{part}" if paragraph else part

@@ -1,4 +1,4 @@
-"""Questions about real documents, whose answers are known (`real.toml`, `passages/*.toml`)."""
+"""Questions about real documents with known answers (`real.toml`, `passages/*.toml`)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ CharacterRange = tuple[int, int]
 
 @dataclass(frozen=True)
 class Fact:
-    """What `passage` says, which occurs once in the document of this name: asked in the document's
-    own words, and `reworded`. An answer is right when it has one of `expected`. `before` are the
-    questions and answers of earlier turns; the last of these answers stands in `earlier`."""
+    """A fact stated by `passage`, which occurs once in `document`. `question` uses the document's
+    words, `reworded` does not. An answer is right if it contains one of `expected`. `before` has
+    the questions and answers of earlier turns, `earlier` the passage of the last answer."""
 
     document: str
     passage: str
@@ -46,7 +46,8 @@ class Fact:
     earlier: str = ""
 
     def find(self, text: str) -> tuple[int, int] | None:
-        """The characters of the passage, whatever its white space, if it occurs once."""
+        """The character range of the passage, ignoring white space; None unless it occurs exactly
+        once."""
         return _find_once(self.passage, text)
 
     def find_earlier(self, text: str) -> tuple[int, int] | None:
@@ -61,7 +62,8 @@ def _find_once(passage: str, text: str) -> tuple[int, int] | None:
 
 
 def _load_facts(file: str) -> tuple[Fact, ...]:
-    """The first fact of each document, then the second of each, and so on."""
+    """Facts with alternating documents: the first fact of each, then the second of each, and so
+    on."""
     loaded = load(file)["facts"]
     facts = [Fact(**each) for each in loaded]
     names = dict.fromkeys(fact.document for fact in facts)
@@ -72,7 +74,7 @@ def _load_facts(file: str) -> tuple[Fact, ...]:
 
 @cache
 def facts_of(suite: str) -> tuple[Fact, ...]:
-    """What a suite asks about."""
+    """The facts of a suite."""
     kind = _kind(suite)
     if kind == SEVERAL:
         kind = "english"
@@ -80,22 +82,22 @@ def facts_of(suite: str) -> tuple[Fact, ...]:
 
 
 def _kind(suite: str) -> str:
-    """`english` of `passage-english-reworded`, `dev-code` of `dev-code`."""
+    """The kind of passages of a suite: `english` for `passage-english-reworded`."""
     return suite.removesuffix(REWORDED).removeprefix(PASSAGE).removeprefix("-")
 
 
 class Corpus:
-    """Documents among the files that suites ask about, and excerpts of them that have a fact."""
+    """The documents among the given files, and excerpts of them that contain a fact."""
 
     def __init__(self, files: Sequence[Document], tokens: Tokens) -> None:
         self._texts = {PurePath(document.name).name: document.text for document in files}
         self._tokens = tokens
         self._offsets: dict[str, Sequence[CharacterRange]] = {}
         self._found: dict[str, dict[Fact, CharacterRange]] = {}
-        """By a text's name, where each fact's passage is."""
+        """By the name of a text: the character range of each fact's passage."""
 
     def check(self, suites: Iterable[str]) -> None:
-        """Raises UserError when a document is missing, or is another version."""
+        """Raise UserError if a document is missing or differs from the expected version."""
         for fact in chain.from_iterable(map(facts_of, suites)):
             text = self._texts.get(fact.document, "")
             passages = [fact.find(text)] + [fact.find_earlier(text)] * bool(fact.earlier)
@@ -107,8 +109,8 @@ class Corpus:
                 )
 
     def item(self, suite: str, index: int, length: int, seed: int) -> Item:
-        """Item `index`: an excerpt, so that the prompt has about `length` tokens. Suites that ask
-        in other words have the same excerpts. Raises DoesNotFit."""
+        """Item `index` with an excerpt, so that the prompt has about `length` tokens. Reworded
+        suites have the same excerpts. Raises DoesNotFit."""
         facts, rng = facts_of(suite), Random(f"{seed}/{length}/{index}")
         fact = facts[index % len(facts)]
         name, text, passage = self._source(suite, fact, length)
@@ -145,8 +147,7 @@ class Corpus:
         return RESERVED * (1 + len(fact.before)) + sum(map(self._tokens.count, texts))
 
     def _source(self, suite: str, fact: Fact, length: int) -> tuple[str, str, CharacterRange]:
-        """The fact's document; where that is too short, all that the suite asks about, one after
-        the other."""
+        """The fact's document or, if that is too short, all documents of the suite concatenated."""
         name, text = fact.document, self._texts[fact.document]
         if len(self._token_offsets(name, text)) < length:
             names = dict.fromkeys(each.document for each in facts_of(suite))
@@ -159,7 +160,7 @@ class Corpus:
     def _other(
         self, suite: str, name: str, text: str, passage: CharacterRange, tokens: int, rng: Random
     ) -> tuple[Fact, CharacterRange]:
-        """Another fact whose passage is at most this far away, in tokens. Raises DoesNotFit."""
+        """Another fact whose passage is at most this many tokens away. Raises DoesNotFit."""
         offsets = self._token_offsets(name, text)
         reach = tokens * len(text) // max(len(offsets), 1)
         low, high = passage[0] - reach, passage[1] + reach
@@ -185,7 +186,7 @@ class Corpus:
 def _excerpt(
     offsets: Sequence[tuple[int, int]], passage: tuple[int, int], count: int, rng: Random
 ) -> tuple[int, int]:
-    """The characters of `count` tokens around a passage, which may be anywhere in them."""
+    """The character range of `count` tokens that contain a passage at a random place."""
     first = sum(end <= passage[0] for _, end in offsets)
     last = sum(start < passage[1] for start, _ in offsets)
     if last - first > count:

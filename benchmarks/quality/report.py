@@ -1,4 +1,4 @@
-"""Results as a table for a terminal, as Markdown with a figure, and as JSON."""
+"""Writes results as a table for a terminal, as Markdown with a figure, and as JSON."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ PASSAGES = "The items whose answer's passage was selected whole, %, at each keep
 
 @dataclass(frozen=True)
 class Study:
-    """What a report is made of. `pair` has the displayed names of target and draft; `command` makes
-    the same report again."""
+    """The data of a report. `pair`: displayed names of target and draft. `command`: reproduces the
+    report."""
 
     settings: Settings
     pair: tuple[str, str | None]
@@ -101,7 +101,7 @@ class Study:
 
     @cached_property
     def sparse_only(self) -> tuple[SparseCell, ...]:
-        """Empty unless nothing was to be read in full."""
+        """Cells without dense answers; empty unless `sparse_only`."""
         return results.sparse_cells(self.records) if self.settings.sparse_only else ()
 
     @property
@@ -111,11 +111,11 @@ class Study:
 
     @property
     def answers(self) -> list[Record]:
-        """Runs that should end in an answer."""
+        """Records of suites that have answers."""
         return [record for record in self.records if record.suite not in ONLY_PASSAGES]
 
     def notes(self) -> list[str]:
-        """What should not be overlooked, a sentence each."""
+        """Sentences about skipped, failed or stale runs."""
         notes = list(self.skipped)
         exact = [cell for cell in self.cells if cell.differing is not None]
         for cell in exact:
@@ -170,7 +170,7 @@ def _groups(cells: Iterable[ResultCell]) -> list[tuple[int, str]]:
 
 
 def _short_table(cells: Iterable[ResultCell]) -> TextTable:
-    """Of one length and scoring, narrow enough for a terminal."""
+    """A table for one length and scoring, narrow enough for a terminal."""
     head = ("suite", "keep", "n", "dense", "right", "95 %", "lost", "gained", "read", "faster")
     body = []
     for cell in cells:
@@ -284,11 +284,11 @@ def _guard_summary(guard: GuardStats) -> str:
 
 
 def table(study: Study) -> str:
-    """At most COLUMNS wide, a group for each length and scoring."""
+    """The tables for a terminal, at most COLUMNS wide, one for each length and scoring."""
     parts: list[str] = []
     for length, scoring in _groups(study.cells):
-        own = [cell for cell in study.cells if (cell.length, cell.scoring) == (length, scoring)]
-        parts.append(f"{length:,} tokens, scoring {scoring}\n{_short_table(own).plain()}")
+        group = [cell for cell in study.cells if (cell.length, cell.scoring) == (length, scoring)]
+        parts.append(f"{length:,} tokens, scoring {scoring}\n{_short_table(group).plain()}")
     if study.sparse_only:
         parts += [_wrapped(NOTHING_DENSE), _sparse_table(study.sparse_only).plain()]
     if study.equals:
@@ -314,7 +314,7 @@ def _wrapped(text: str) -> str:
 
 
 def markdown(study: Study) -> str:
-    """The whole report."""
+    """The whole report as Markdown."""
     against = "by itself" if study.settings.sparse_only else "against dense"
     parts = [f"# Sparse reading {against}: {_escape(study.title)}", _about(study)]
     parts.append(f"```sh\n{study.command}\n```")
@@ -361,13 +361,13 @@ def _about(study: Study) -> str:
 
 
 def _overview(study: Study) -> list[str]:
-    """One table a length: a row for each suite and scoring, a column for each keep."""
+    """A table for each length: a row per suite and scoring, a column per keep."""
     parts = ["## Accuracy, %"]
     for length in sorted({cell.length for cell in study.cells}):
-        own = [cell for cell in study.cells if cell.length == length]
-        keeps = sorted({cell.keep for cell in own})
+        group = [cell for cell in study.cells if cell.length == length]
+        keeps = sorted({cell.keep for cell in group})
         rows: dict[tuple[str, str], dict[float, ResultCell]] = {}
-        for cell in own:
+        for cell in group:
             rows.setdefault((cell.suite, cell.scoring), {})[cell.keep] = cell
         body = []
         for (suite, scoring), by_keep in rows.items():
@@ -387,21 +387,21 @@ def _overview(study: Study) -> list[str]:
 def _details(study: Study) -> list[str]:
     parts = ["## Each suite"]
     for suite in dict.fromkeys(cell.suite for cell in study.cells):
-        own = [cell for cell in study.cells if cell.suite == suite]
+        group = [cell for cell in study.cells if cell.suite == suite]
         if suite in BY_CASE:
-            own += [cell for cell in study.cases if cell.suite == suite]
-        parts += [f"### {suite}", _cell_table(own, suite in BY_CASE).markdown()]
+            group += [cell for cell in study.cases if cell.suite == suite]
+        parts += [f"### {suite}", _cell_table(group, suite in BY_CASE).markdown()]
     return parts
 
 
 def _escape(text: str) -> str:
-    """Text from outside, without Markdown's special characters."""
+    """Escape Markdown's special characters in text from outside."""
     flat = " ".join(text.split())
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in flat)
 
 
 def as_json(study: Study) -> str:
-    """Settings, machine, cells and records."""
+    """Settings, machine, cells and records as JSON."""
     settings: dict[str, Any] = {f.name: getattr(study.settings, f.name) for f in fields(Settings)}
     settings["files"] = [document.name for document in study.settings.files]
     settings["tunings"] = [asdict(tuning) for tuning in study.settings.tunings]

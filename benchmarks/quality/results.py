@@ -1,5 +1,5 @@
-"""Statistics of results: right answers, what sparse reading lost against dense, which passages of
-real documents were read, and how well the guard of auto mode judges."""
+"""Statistics of results: correct answers, losses of sparse reading compared with dense, passages of
+real documents that were read, and the accuracy of auto mode's guard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 Z = NormalDist().inv_cdf(0.975)
 EQUIVALENCE_MARGIN = 0.02
-"""How far below dense the accuracy on the safe suites may be to count as equal."""
+"""Accuracy on the safe suites counts as equal if it is at most this far below dense."""
 SUITE_ORDER, SCORING_ORDER = tuple(SUITES), tuple(Scoring)
 
 
@@ -36,7 +36,7 @@ class Interval:
 
 
 def wilson(right: int, n: int) -> Interval:
-    """Wilson's score interval at 95 % for `right` of `n`. With n = 0 it is 0 to 1."""
+    """Wilson's score interval at 95 % for `right` of `n`; 0 to 1 if n = 0."""
     if n == 0:
         return Interval(0.0, 0.0, 1.0)
     share, square = right / n, Z * Z
@@ -47,11 +47,11 @@ def wilson(right: int, n: int) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class ResultCell:
-    """All items of a suite (or of one of its cases) at one length, read in one way.
+    """All items of a suite (or one of its cases) at one length in one configuration.
 
-    `regressions` were right dense and wrong sparse, `repairs` the other way round. `ttft_ratio` is
-    the median over items of dense over sparse, None without both. `fell_back` should have been
-    read sparsely and were read densely. `differing` (at keep 1) answered other tokens than dense.
+    `regressions`: right dense and wrong sparse; `repairs`: the reverse. `ttft_ratio`: median over
+    items of dense over sparse, or None. `fell_back`: items that fell back to dense reading.
+    `differing`: at keep 1, items whose generated tokens differ from dense.
     """
 
     suite: str
@@ -74,14 +74,14 @@ class ResultCell:
 
     @property
     def regressed(self) -> float:
-        """Of all items, the share that regressed."""
+        """Share of all items that regressed."""
         return self.regressions / self.n
 
 
 @dataclass(frozen=True, slots=True)
 class SparseCell:
-    """All items of a suite at one length, read sparsely, without dense answers to compare with.
-    `fell_back` were read densely after all."""
+    """All items of a suite at one length, read sparsely, without dense answers to compare.
+    `fell_back`: items that fell back to dense reading."""
 
     suite: str
     length: int
@@ -98,10 +98,10 @@ class SparseCell:
 
 @dataclass(frozen=True, slots=True)
 class EquivalencePoint:
-    """The smallest keep from which on a scoring's answers on the safe suites equal dense ones, None
-    without one. `dense` and `right` are shares of their `n` items; `faster` is as in a cell, and
-    `slowdown` the median over items of its time to the first token over the default scoring's, each
-    at its own keep."""
+    """`keep`: the smallest at which a scoring's accuracy on the safe suites equals dense, or None.
+    `dense`, `right`: accuracies over `n` items. `faster`: as `ttft_ratio` of a cell. `slowdown`:
+    median over items of the time to the first token relative to the default scoring, each at its
+    own keep."""
 
     length: int
     scoring: str
@@ -114,11 +114,11 @@ class EquivalencePoint:
 
 
 Pair = tuple[Record, Record]
-"""The same item, dense and otherwise."""
+"""(dense record, other record) of the same item."""
 
 
 def paired(records: Iterable[Record], mode: Mode) -> list[Pair]:
-    """Every run in this mode with the dense run of its item, in the same order."""
+    """Pair every record in this mode with the dense record of its item, in order."""
     records = list(records)
     dense = {record.item: record for record in records if record.mode == Mode.FULL}
     return [(dense[r.item], r) for r in records if r.mode == mode and r.item in dense]
@@ -145,14 +145,14 @@ def cells(records: Iterable[Record], by_case: bool = False) -> tuple[ResultCell,
 
 
 def scoring_order(name: str) -> tuple[int, list[tuple[float, str]]]:
-    """The order of scorings, and of their tunings, numbers by size."""
+    """Sort key of scorings and their tunings; numbers by value."""
     scoring, *values = re.split(r"[ =]", name)
     numbers = [float(v) if re.fullmatch(r"[\d.]+", v) else 0.0 for v in values]
     return SCORING_ORDER.index(Scoring(scoring)), list(zip(numbers, values, strict=True))
 
 
 def _cell_order(cell: ResultCell | SparseCell) -> tuple[Any, ...]:
-    """Suites, their cases and scorings in the order they are defined in."""
+    """Sort key by suite, case and scoring in the order of their definition."""
     cases = [case.name for case in SUITES[cell.suite].cases]
     case = cell.case if isinstance(cell, ResultCell) else None
     return (
@@ -227,7 +227,7 @@ def keep_label(keep: float) -> str:
 
 
 def equivalence_points(records: Iterable[Record]) -> tuple[EquivalencePoint, ...]:
-    """One row for each length and scoring, where several keeps were measured."""
+    """A row for each length and scoring for which several keeps were measured."""
     pairs = [pair for pair in paired(records, Mode.SPARSE) if pair[1].keep != AUTO_KEEP]
     safe = [pair for pair in pairs if SUITES[pair[1].suite].safe]
     groups = {
@@ -259,7 +259,7 @@ def _default_times(
     at: dict[tuple[int, str], float | None],
     length: int,
 ) -> dict[str, float]:
-    """By item, the time to the first token with the default scoring at its smallest keep."""
+    """By item: seconds to the first token with the default scoring at its smallest keep."""
     key = (length, str(Scoring.BOTH))
     keep = at.get(key)
     return {} if keep is None else {s.item: s.ttft for _, s in groups[key][keep] if s.ttft > 0}
@@ -282,7 +282,7 @@ def _equal(
 
 
 def failures(records: Iterable[Record]) -> dict[str, int]:
-    """The messages of turns that failed or fell back, and how often each occurred."""
+    """Messages of turns that failed or fell back, with their counts."""
     counts: dict[str, int] = {}
     for record in records:
         for message in (record.failed, record.fallback):
@@ -292,13 +292,13 @@ def failures(records: Iterable[Record]) -> dict[str, int]:
 
 
 WHOLE = 0.999
-"""The share of a passage from which on it counts as read."""
+"""A passage counts as read if at least this share of it was."""
 
 
 @dataclass(frozen=True, slots=True)
 class RealCell:
-    """All items of a suite at one length, read in one way. `passage` is the share whose passage was
-    read whole. `agreed` answered the same tokens as the full reading; None without one."""
+    """All items of a suite at one length in one configuration. `passage`: share of items whose
+    passage was read completely. `agreed`: share with the same tokens as dense reading, or None."""
 
     suite: str
     length: int
@@ -331,8 +331,8 @@ def _real_cell(
 
 @dataclass(frozen=True, slots=True)
 class GuardSuite:
-    """Of a suite's items in auto mode: how many the guard flagged, how many were right in auto
-    mode and in full. `safe` is None for a suite that the guard is not judged by."""
+    """A suite's items in auto mode: number flagged by the guard, and number right in auto mode and
+    in full. `safe`: None for a suite by which the guard is not judged."""
 
     suite: str
     safe: bool | None
@@ -345,11 +345,9 @@ class GuardSuite:
 
 @dataclass(frozen=True, slots=True)
 class GuardStats:
-    """`recall`: flagged of the unsafe suites' items; `precision`: unsafe of the flagged items.
-
-    `separation` is how well the spread of importance alone would separate them: the share of
-    pairs of an unsafe and a safe item in which that of the unsafe one is more even.
-    """
+    """`recall`: share of the unsafe suites' items that were flagged. `precision`: share of flagged
+    items that are unsafe. `separation`: how well the spread of importance alone would separate
+    them, as the share of (unsafe, safe) pairs in which the unsafe item's is more even (AUC)."""
 
     suites: tuple[GuardSuite, ...]
     recall: Interval
@@ -360,7 +358,7 @@ class GuardStats:
 
 
 def guard_stats(records: Iterable[Record]) -> GuardStats | None:
-    """How well auto mode predicted the unsafe suites; None when no item was run in auto mode."""
+    """Accuracy of the guard; None if no item was run in auto mode."""
     records = list(records)
     groups: dict[str, list[Pair]] = {}
     for pair in paired(records, Mode.AUTO):
@@ -393,7 +391,7 @@ def _guard_suite(suite: str, pairs: Sequence[Pair], spreads: list[float] | None)
 
 
 def _spreads(records: Iterable[Record]) -> dict[str, list[float]]:
-    """The evenness of importance by suite: one value an item, by the draft's attention."""
+    """By suite: the evenness of importance of each item, from the draft's attention."""
     default = str(Scoring.BOTH)
     of_item = {
         (record.suite, record.item): record.spread
@@ -422,10 +420,10 @@ KEEP_CURVE = (
 
 @dataclass(frozen=True, slots=True)
 class KeepRow:
-    """One fixed keep. Of `n` items, `right` were answered right, or their passage was selected,
-    with the share `read` of the prompt on average. `auto_right` is the share that is right at the
-    same reading where the scores choose keep, and `auto_read` what that reads to be right as
-    often; each between two measured points, None where there is none on both sides."""
+    """A fixed keep compared with an automatic one. `right`: share of `n` items answered right, or
+    whose passage was selected. `read`: mean share of the prompt read. `auto_right`: accuracy of
+    automatic keep at the same `read`. `auto_read`: share that automatic keep reads for the same
+    accuracy. Both are interpolated; None outside the measured range."""
 
     length: int
     scoring: str
@@ -438,14 +436,14 @@ class KeepRow:
 
 
 def keep_rows(records: Iterable[Record]) -> tuple[KeepRow, ...]:
-    """For each length and scoring that was measured both ways, whatever its `keep_above`."""
+    """Rows for each length and scoring measured both ways, with any `keep_above`."""
     sparse = [r for r in records if r.mode == Mode.SPARSE and not r.failed]
     groups = grouped(sparse, lambda r: (r.length, r.scoring.split()[0]))
     rows = []
     for length, scoring in sorted(groups, key=lambda key: (key[0], scoring_order(key[1]))):
-        own = groups[length, scoring]
-        chosen = grouped([r for r in own if r.keep == AUTO_KEEP], lambda r: r.scoring)
-        fixed = grouped([r for r in own if r.keep != AUTO_KEEP], lambda r: r.keep)
+        members = groups[length, scoring]
+        chosen = grouped([r for r in members if r.keep == AUTO_KEEP], lambda r: r.scoring)
+        fixed = grouped([r for r in members if r.keep != AUTO_KEEP], lambda r: r.keep)
         curve = sorted(_point(each) for each in chosen.values())
         for keep in sorted(fixed) if curve else ():
             read, right = _point(fixed[keep])
@@ -456,7 +454,7 @@ def keep_rows(records: Iterable[Record]) -> tuple[KeepRow, ...]:
 
 
 def _point(records: Sequence[Record]) -> tuple[float, float]:
-    """The mean share that was read, and the share that is right."""
+    """(mean share read, share right)."""
     read = fmean(record.read_fraction for record in records)
     return read, fmean(
         record.passage == 1.0 if record.suite in ONLY_PASSAGES else record.right
@@ -465,7 +463,7 @@ def _point(records: Sequence[Record]) -> tuple[float, float]:
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """On the line between the nearest two points, which are ascending."""
+    """Interpolate linearly between the nearest of the ascending points; None outside."""
     for (left, low), (right, high) in pairwise(points):
         if left <= x <= right:
             share = (x - left) / (right - left) if right > left else 0.0
@@ -493,8 +491,8 @@ def keep_table(rows: Iterable[KeepRow]) -> TextTable:
 
 
 def confidence_note(records: Iterable[Record]) -> str | None:
-    """A sentence about the answers that were read sparsely; None unless some are right, and some
-    wrong."""
+    """A sentence about the confidence of right and wrong answers after sparse reading; None unless
+    there are both."""
     known = [
         (record.right, record.confidence)
         for record in records

@@ -1,4 +1,4 @@
-"""The results log: one record a run, in a file, so that a stopped evaluation can continue."""
+"""The results log: a file with a record for each run, so that a stopped evaluation can continue."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from app.protocol.options import Mode
 
 ROOT = Path(__file__).parents[2]
 REPORTING = ("results", "report")
-"""Files that have no part in measuring."""
+"""Modules that do not affect measurements."""
 SMALL = 64 * 2**20
-"""Bytes. Larger files are identified by their time, smaller ones by their content."""
+"""Files up to this many bytes are identified by content, larger ones by modification time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig:
-    """How an item is read. A dense prefill has no scoring and keep 1."""
+    """How an item is read. Dense reading has no scoring and keep 1."""
 
     mode: Mode
     keep: float = 1.0
@@ -32,10 +32,10 @@ DENSE = ReadConfig(Mode.FULL)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One run of one item. `digest` is the item's, `code` that of the program; `tokens` stands for
-    the generated token ids; `failed` is the sentence of a turn that failed; `ttft` is seconds,
-    `spread` how evenly importance lay on the prompt, `passage` the share of the answer's passage
-    that was read, `confidence` how sure the model was of each token that it wrote."""
+    """One run of one item. `digest`: of the item. `code`: digest of the program. `tokens`: digest
+    of the generated token ids. `failed`: the message of a failed turn. `ttft`: seconds. `spread`:
+    evenness of importance (`normalised_entropy`). `passage`: share of the answer's passage that was
+    read. `confidence`: mean probability of the generated tokens."""
 
     item: str
     digest: str
@@ -67,11 +67,11 @@ class Record:
 
 
 class ResultsLog:
-    """Records as lines of JSON in one file, appended one by one. The last one of a run counts, and
-    lines that were cut off are as if they had not been written."""
+    """Records as lines of JSON, appended to one file. The last record of a run counts; incomplete
+    lines are ignored."""
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
-        """Raises UserError when the file cannot be opened."""
+        """Raises UserError if the file cannot be opened."""
         self._records: dict[tuple[str, ReadConfig], Record] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class ResultsLog:
         return self._records.get((item, config))
 
     def add(self, record: Record) -> None:
-        """Appends a record, which is written before this returns. Raises UserError."""
+        """Append a record and flush it. Raises UserError."""
         line = json.dumps(asdict(record), ensure_ascii=True).encode() + b"\n"
         try:
             self._file.write(b"\n" + line if self._cut_off else line)
@@ -125,8 +125,7 @@ def _parse(line: bytes) -> Record | None:
 
 
 def pair_digest(load: Load) -> str:
-    """Of both model folders: names, sizes, and contents or times of their files; and of the
-    bits of the cache."""
+    """A digest of both models' files (names, sizes, contents or times) and of `kv_bits`."""
     digest = hashlib.sha256(f"{load.kv_bits} bits\n".encode() if load.kv_bits else b"")
     for folder in (load.target, load.draft):
         for path in sorted(Path(folder).iterdir()) if folder else ():
@@ -142,7 +141,7 @@ def pair_digest(load: Load) -> str:
 
 
 def code_digest(root: Path = ROOT) -> str:
-    """Of the code that affects what is measured, 8 hexadecimal digits."""
+    """A digest of the code that affects measurements, 8 hexadecimal digits."""
     digest = hashlib.sha256()
     folders = (root / name for name in ("app/engine", "benchmarks/quality", "app/protocol"))
     for path in sorted(path for folder in folders for path in folder.rglob("*")):

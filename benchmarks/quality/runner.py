@@ -1,4 +1,4 @@
-"""Runs every item in every configuration, and continues where an earlier evaluation stopped."""
+"""Runs every item in every configuration, continuing an earlier evaluation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from benchmarks.quality.tasks import is_correct
 from benchmarks.quality.tokens import Tokens
 
 EXTRA_ANSWER_TOKENS = 32
-LEAST_KEEP = 0.01
+MIN_KEEP = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class ItemKey:
 
 
 def item_keys(settings: Settings) -> Iterator[ItemKey]:
-    """In the order of measuring: short ones first and suites alternating, so that an evaluation
-    that is stopped early has about as many of each."""
+    """All items in the order of measuring: by length, with alternating suites, so that an
+    evaluation that is stopped early is balanced."""
     for length in settings.lengths:
         for index in range(settings.n):
             for suite in settings.suites:
@@ -63,14 +63,14 @@ def item_keys(settings: Settings) -> Iterator[ItemKey]:
 
 
 def results_name(load: Load, settings: Settings) -> str:
-    """The name of the results log of this pair, seed and version."""
+    """The file name of the results log for this pair, seed and version."""
     parts = [pair_digest(load), settings.seed, settings.held_out, version("specchat")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24] + ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Runs done and in total, and the seconds left, None when not known yet."""
+    """Runs done and in total; `eta`: seconds left, None if unknown."""
 
     key: ItemKey
     done: int
@@ -80,8 +80,8 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`records` in the order of measuring; `skipped` has a sentence for each suite and length with
-    skipped items; `stale` of the records were measured by other code of the program."""
+    """`records`: in the order of measuring. `skipped`: a sentence for each suite and length with
+    skipped items. `stale`: number of records measured by other code."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
@@ -92,8 +92,8 @@ class Outcome:
 
 
 class Runner:
-    """Measures on a session whose pair is loaded, and whose engine scores as `switch` says.
-    `tokens` are the target's, as is `context`, its context length in tokens, 0 when not known."""
+    """Measures on a session with a loaded pair, whose engine uses `switch` to choose the scorer.
+    `tokens`: the target's tokenizer. `context`: the target's context in tokens (0: unknown)."""
 
     def __init__(
         self,
@@ -109,22 +109,22 @@ class Runner:
         self._ways = settings.ways
         self._corpus = Corpus(settings.files, tokens)
         self._chats: dict[tuple[str, ReadConfig], list[Message]] = {}
-        """The messages so far of every unfinished chat."""
+        """The messages of every unfinished chat."""
         self._last_found: Record | None = None
-        """The last turn's, if it only looked for a passage."""
+        """The record of the last turn, if it only looked for a passage."""
         self._stopped = False
         self._code = code_digest()
         self._records: dict[tuple[str, ReadConfig], Record] = {}
         self._skipped: Counter[tuple[str, int, str]] = Counter()
 
     def cancel(self) -> None:
-        """Stop at the next step boundary. Safe in a signal handler."""
+        """Stop at the next step boundary. Signal-safe."""
         self._stopped = True
         self._session.cancel()
 
     def run(self, on_progress: Callable[[Status], None] = lambda status: None) -> Outcome:
-        """Measures everything that is not in the log yet, until it is cancelled. `on_progress` is
-        called before every run. Raises UserError when results cannot be written."""
+        """Measure everything that is not in the log, until cancelled. `on_progress` is called
+        before every run. Raises UserError if results cannot be written."""
         planned = list(item_keys(self._settings))
         clock = _EtaClock(self._settings, planned, self._log)
         for key in planned:
@@ -146,12 +146,12 @@ class Runner:
         )
 
     def _is_complete(self, key: ItemKey) -> bool:
-        """Whether the same code measured all of it, so that the item does not have to be made."""
+        """Whether the same code has measured the item in all configurations."""
         found = [self._log.find(key.id, config) for config in self._settings.configs(key.suite)]
         return all(r is not None and r.code == self._code and not r.failed for r in found)
 
     def _reuse(self, key: ItemKey) -> None:
-        """Use the records of this item, if the same code measured it."""
+        """Use existing records of this item by the same code."""
         for config in self._settings.configs(key.suite):
             record = self._log.find(key.id, config)
             if record is not None and record.code == self._code:
@@ -175,7 +175,7 @@ class Runner:
             self._records[key.id, config] = record
 
     def _make(self, key: ItemKey) -> Item | None:
-        """The item, or None when it has to be skipped."""
+        """Make the item; None if it has to be skipped."""
         settings = self._settings
         try:
             if key.suite in ABOUT_PASSAGES:
@@ -195,7 +195,7 @@ class Runner:
         return item
 
     def _skip_notes(self) -> Iterator[str]:
-        """A sentence for each suite and length with skipped items, with the first reason."""
+        """A sentence with the first reason for each suite and length with skipped items."""
         groups: dict[tuple[str, int], list[tuple[str, int]]] = {}
         for (suite, length, reason), times in self._skipped.items():
             groups.setdefault((suite, length), []).append((reason, times))
@@ -207,10 +207,10 @@ class Runner:
     # ------------------------------------------------------------------------------ one run
 
     def _measure(self, item: Item, config: ReadConfig) -> Record | None:
-        """Runs the item's turns; None when it was cancelled."""
+        """Run the item's turns; None if cancelled."""
         if item.suite in ONLY_PASSAGES:
             return self._find_passage(item, config)
-        if item.passages:  # what the draft scored once serves all keeps: times are not compared
+        if item.passages:  # scores are reused for all keeps, so times are not comparable
             record, _ = self._run_turn(item, config, item.messages)
             return None if record is None else replace(record, ttft=0.0)
         if item.chat is None:
@@ -232,13 +232,13 @@ class Runner:
         return record
 
     def _find_passage(self, item: Item, config: ReadConfig) -> Record | None:
-        """Whether the passage is selected. The draft scores once for all keeps; what the target
-        reads does not matter, so it reads next to nothing."""
+        """Measure whether the passage is selected. The draft scores once for all keeps, and the
+        target reads only `MIN_KEEP`."""
         last = self._last_found
         if last is None or (last.item, last.scoring) != (item.id, config.scoring):
             self._last_found = None
-            last, _ = self._run_turn(item, replace(config, keep=LEAST_KEEP), item.messages)
-            if last is None or last.reading != Reading.SPARSE:  # nothing can be reselected
+            last, _ = self._run_turn(item, replace(config, keep=MIN_KEEP), item.messages)
+            if last is None or last.reading != Reading.SPARSE:  # there are no scores
                 return last if last is None else replace(last, keep=config.keep)
             self._last_found = last
         event = self._session.reselect(config.keep)
@@ -252,14 +252,14 @@ class Runner:
     def _run_turn(
         self, item: Item, config: ReadConfig, messages: tuple[Message, ...]
     ) -> tuple[Record | None, Finished | None]:
-        """One turn: no record when it was cancelled, no `Finished` when it failed."""
+        """Run a turn. No record if it was cancelled, no `Finished` if it failed."""
         guard: str | None = None
         buckets: tuple[float, ...] | None = None
         passage: float | None = None
         event: Event | None = None
         for event in self._session.run(self._ask(item, config, messages)):
             if self._stopped:
-                self._session.cancel()  # again: the first may have come too early
+                self._session.cancel()  # again, because the first may have come too early
             if isinstance(event, Planned) and event.guard is not None:
                 guard = wording.reason(event.guard)
             if isinstance(event, ImportanceMap):
@@ -281,7 +281,7 @@ class Runner:
             passage=passage,
         )
         if isinstance(event, Failed):
-            # Every other item would fail, too; the next start continues here.
+            # All other items would fail, too; the next evaluation continues here.
             if event.failure.kind is FailureKind.GPU_LOST:
                 raise EngineError(event.failure)
             sentence = wording.failure(event.failure).sentence
@@ -316,7 +316,7 @@ class Runner:
 
 
 class _EtaClock:
-    """Counts runs, and estimates the time left from the mean of those so far."""
+    """Counts runs and estimates the time left from their mean duration."""
 
     def __init__(self, settings: Settings, planned: Iterable[ItemKey], log: ResultsLog) -> None:
         every = [(key.id, c) for key in planned for c in settings.configs(key.suite)]
@@ -361,8 +361,7 @@ def judge(record: Record, item: Item, event: Finished) -> Record:
 
 
 def share_selected(event: Selected, item: Item) -> float | None:
-    """Of the characters of the answer's passages, the share in selected spans; None without
-    any."""
+    """Share of the characters of the answer's passages in selected spans; None without passages."""
     if not item.passages:
         return None
     selected = sum(
@@ -374,8 +373,8 @@ def share_selected(event: Selected, item: Item) -> float | None:
 
 
 def normalised_entropy(buckets: Sequence[float]) -> float:
-    """The exponential of the entropy of the buckets' shares, over their number: 1 when all are
-    equal, near 0 when one has everything."""
+    """exp(entropy) of the buckets' shares divided by their number: 1 if all are equal, near 0 if
+    one has everything."""
     total = sum(buckets)
     shares = [bucket / total for bucket in buckets if bucket > 0]
     entropy = -sum(share * math.log(share) for share in shares)

@@ -1,4 +1,4 @@
-"""The scorers that measurements compare: the product's, parts of them, and floors."""
+"""Scorers to compare: the product's, parts of them, and baselines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def scorer_of(scoring: Scoring, pair: ModelPair) -> Scorer:
 
 @dataclass(frozen=True, slots=True)
 class RandomScorer:
-    """Random chunks: a floor."""
+    """Scores chunks at random, as a baseline."""
 
     parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
@@ -53,7 +53,7 @@ class RandomScorer:
 
 @dataclass(frozen=True, slots=True)
 class LexicalScorer:
-    """Chunks that share tokens with the question, by BM25: a floor."""
+    """Scores chunks by BM25 over token ids, as a baseline."""
 
     parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
@@ -63,8 +63,8 @@ class LexicalScorer:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingScorer:
-    """The built-in draft's first half: chunks with words like the question's, by the target's input
-    embeddings."""
+    """The first half of the built-in draft: scores words similar to the question's by the target's
+    input embeddings."""
 
     parts: ClassVar[tuple[ScoringPart, ...]] = ()
 
@@ -83,13 +83,13 @@ class EmbeddingScorer:
 
 
 def random_scores(ids: Ids, chunk: int) -> NDArray[np.float32]:
-    """A random importance (M,) for each chunk of `ids` (M,), the same for the same prompt."""
+    """Random importance float32 (M,), constant within a chunk of token ids (M,). Deterministic."""
     random = np.random.default_rng(ids.view(np.uint32))
     return np.repeat(random.random(-(-len(ids) // chunk)), chunk)[: len(ids)].astype(np.float32)
 
 
 def bm25_scores(ids: Ids, question_start: int, chunk: int) -> NDArray[np.float32]:
-    """BM25 of every chunk of `ids` (M,) for the tokens from `question_start` on; float32 (M,).
+    """BM25 of every chunk of token ids (M,) for the tokens from `question_start` on, float32 (M,).
 
     Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009).
     """

@@ -1,4 +1,4 @@
-"""What an evaluation measures."""
+"""Settings of an evaluation: which configurations to measure."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 def guard_alone() -> AbstractContextManager[object]:
-    """Inside, auto mode reads sparsely unless its guard objects: it is judged on short prompts,
-    too."""
+    """Context manager: auto mode reads sparsely unless its guard objects, so that the guard can be
+    judged on short prompts."""
     sparse = Plan(Reading.SPARSE, (Reason(ReasonCode.RELEVANT_ONLY),))
     return mock.patch("app.estimate.plan.plan_auto", return_value=sparse)
 
 
 class Scoring(StrEnum):
-    """Where importance comes from."""
+    """Scoring methods to compare."""
 
     BOTH = "both"
-    """The draft's attention while it reads the question, and while it writes."""
+    """The draft's attention while it reads the question and while it writes."""
     JOINED = "joined"
-    """That, and what the built-in draft finds."""
+    """`BOTH` combined with `BUILT_IN`."""
     RANDOM = "random"
-    """Random chunks: a floor."""
+    """Random chunks, as a baseline."""
     LEXICAL = "lexical"
-    """Chunks that share tokens with the question, by BM25: a floor."""
+    """BM25 over token ids, as a baseline."""
     EMBEDDING = "embedding"
-    """Chunks with words like the question's, by the target's input embeddings."""
+    """Words similar to the question's, by the target's input embeddings."""
     BUILT_IN = "builtin"
     """The built-in draft."""
 
@@ -51,7 +51,7 @@ class Scoring(StrEnum):
 
 @dataclass(slots=True)
 class ScoringSwitch:
-    """An engine's `choose_scorer`: uses this `scoring` for the turns that are asked next."""
+    """A `choose_scorer` for the engine that uses the current `scoring`."""
 
     scoring: Scoring = Scoring.BOTH
 
@@ -63,8 +63,8 @@ class ScoringSwitch:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The configurations to measure: every scoring with each of `tunings`. `files` are for the
-    suites that ask about files."""
+    """The configurations to measure: every scoring with each of `tunings`. `files`: for suites that
+    ask about files."""
 
     suites: tuple[str, ...]
     lengths: tuple[int, ...]
@@ -79,8 +79,8 @@ class Settings:
     sparse_only: bool = False
 
     def configs(self, suite: str) -> tuple[ReadConfig, ...]:
-        """How each item of a suite is read: dense first, if the others are compared with it. At a
-        fixed keep `keep_above` changes nothing."""
+        """How each item of a suite is read; dense first, if it is compared. `keep_above` has no
+        effect at a fixed keep."""
         sparse = [
             ReadConfig(Mode.SPARSE, keep, way_name(scoring, tuning if keep == AUTO_KEEP else fixed))
             for scoring in self.scorings
@@ -104,7 +104,7 @@ class Settings:
 
 
 def way_name(scoring: Scoring, tuning: Tuning) -> str:
-    """The scoring, and what differs from the defaults: `both`, `both chunk=16`."""
+    """The scoring and all values that differ from the defaults: `both`, `both chunk=16`."""
     names = [field.name for field in fields(Tuning)]
     differing = [n for n in names if getattr(tuning, n) != getattr(DEFAULT_TUNING, n)]
     return " ".join([scoring, *(f"{n}={getattr(tuning, n)}" for n in differing)])

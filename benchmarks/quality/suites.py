@@ -1,4 +1,4 @@
-"""The suites by name, and their items, which are the same for the same seed."""
+"""The evaluation suites, and their items, which are deterministic for a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.quality.words import Keys
 RESERVED = 40
 """Approximate tokens of the chat template and the tags around the document."""
 TOLERANCE = 0.02
-"""The relative error of a document's length from which on it is made again."""
+"""Documents with a larger relative error of their length are made again."""
 TRIES = 8
 DOCUMENT = "document.txt"
 RECALL, HOPS, HOPS_IN_FILES = "recall", "hops", "hops-in-files"
@@ -27,8 +27,8 @@ REAL, PASSAGE, DEV, REWORDED = "real", "passage", "dev", "-reworded"
 OTHER_LANGUAGES = ("german", "french", "spanish", "russian", "chinese", "japanese", "arabic")
 SEVERAL = "several"
 PASSAGE_KINDS = ("english", SEVERAL, "code", "logs", *OTHER_LANGUAGES)
-"""What is asked about that nothing was chosen on: no scorer, no parameter. `SEVERAL` asks two
-questions of the English ones at once."""
+"""Held-out kinds of passages: no scorer or parameter was chosen on them. `SEVERAL` asks two English
+questions at once."""
 ONE_WORDING = ("followup", "change", "tables", "cross")
 """Asked in other words only: what refers to the turn before, what changes its subject, a row of a
 table, and what is written in another language than the question."""
@@ -36,7 +36,7 @@ DEV_KINDS = (*ONE_WORDING, "code")
 
 
 def passage_suites(*kinds: str) -> tuple[str, ...]:
-    """Asked in the document's words, and in others."""
+    """The suites of these kinds, in the document's own words and reworded."""
     return tuple(f"{PASSAGE}-{kind}{words}" for kind in kinds for words in ("", REWORDED))
 
 
@@ -46,7 +46,7 @@ TUNED_ON = tuple(f"{DEV}-{kind}" for kind in DEV_KINDS)
 ASKED_ONCE = frozenset({*HELD_OUT, *TUNED_ON})
 """Suites that never ask the same question twice, however many items are wanted."""
 ONLY_PASSAGES = frozenset({PASSAGE, PASSAGE + REWORDED, *HELD_OUT, *TUNED_ON})
-"""Suites that look for the answer's passage among what is selected, and have no answer written."""
+"""Suites that only measure whether the answer's passage is selected; no answer is written."""
 ABOUT_PASSAGES = frozenset({REAL, REAL + REWORDED, *ONLY_PASSAGES})
 """Suites that ask about known passages of known files."""
 NEED_FILES = frozenset({HOPS_IN_FILES, *ABOUT_PASSAGES})
@@ -62,13 +62,13 @@ def _always(task: Task, text: str) -> bool:
 
 
 def _phrase_occurs_once(task: Task, text: str) -> bool:
-    """The phrase in the question's quotation marks occurs once in the text."""
+    """Whether the phrase quoted in the question occurs exactly once in the text."""
     phrase = re.search('"(.+)"', task.question)
     return phrase is not None and text.count(phrase[1]) == 1
 
 
 def _most_frequent_in(task: Task, text: str) -> bool:
-    """The expected words occur more often than any other, which part of a deck may not give."""
+    """Whether the expected words are the most frequent ones (a partial deck may differ)."""
     counts = Counter(text.split())
     rest = max((n for word, n in counts.items() if word not in task.expected), default=0)
     return min(counts[word] for word in task.expected) > rest
@@ -76,9 +76,9 @@ def _most_frequent_in(task: Task, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of item. `depth` is the position of its first unit (0 start, 1 end), None anywhere;
-    with `records` the document has that many, regardless of the length; `valid` is whether a task
-    and its document make a question with one answer."""
+    """A kind of item. `depth`: position of its first unit (0 start, 1 end; None: random).
+    `records`: number of records in the document, regardless of the length. `valid`: whether a task
+    and its document have exactly one answer."""
 
     name: str
     maker: Maker
@@ -89,10 +89,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """`safe` is whether sparse reading should give the same answers; None where that is open, so
-    that the guard is not judged by it. The cases of a `chat` are successive turns of one
-    conversation, whose earlier turns are really run, in the same configuration, with their caches.
-    """
+    """`safe`: whether sparse reading should give the same answers; None if open, so that the guard
+    is not judged by it. The cases of a `chat` are successive turns of one conversation, which are
+    all run in the same configuration with their caches."""
 
     name: str
     cases: tuple[Case, ...]
@@ -102,8 +101,8 @@ class Suite:
 
 @dataclass(frozen=True)
 class Item:
-    """One question about one document. `tokens` is about what its prompt takes; `passages` are the
-    document's characters that hold the answer, where they are known."""
+    """A question about a document. `tokens`: approximate length of its prompt. `passages`:
+    character ranges of the document that contain the answer, if known."""
 
     id: str
     suite: str
@@ -117,12 +116,12 @@ class Item:
     tokens: int
     before: tuple[tuple[str, str], ...] = ()
     chat: str | None = None
-    """The conversation that this is a turn of; its earlier answers are then the model's."""
+    """The conversation of which this is a turn; its earlier answers are the model's own."""
     passages: tuple[tuple[int, int], ...] = ()
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation: the document comes with its first message."""
+        """The conversation; the document is attached to its first message."""
         texts = [text for turn in self.before for text in turn] + [self.question]
         roles = (Role.USER, Role.ASSISTANT)
         documents = (self.document,)
@@ -132,8 +131,8 @@ class Item:
 
     @property
     def digest(self) -> str:
-        """Of the engine's input and of what the answer is judged by, 12 hexadecimal digits. Stored
-        with results, so the representation of messages must not change."""
+        """A digest of the engine's input and the criteria, 12 hexadecimal digits. It is stored with
+        results, so the repr of messages must not change."""
         parts = (self.messages, self.answer, self.expected, self.check)
         return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
 
@@ -209,7 +208,7 @@ DEFAULT = tuple(name for name in SUITES if name not in {*NEED_FILES, RECALL, HOP
 GROUPS = {"all": DEFAULT, "needle": NEEDLES, "passages": HELD_OUT, DEV: TUNED_ON}
 UNSAFE = frozenset(suite.name for suite in _SUITES if suite.safe is False)
 JUDGED = frozenset(suite.name for suite in _SUITES if suite.safe is not None)
-"""The suites that the guard is judged by."""
+"""Suites by which the guard is judged."""
 
 
 def item_id(suite: str, length: int, index: int) -> str:
@@ -225,12 +224,9 @@ def make(
     held_out: bool = False,
     files: Sequence[Document] = (),
 ) -> Item:
-    """Item `index` of a suite, with a prompt of about `length` tokens as `count` counts them. With
-    `files` its document is one of these, with the task's units in it.
-
-    Cases take turns; those of a chat share their document. The same arguments give the same item.
-    Raises DoesNotFit.
-    """
+    """Item `index` of a suite, with a prompt of about `length` tokens by `count`. With `files`, its
+    document is one of these with the task's units inserted. Cases alternate; those of a chat share
+    their document. Deterministic. Raises DoesNotFit."""
     case = suite.cases[index % len(suite.cases)]
     if files:
         case = replace(case, maker=hops.in_files(case.maker, files))
@@ -264,7 +260,7 @@ def make(
 
 
 def _tokens_around(task: Task, count: TokenCount) -> int:
-    """Tokens of the prompt without the document."""
+    """Approximate tokens of the prompt without the document."""
     earlier = sum(count(question) + count(answer) + 8 for question, answer in task.before)
     return RESERVED + count(task.question) + earlier
 
@@ -272,8 +268,8 @@ def _tokens_around(task: Task, count: TokenCount) -> int:
 def _draw(
     case: Case, source: str, length: int, count: TokenCount, held_out: bool
 ) -> tuple[Task, str]:
-    """A task and its document. Made again, from the same random numbers, with a corrected length
-    until it is as long as required, since `compose` estimates."""
+    """A task and its document. `compose` only estimates lengths, so it is repeated with the same
+    random numbers and a corrected length until the document has the required one."""
     requested: float | None = None
     for _ in range(3):
         rng = Random(source)
@@ -300,7 +296,7 @@ def _draw(
 
 
 def _record_list(task: Task, number: int, rng: Random, keys: Keys) -> str:
-    """A document of `number` records, the task's among them."""
+    """A document of `number` records, including the task's."""
     filler = task.filler
     records = [filler.unit(rng, keys) for _ in range(number - len(task.units))]
     for unit in task.units:

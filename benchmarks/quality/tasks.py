@@ -1,9 +1,8 @@
 """Tasks: units to hide in a document, a question about them, and the expected answer.
 
-Needles, variable tracking, and common and frequent words follow RULER (arXiv 2404.06654). The
-`answer` of a task is the one that the embedded pair was trained to give: it restates the fact.
-`wordings.toml` has the wordings of each kind of question: those the pair was trained on, and
-held-out ones.
+Needles, variable tracking, and common and frequent words follow RULER (arXiv 2404.06654). A task's
+`answer` is the one that the embedded pair was trained to give; it restates the fact.
+`wordings.toml` has training and held-out wordings of each kind of question.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ NOT_SAID = re.compile(
 
 
 class Check(StrEnum):
-    """How an answer is judged; white space and case are ignored."""
+    """How an answer is judged. White space and case are ignored."""
 
     HOLDS_ALL = "holds all"
     HOLDS_ANY = "holds any"
@@ -59,11 +58,11 @@ class Task:
     expected: tuple[str, ...]
     check: Check = Check.HOLDS_ALL
     before: tuple[tuple[str, str], ...] = ()
-    """Earlier questions about the same document, and their answers."""
+    """Earlier questions about the same document and their answers."""
 
 
 def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
-    """By RULER's rule, that every expected string is in the answer, or by one of ours."""
+    """Judge an answer by RULER's rule (it contains every expected string) or one of ours."""
     plain = " ".join(answer.casefold().split())
     if check is Check.NOT_SAID:
         return bool(NOT_SAID.search(plain))
@@ -76,7 +75,7 @@ def is_correct(answer: str, expected: tuple[str, ...], check: Check) -> bool:
 
 
 def phrase(rng: Random, name: str, held_out: bool) -> str:
-    """A wording of this question: one the pair was trained on, or a held-out one."""
+    """A random wording of this question, from the training or the held-out set."""
     return rng.choice((HELD_OUT if held_out else TRAINED)[name])
 
 
@@ -89,8 +88,8 @@ def _magic(key: str, value: str) -> str:
 
 
 def _numbered(rng: Random, units: Sequence[str]) -> str:
-    """`... is 17 (1 of 2). ... is 4 (2 of 2).`, in any order: next to the key how many there are
-    is easily seen, and the next one depends only on the previous ones."""
+    """`... is 17 (1 of 2). ... is 4 (2 of 2).`, in random order. The numbering tells a small model
+    how many are left."""
     mixed = rng.sample(units, len(units))
     numbered = (f"{u.strip()[:-1]} ({i} of {len(units)})." for i, u in enumerate(mixed, 1))
     return " ".join(numbered)
@@ -146,7 +145,8 @@ def _fact(rng: Random, keys: Keys, language: str, attribute: str, thing: str) ->
 
 
 def fact(rng: Random, keys: Keys, held_out: bool = False, language: str = "en") -> Task:
-    """A value in prose, among the same attribute of others and another attribute of the same."""
+    """A value in prose, with distractors: the same attribute of another thing, and another
+    attribute of the same thing."""
     attribute, other = rng.sample(ATTRIBUTES[language], 2)
     if language == "en":
         thing, neighbour = keys.thing(), keys.thing()
@@ -185,7 +185,7 @@ def code_value(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A phrase of four to six words, to be continued to the end of its sentence."""
+    """Continue a phrase of four to six words to the end of its sentence."""
     while True:
         text = documents.sentence(rng, keys)
         words = text.split()
@@ -200,7 +200,7 @@ def quote(rng: Random, keys: Keys, held_out: bool = False) -> Task:
 
 
 def many(rng: Random, keys: Keys, held_out: bool = False, values: int | None = None) -> Task:
-    """A key that occurs one to four times, with a question about all its values."""
+    """Find all one to four values of a key."""
     attribute, other = rng.sample(ATTRIBUTES["en"], 2)
     thing, neighbour = keys.thing(), keys.thing()
     pairs = [_fact(rng, keys, "en", attribute, thing) for _ in range(values or rng.randint(1, 4))]
@@ -223,20 +223,20 @@ def _times(number: int) -> str:
     return "1 time" if number == 1 else f"{number} times"
 
 
-def count_marks(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
-    """How many of a list's tickets carry a mark."""
+def count_marks(rng: Random, keys: Keys, held_out: bool = False, max_count: int = 20) -> Task:
+    """Count the tickets with a mark."""
     mark = keys.choose(MARKS)
-    units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, most))]
+    units = [documents.ticket_line(rng, keys, mark) for _ in range(rng.randint(0, max_count))]
     question = phrase(rng, "count_marks", held_out).format(mark)
     number = str(len(units))
     answer = f"Marked {mark} {_times(len(units))}."
     return Task(TICKETS, tuple(units), question, answer, (number,), Check.LAST_NUMBER)
 
 
-def count_names(rng: Random, keys: Keys, held_out: bool = False, most: int = 20) -> Task:
-    """How often a name occurs in prose."""
+def count_names(rng: Random, keys: Keys, held_out: bool = False, max_count: int = 20) -> Task:
+    """Count the occurrences of a name in prose."""
     name = keys.choose(PEOPLE)
-    verbs = rng.sample(VERBS, rng.randint(0, most))
+    verbs = rng.sample(VERBS, rng.randint(0, max_count))
     units = tuple(f"{name} {v} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}. " for v in verbs)
     question = phrase(rng, "count_names", held_out).format(name)
     number = str(len(verbs))
@@ -255,13 +255,13 @@ def fact_in_turn(rng: Random, keys: Keys, held_out: bool = False, turn: int = 5)
 
 
 def _chain(keys: Keys, steps: int) -> tuple[list[str], list[str]]:
-    """Names and values from the number on, and the statements in order."""
+    """A chain's number and variable names, and its statements in order."""
     links = [keys.number(4), *(keys.word() for _ in range(steps))]
     return links, [f"VAR {name} = {source}. " for source, name in pairwise(links)]
 
 
 def _chains(rng: Random, keys: Keys, assignments: int) -> tuple[list[str], list[str]]:
-    """One chain's links, and its statements among those of a second chain, each in order."""
+    """One chain's links, and its statements mixed with those of a second chain, in order."""
     links, units = _chain(keys, assignments)
     for unit in _chain(keys, rng.randint(1, 3))[1][::-1]:
         units.insert(rng.randint(0, len(units)), unit)
@@ -269,7 +269,7 @@ def _chains(rng: Random, keys: Keys, assignments: int) -> tuple[list[str], list[
 
 
 def track(rng: Random, keys: Keys, held_out: bool = False, assignments: int | None = None) -> Task:
-    """From a variable through two to four assignments, or this many, back to its number."""
+    """Trace a variable back to its number through `assignments` (default: two to four)."""
     links, units = _chains(rng, keys, assignments or rng.randint(2, 4))
     back = links[::-1]
     steps = [f"VAR {name} = {source}" for name, source in pairwise(back)]
@@ -278,27 +278,27 @@ def track(rng: Random, keys: Keys, held_out: bool = False, assignments: int | No
 
 
 def variables(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """RULER's variable tracking: from a number to all variables that hold it."""
+    """RULER's variable tracking: find all variables with a number."""
     links, units = _chains(rng, keys, rng.randint(2, 4))
     question = phrase(rng, "variables", held_out).format(links[0])
     return Task(PROSE, tuple(units), question, f"Value {' = '.join(links)}", tuple(links[1:]))
 
 
 def negative(task: Task, restated: str) -> Task:
-    """`task` without the units that answer it. Its answer restates the question and says that the
-    document has no answer."""
+    """Remove the units that answer `task`. The new answer restates the question and says that the
+    document does not contain the answer."""
     others = tuple(unit for unit in task.units if not any(e in unit for e in task.expected))
     return Task(task.filler, others, task.question, f"{restated}? {ABSENT}", (), Check.NOT_SAID)
 
 
 def restatement(task: Task) -> str:
-    """The part of the answer of `task` before the value."""
+    """The part of the task's answer before the value."""
     before = task.answer[: min(task.answer.index(e) for e in task.expected)]
     return before.rstrip(" >:=").removesuffix(" is").removesuffix(" lautet")
 
 
 def absent(rng: Random, keys: Keys, held_out: bool = False) -> Task:
-    """A question without an answer in the document, which has similar facts."""
+    """A question whose answer is not in the document, although similar facts are."""
     task = rng.choice((fact, needle, json_value, code_value))(rng, keys, held_out)
     return negative(task, restatement(task))
 
@@ -308,7 +308,7 @@ ZIPF = (60, 15, 7, 4, 3, 2, 2, 2, 1, 1, 1, 1, 1)
 
 
 def _dealt(deck: list[str]) -> Filler:
-    """Words from a deck that is reshuffled whenever it is used up, so that shares are exact."""
+    """Draws words from a deck that is reshuffled when used up, so that frequencies are exact."""
     left: list[str] = []
 
     def unit(rng: Random, keys: Keys) -> str:
@@ -320,7 +320,7 @@ def _dealt(deck: list[str]) -> Filler:
 
 
 def common_words(rng: Random, keys: Keys, held_out: bool = False, words: int = 10) -> Task:
-    """RULER's common words: some words of a list occur ten times as often as the others."""
+    """RULER's common words: find the words that occur ten times as often as the others."""
     pool = rng.sample([*ADJECTIVES, *NOUNS, *VERBS, *PEOPLE], 300)
     common = pool[:words]
     filler = _dealt(pool[words:] + common * MORE_OFTEN)
@@ -335,7 +335,7 @@ def _coded(rng: Random) -> str:
 
 
 def frequent_words(rng: Random, keys: Keys, held_out: bool = False, words: int = 3) -> Task:
-    """RULER's frequent words: coded words, with frequencies by Zipf's law with exponent two."""
+    """RULER's frequent words: coded words with Zipf-distributed frequencies (exponent two)."""
     coded: list[str] = []
     while len(coded) < len(ZIPF):
         word = _coded(rng)

@@ -1,4 +1,4 @@
-"""A target's tokens, as its tokenizer counts them."""
+"""Counts tokens with a target's tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.sandbox.process import TextError, TextPiece, TextProcess
 
 
 class Tokens(Protocol):
-    """Counts the tokens of a text, and gives the character range of each."""
+    """Counts the tokens of a text and finds the character range of each."""
 
     def count(self, text: str) -> int: ...
 
@@ -21,10 +21,10 @@ class Tokens(Protocol):
 
 
 class FolderTokens:
-    """The tokens of a model in a folder."""
+    """Tokens by the tokenizer in a model's folder, which runs in the sandbox."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises UserError when its tokenizer cannot be read."""
+        """Raises UserError if the tokenizer cannot be read."""
         self._texts = TextProcess()
         self._texts.open(folder)
         try:

@@ -1,4 +1,4 @@
-"""The words that evaluation documents are made of, and names that occur once in a document."""
+"""Vocabulary of the evaluation documents, and unique names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def load(file: str) -> dict[str, Any]:
-    """A TOML file beside this module; lists as tuples, at any depth."""
+    """Load a TOML file in this folder, with lists as tuples."""
     content: dict[str, Any] = _tuples(
         tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
     )
@@ -31,25 +31,25 @@ VERBS: tuple[str, ...] = tuple(_WORDS["verbs"].split())
 PREPOSITIONS: tuple[str, ...] = tuple(_WORDS["prepositions"].split())
 CITIES: tuple[str, ...] = tuple(_WORDS["cities"].split())
 ATTRIBUTES: dict[str, tuple[str, ...]] = _WORDS["attributes"]
-"""By language: the attributes that questions ask for."""
+"""By language: attributes that questions ask for."""
 
 
 class Keys:
-    """Draws each name once, so that questions are unambiguous."""
+    """Draws unique names, so that questions are unambiguous."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self._used: set[str] = set()
 
     def claim(self, name: str) -> bool:
-        """Marks a name as used; False when it was used before."""
+        """Mark a name as used. Returns False if it was used before."""
         if name in self._used:
             return False
         self._used.add(name)
         return True
 
     def choose(self, options: Sequence[str]) -> str:
-        """An unused one. Raises LookupError when all are used."""
+        """Draw an unused name. Raises LookupError if all are used."""
         left = [option for option in options if option not in self._used]
         if not left:
             raise LookupError("all of these names are used up")
@@ -69,14 +69,14 @@ class Keys:
         return self.thing().replace(" ", "-")
 
     def word(self) -> str:
-        """A noun; when all are used up, an adjective and a noun joined by an underscore."""
+        """A noun; if all are used, an adjective and a noun joined by an underscore."""
         try:
             return self.choose(NOUNS)
         except LookupError:
             return self.thing().replace(" ", "_")
 
     def number(self, digits: int = 3) -> str:
-        """A number of this many digits, or of more when most of those are used."""
+        """A number with this many digits, or more if most of those are used."""
         tries = 0
         while True:
             number = str(self.rng.randrange(10 ** (digits - 1), 10**digits))

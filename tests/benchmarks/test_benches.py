@@ -1,4 +1,4 @@
-"""Each benchmark measures what it says. How fast that is, no test judges."""
+"""Each benchmark measures what it describes; tests do not judge the speed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from benchmarks.token_turn import check_fits, loaded
 
 
 def measured(bench: Bench, options: Options) -> Result:
-    """Measure, read back the JSON that is printed, and check the tables and goals of it."""
+    """Run a benchmark, parse its JSON, and check its tables and goals."""
     out = io.StringIO()
     assert run(bench, options, True, out) == 0
     result = Result.from_json(json.loads(out.getvalue()))
@@ -68,7 +68,7 @@ def test_an_unknown_shape_is_refused(bench: Bench) -> None:
         measured(bench, Options(1, (1024,), shapes=("huge",)))
 
 
-def test_the_built_in_draft_takes_its_encoder_and_no_more() -> None:
+def test_the_built_in_draft_uses_memory_only_for_its_encoder() -> None:
     result = measured(built_in.BENCH, Options(1, (256, 2048), shapes=("small",)))
     rows = result.rows
     assert [row["length"] for row in rows] == [256, 2048]
@@ -99,7 +99,7 @@ def test_copying_measures_steps_and_equal_answers(monkeypatch: pytest.MonkeyPatc
 def test_decoding_is_compared_with_mlx_lm_over_n_and_m_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the windowed shape, narrow, and with a window smaller than the selection."""
+    """Uses a narrow windowed shape, whose window is smaller than the selection."""
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64, "vocab_size": 4096}
     config = {**shapes.shapes()["windowed"]["target"], **sizes, "sliding_window": 48}
     narrow = {"target": config | {"sliding_window_pattern": 2}, "draft": config}
@@ -113,7 +113,7 @@ def test_decoding_is_compared_with_mlx_lm_over_n_and_m_entries(
             assert found[f"of_{plain}"] == pytest.approx(found["ours"] / found[plain])
 
 
-def test_the_selection_that_is_decoded_after_is_whole_chunks_before_the_last_token() -> None:
+def test_the_selection_for_decoding_has_whole_chunks_before_the_last_token() -> None:
     selected = decode._random_chunks(1000, 0.2)
     assert selected[-1] < 999
     assert np.isin(np.diff(selected), [1, *range(33, 1000, 32)]).all()
@@ -140,7 +140,7 @@ def test_the_draft_is_measured_densely_and_block_sparsely(
     assert len(attended) == 2 * (1 + layers), "of 4,096 tokens the last two steps"
 
 
-def test_options_that_make_no_sense_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(UserError, match="512 tokens is attended to densely"):
         measured(draft.BENCH, Options(1, (512,), shapes=("embedded",)))
     with pytest.raises(UserError, match="A draft needs a target"):
@@ -150,7 +150,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
             parser().parse_args(words)
 
 
-def test_peaks_of_memory_are_measured_beside_their_prediction() -> None:
+def test_peak_memory_is_measured_and_predicted() -> None:
     (row,) = measured(memory.BENCH, Options(1, (300,), (0.2,), ("small",))).rows
     found = only_run(row)
     assert 0.2 * 300 < row["selected"] < 0.5 * 300
@@ -159,7 +159,7 @@ def test_peaks_of_memory_are_measured_beside_their_prediction() -> None:
         assert found[f"predicted_{name}"] == pytest.approx(found[name], rel=0.5)
 
 
-def test_what_does_not_fit_into_memory_is_refused_with_what_fits(
+def test_prompts_that_do_not_fit_are_refused_with_the_longest_that_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target, _ = shapes.random_pair("small", 0.2)
@@ -209,7 +209,7 @@ def test_building_a_prompt_is_measured_in_real_turns() -> None:
 def test_every_planned_turn_is_predicted_and_measured_both_ways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, tokens in (("SHORTEST", 64), ("LONGEST", 128), ("LONGEST_LATER", 96)):
+    for name, tokens in (("MIN_TOKENS", 64), ("MAX_TOKENS", 128), ("MAX_LATER_TOKENS", 96)):
         monkeypatch.setattr(planner, name, tokens)
     monkeypatch.setattr(calibration, "_RUNS", ((Mode.SPARSE, 64), (Mode.FULL, 128)))
     *pairs, every = measured(planner.BENCH, Options(1, turns=10)).rows
@@ -222,7 +222,7 @@ def test_every_planned_turn_is_predicted_and_measured_both_ways(
     assert every.median("error") > 0
 
 
-def test_auto_may_lose_as_much_as_it_does_not_skip_anything_for() -> None:
+def test_auto_may_be_slower_by_the_minimum_saving() -> None:
     def near(sparse: float, full: float) -> float:
         return planner.judged(3, Reading.DENSE, 1.0, 1.0, 1.0, sparse, full)["near"]
 
@@ -232,12 +232,12 @@ def test_auto_may_lose_as_much_as_it_does_not_skip_anything_for() -> None:
 
 
 def test_the_crossing_is_where_both_modes_take_the_same_time() -> None:
-    besides = LinearCost(0.0, 0.0), LinearCost(0.7, 0.0)
-    costs = Costs(LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4), *besides)
+    other_costs = LinearCost(0.0, 0.0), LinearCost(0.7, 0.0)
+    costs = Costs(LinearCost(0.0, 1e-3), LinearCost(0.0, 1e-4), *other_costs)
     crossing = planner.crossing(costs, 0.2)
     assert crossing is not None
     assert 1_400 <= crossing < 1_800  # 0.3 n and 0.7 s are 0.8 n
-    assert planner.crossing(Costs(LinearCost(0, 1), LinearCost(0, 1), *besides), 0.2) is None
+    assert planner.crossing(Costs(LinearCost(0, 1), LinearCost(0, 1), *other_costs), 0.2) is None
     assert planner.crossing(Costs(), 0.2) is None
 
 
@@ -255,7 +255,7 @@ def test_published_speedups_are_in_order_and_on_the_quality_page() -> None:
     assert table in page.read_text("utf-8")
 
 
-def test_saving_and_loading_are_measured_beside_the_disk() -> None:
+def test_saving_and_loading_are_compared_with_the_disk() -> None:
     rows = measured(snapshot.BENCH, Options(2, megabytes=10)).rows
     assert [row["operation"] for row in rows] == ["save", "disk write", "load", "disk read"]
     for row in rows:
@@ -289,7 +289,7 @@ def test_the_first_token_is_measured_at_every_length_and_keep() -> None:
         assert min(found["plain"], found["dense"], found["peak"], found["memory"]) > 0
 
 
-def test_the_predicted_speedup_is_of_the_measured_shares() -> None:
+def test_the_predicted_speedup_uses_the_measured_shares() -> None:
     phases = {"score": 1.0, "prefill": 2.0, "lookahead": 0.5}
     found = ttft.figures(0.2, 40.0, 10.0, 3.5, phases)
     assert (found["r"], found["e"]) == pytest.approx((0.1, 0.05))
@@ -300,7 +300,7 @@ def test_the_predicted_speedup_is_of_the_measured_shares() -> None:
 
 @pytest.mark.parametrize("shape", [name for name in shapes.shapes() if name != "small"])
 def test_real_shapes_are_models_that_mlx_lm_builds(shape: str) -> None:
-    """Without their weights, which take gigabytes."""
+    """Weights are not evaluated; they would take gigabytes."""
     from mlx_lm.utils import _get_classes
 
     for config in shapes.shapes()[shape].values():
@@ -315,7 +315,7 @@ def test_weights_can_be_quantised() -> None:
 
 
 @pytest.mark.slow
-def test_both_ways_of_asking_read_the_same_and_go_on_from_it(
+def test_both_ways_of_asking_read_and_reuse_the_same_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serve, "MODES", {"sparse": True})
@@ -330,7 +330,7 @@ def test_both_ways_of_asking_read_the_same_and_go_on_from_it(
 
 
 @pytest.mark.slow
-def test_later_turns_reuse_and_their_ratios_are_of_one_run(
+def test_later_turns_reuse_tokens_and_ratios_are_within_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small = Document("part.txt", sample().text[:6000])
@@ -383,5 +383,5 @@ async def test_frames_of_the_spans_view_are_drawn_and_timed() -> None:
     assert min(seconds) > 0
 
 
-def test_a_percentile() -> None:
+def test_percentiles_are_interpolated() -> None:
     assert ui.percentile([*range(101)], 95) == 95

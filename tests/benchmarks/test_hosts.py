@@ -1,4 +1,4 @@
-"""Measures and predicts what it says."""
+"""The `hosts` benchmark: measurements and predictions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FakeRelay:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_each_rank_reaches_its_right_neighbour_through_the_relay(ranks: int) -> None:
-    """And listens where it is told: its own address stays."""
+    """A rank's own address is unchanged."""
     relay = FakeRelay()
     everyone = [f"{LOOPBACK}:{port}" for port in range(10, 10 + ranks)]
     for rank in range(ranks):
@@ -41,7 +41,7 @@ def test_each_rank_reaches_its_right_neighbour_through_the_relay(ranks: int) -> 
     assert relay.opened == [(r, (r + 1) % ranks, 10 + (r + 1) % ranks) for r in range(ranks)]
 
 
-def test_on_paper_two_machines_do_half_of_the_work_and_sparse_sends_a_fifth() -> None:
+def test_on_paper_two_machines_halve_the_work_and_sparse_sends_a_fifth() -> None:
     rows = list(paper.on_paper(0.2))
     assert len(rows) == 8
     for full, sparse in zip(rows[::2], rows[1::2], strict=True):
@@ -88,7 +88,7 @@ def test_predictions_are_judged(error: float, met: bool) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
+def test_the_measured_exchange_equals_the_predicted_one() -> None:
     result = measured(BENCH, Options(1, (600,), (0.2,), ("small",), scale=0.2))
     found = {
         (row["reading"], row["machines"]): row
@@ -100,7 +100,10 @@ def test_what_is_exchanged_is_what_the_prediction_counts() -> None:
             (run,) = found[mode, name].runs
             steps = paper.steps_of(run["read"], STEP)
             layers, hidden = 2, 512
-            fills, forwards = 2 * (layers - 1), 2 * 2 * layers  # of the prompt's end and the token
+            fills, forwards = (
+                2 * (layers - 1),
+                2 * 2 * layers,
+            )  # end of prompt and token
             assert run["sums"] == fills * len(steps) + forwards
             assert run["bytes"] == (fills * sum(steps) + forwards) * hidden * 4
             assert 0 < run["control"] < 100_000
@@ -128,11 +131,11 @@ def test_more_machines_send_smaller_messages_one_after_another(ranks: int) -> No
 
 
 def test_two_packets_share_the_line_and_hide_the_latency() -> None:
-    """512 tokens: a part of 131,072 floats goes in two packets of 2.1 ms. The third leaves right
-    after the second, because the first has come by then: four packets, and one latency."""
+    """512 tokens: a part of 131,072 floats is sent in two packets of 2.1 ms. The third leaves right
+    after the second, because the first has arrived by then: four packets and one latency."""
     packet = 65_536 * 4 / 125e6
     assert paper.sum_seconds(512 * 512, 4, 2, SLOW) == pytest.approx(4 * packet + 1e-3)
-    # Where the latency is longer than a packet, it shows twice, and one packet is behind it.
+    # If the latency exceeds a packet's time, it counts twice, plus one packet.
     far = LinkSpeed(5e-3, 125e6)
     assert paper.sum_seconds(512 * 512, 4, 2, far) == pytest.approx(3 * packet + 2 * 5e-3)
 
@@ -143,9 +146,8 @@ def test_both_directions_of_a_large_sum_share_the_line() -> None:
     assert paper.sum_seconds(elements, 4, 2, SLOW) == pytest.approx(whole + 1e-3, rel=1e-3)
 
 
-def test_the_exchange_is_two_sums_a_layer() -> None:
-    """A step that only fills the caches does no sums in the last layer; the first token takes a
-    forward more."""
+def test_the_exchange_has_two_sums_per_layer() -> None:
+    """A prefill step has no sums in the last layer; the first token needs one more forward."""
     steps = [256, 100]
     sums = 18 * paper.sum_seconds(256 * 512, 4, 2, SLOW)
     sums += 18 * paper.sum_seconds(100 * 512, 4, 2, SLOW)
@@ -155,7 +157,7 @@ def test_the_exchange_is_two_sums_a_layer() -> None:
     assert paper.exchange_seconds(SHAPE, steps, 1, SLOW) == 0
 
 
-def test_the_first_token_is_divided_work_and_exchange() -> None:
+def test_the_first_token_is_the_divided_work_plus_the_exchange() -> None:
     steps = paper.steps_of(357, 256)
     assert steps == [256, 100]
     one = paper.first_token_seconds(SHAPE, 4.0, 0.5, steps)

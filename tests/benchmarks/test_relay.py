@@ -1,4 +1,4 @@
-"""The relay delays and slows down what passes, both ways, and closes both ends."""
+"""The relay delays and slows down data in both directions, and closes both ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 
 def seconds(one: socket.socket, other: socket.socket, size: int) -> float:
-    """From sending `size` bytes until all of them are there."""
+    """Seconds from sending `size` bytes until all of them have arrived."""
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     started_at = time.perf_counter()
     thread = threading.Thread(target=one.sendall, args=(data,))
@@ -59,7 +59,7 @@ def test_delay_and_rate_are_respected_each_way(back: bool) -> None:
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_an_end_that_closes_closes_the_other_after_all_it_sent(back: bool) -> None:
+def test_closing_one_end_closes_the_other_after_all_data(back: bool) -> None:
     with Relay(0.02, 10e6) as relay, connected(relay) as ends:
         one, other = reversed(ends) if back else ends
         one.sendall(b"last words")

@@ -1,4 +1,4 @@
-"""What all benchmarks share: repetitions, JSON, tables, and the report of all of them."""
+"""The harness and the report: repetitions, JSON, tables."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def seconds(*values: float | None) -> list[Run]:
 ROWS = Row({"name": "first"}, seconds(3.0, 1.0, 8.0)), Row({"name": "second"}, seconds(2.0, None))
 
 
-def test_the_first_run_warms_up_and_is_left_out() -> None:
+def test_the_warm_up_run_is_excluded() -> None:
     calls = count()
     assert Progress(3).repeat("x", lambda: next(calls)) == [1, 2, 3]
     assert Progress(2).repeat("x", lambda: next(calls), warm_up=False) == [4, 5]
 
 
-def test_a_terminal_is_shown_how_far_it_is(
+def test_a_terminal_shows_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Progress(2).repeat("quietly", lambda: 0)
@@ -96,7 +96,7 @@ def test_json_has_every_run_and_is_read_back() -> None:
     ("as_json", "rows", "printed"),
     [(False, ROWS[:1], True), (True, ROWS, False), (False, (), False)],
 )
-def test_interrupted_it_prints_the_rows_it_has(
+def test_an_interrupted_benchmark_prints_its_rows(
     as_json: bool, rows: tuple[Row, ...], printed: bool
 ) -> None:
     out = io.StringIO()
@@ -241,7 +241,7 @@ def test_goals_are_computed(bench: Bench, figures: Result, met: list[bool]) -> N
     assert [goal.met for goal in bench.goals(figures)] == met
 
 
-def test_goals_name_what_they_are_about() -> None:
+def test_goals_name_their_subject() -> None:
     both, _ = overhead.RATIOS[-1]
     assert [goal.goal for goal in overhead.goals(OVERHEAD)] == [
         f"{both}, 4,096 tokens: at least 1.05",
@@ -253,7 +253,7 @@ def test_goals_name_what_they_are_about() -> None:
 
 
 def test_tables_show_the_figures() -> None:
-    """Time saved and our engine's speed are two figures."""
+    """Speedup by sparse prefill and speed of the engine are separate figures."""
     table = overhead.table(OVERHEAD, True).markdown()
     assert table.count("target prefills everything") == 1, "where it was measured"
     assert "| speedup (dense / sparse turn) | 10.00 (10.00 to 10.00) |" in table
@@ -271,8 +271,8 @@ def test_tables_show_the_figures() -> None:
     )
 
 
-def test_summary_and_report_are_of_the_stored_figures() -> None:
-    """Whoever edits one by hand, or measures again without `--summary`, sees it here."""
+def test_summary_and_report_match_the_stored_figures() -> None:
+    """Fails if one is edited by hand or measured again without `--summary`."""
     stored = json.loads((ROOT / "benchmarks/results/performance/overhead.json").read_text("utf-8"))
     figures = Result.from_json(stored["result"])
     summary = (ROOT / "docs/performance.md").read_text("utf-8")
@@ -324,7 +324,7 @@ def options(path: Path, *words: str) -> argparse.Namespace:
 
 @pytest.fixture
 def program(tmp_path: Path) -> tuple[str, ...]:
-    """Prints made-up figures, and fails as `snapshot`."""
+    """A fake benchmark that prints invented figures; `snapshot` fails."""
     figures = tmp_path / "figures.json"
     figures.write_text(json.dumps(DECODE.to_json()))
     script = tmp_path / "program.py"
@@ -336,7 +336,7 @@ def program(tmp_path: Path) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
-def test_one_that_fails_leaves_a_sentence_and_the_others_stay(
+def test_a_failed_benchmark_is_reported_and_the_others_are_kept(
     tmp_path: Path, program: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, all_of = tmp_path / "docs" / "performance.md", module.bench_all
@@ -354,7 +354,7 @@ def test_one_that_fails_leaves_a_sentence_and_the_others_stay(
     assert "It failed" not in path.read_text()
 
 
-def test_stopped_it_says_how_to_go_on_and_leaves_the_report(
+def test_after_a_stop_it_prints_how_to_continue_and_keeps_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(*_: object) -> None:

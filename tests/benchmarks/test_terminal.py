@@ -1,4 +1,4 @@
-"""The pseudo-terminal that measurements watch."""
+"""The pseudo-terminal used by the `ui` benchmark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ while True:
 """
 
 
-def test_what_is_written_comes_back_drawn_and_timed() -> None:
+def test_written_text_is_drawn_and_timed() -> None:
     with Terminal([sys.executable, "-c", ECHO], os.environ) as terminal:
         assert terminal.wait_for("ready") > terminal.started
         started = time.perf_counter()
@@ -36,7 +36,7 @@ def test_a_megabyte_is_written_while_the_program_answers() -> None:
         terminal.wait_for("xend")
 
 
-def test_what_is_not_drawn_is_said_and_the_program_ends() -> None:
+def test_a_timeout_is_reported_and_the_program_ends() -> None:
     with Terminal([sys.executable, "-c", ECHO], os.environ) as terminal:
         terminal.wait_for("ready")
         with pytest.raises(TimeoutError, match="'never' was not drawn"):

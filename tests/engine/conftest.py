@@ -40,7 +40,7 @@ def models() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A tokenizer of bytes, with tags for thinking."""
+    """A byte tokenizer with tags for thinking."""
     folder = tiny.save(tmp_path_factory.mktemp("thinker"))
     backend = tiny.byte_tokenizer()
     backend.add_tokens(["<think>", "</think>"])
@@ -65,7 +65,7 @@ def loaded(driver: Driver, folders: dict[str, Path]) -> Driver:
 
 @pytest.fixture(scope="module")
 def writer() -> Iterator[EngineSession]:
-    """The embedded pair, whose target writes its answers itself."""
+    """The embedded pair with `only_quotes` off, so that the target writes its answers."""
     with EngineSession() as session:
         session.load(replace(resolve_pair(), only_quotes=False))
         yield session

@@ -35,12 +35,12 @@ GB = 1_000_000_000
 def reading(
     share: float = 0.3, level: SystemPressure = SystemPressure.NORMAL, swapping: float = 0.0
 ) -> MemorySample:
-    """`share` of a ceiling of 10 GB is used."""
+    """A sample in which MLX uses `share` of a ceiling of 10 GB."""
     return MemorySample(level, int(share * 10 * GB), 10 * GB, swapping)
 
 
 class ScriptedProbe:
-    """Reads `now`, which a test may change at any time."""
+    """A probe that returns `now`, which tests change."""
 
     def __init__(self, now: MemorySample | None = None) -> None:
         self.now = now or reading()
@@ -52,7 +52,7 @@ class ScriptedProbe:
 
 
 LIMIT = 120.0
-"""Seconds after which a test gives up on an event."""
+"""Seconds to wait for an event."""
 
 E = TypeVar("E", bound=Event)
 
@@ -64,7 +64,7 @@ def gates(number: int) -> str:
 TEXT = gates(36)
 """About a thousand tokens of the tiny models."""
 LONG_TEXT = gates(60)
-"""Long enough for auto mode to read sparsely."""
+"""A text for which auto mode reads sparsely."""
 
 
 def question(
@@ -78,8 +78,8 @@ def question(
 
 
 class Driver:
-    """Collects events. `on_event` runs on the engine's thread, so that a test can act at an exact
-    point of a turn. Without a `probe` memory is never tight, whatever else the machine does."""
+    """Collects events. `on_event` runs on the engine thread, so that a test can act at an exact
+    point of a turn. Without a `probe`, memory is never tight."""
 
     def __init__(
         self,
@@ -99,13 +99,13 @@ class Driver:
         self.events: list[Event] = []
         self.on_event: Callable[[Event], None] = lambda event: None
         self.turn: AskedTurn | None = None
-        """The last one that was asked."""
+        """The number of the last turn."""
         self._asking = threading.RLock()
         self._queue: queue.Queue[Event] = queue.Queue()
         self.engine.listen(self._take)
 
     def _take(self, event: Event) -> None:
-        with self._asking:  # `turn` is known
+        with self._asking:  # so that `turn` is set
             pass
         self.on_event(event)
         self._queue.put(event)
@@ -118,7 +118,7 @@ class Driver:
                 return event
 
     def finish(self, kind: type[BackgroundProgress | SnapshotProgress]) -> Any:
-        """The event that says that all is done."""
+        """Wait for the event that ends the turn."""
         while (event := self.until(kind)).done < event.total:
             pass
         return event
@@ -140,7 +140,7 @@ class Driver:
         return self.turn
 
     def run(self, command: Ask | Command) -> Event:
-        """The last event; `events` then holds only those since."""
+        """Run a turn to its last event; `events` then has only this turn's."""
         self.events.clear()
         if isinstance(command, Ask):
             self.ask(command)
@@ -179,7 +179,7 @@ class Driver:
 
 
 def opened(folders: dict[str, Path], policy: CachePolicy) -> Driver:
-    """One that has loaded a pair under this policy."""
+    """A driver that has loaded a pair under this policy."""
     driver = Driver()
     driver.engine.send(policy)
     driver.load(folders["target"], folders["draft"])

@@ -1,9 +1,9 @@
-"""Runs turns in a process that may not have more than so much memory; a child of the tests.
+"""Runs turns in a child process with a memory limit.
 
-`python -m tests.engine.limited LIMIT TARGET DRAFT GATES MODE...` asks of a text about so many gates
-in each mode (`full!` is full despite memory), and prints what came of each turn as a JSON line.
-LIMIT is RLIMIT_DATA, in bytes: what is allocated beyond it is not had, and MLX's workers end the
-process then. A control group would do as well, but takes rights that tests seldom have.
+`python -m tests.engine.limited LIMIT TARGET DRAFT GATES MODE...` asks a question about a text with
+this many gates in each mode (`full!`: full despite the memory check), and prints the result of each
+turn as a line of JSON. LIMIT is RLIMIT_DATA in bytes; allocations beyond it fail, and MLX's workers
+then end the process. (A control group needs privileges that tests rarely have.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(limit: int, target: Path, draft: Path, gates: int, modes: list[str]) ->
     from tests.engine.driver import Driver
 
     class Probe(LinuxProbe):
-        """Without the system's own word: other programs may keep it busy."""
+        """Ignore the system's pressure level, which other programs may raise."""
 
         def _level(self) -> SystemPressure:
             return SystemPressure.NORMAL

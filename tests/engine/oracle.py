@@ -1,8 +1,8 @@
-"""What sparse prefill must equal.
+"""The oracle: reference results that sparse prefill must equal.
 
-For pure attention: a dense forward over the whole prompt in which skipped tokens are masked out of
-every key set. For hybrids, whose recurrent layers must not see skipped tokens: the selected tokens
-fed one by one, each at its own position.
+For pure attention, a dense forward over the whole prompt in which skipped tokens are masked. For
+hybrids, whose recurrent layers must not see skipped tokens, the selected tokens are fed one by one,
+each at its own position.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tests.tiny import HYBRID, VOCABULARY
 
 PROMPT, DECODED, STEP = 200, 6, 16
 BACKENDS = {"cpu": replace(CPU, query_block=5), "gpu": GPU}
-"""What runs on either device; a step takes several blocks."""
+"""Backends to test. A step has several blocks of attention."""
 
 
 KeysAndValues = list[tuple[mx.array, mx.array]]
-"""Of each layer, in order."""
+"""Keys and values of each layer, in order."""
 
 
 @contextmanager
@@ -42,9 +42,9 @@ def keys_seen(
     of: KeysAndValues | None = None,
     stored: Callable[[mx.array], mx.array] = lambda each: each,
 ) -> Iterator[KeysAndValues]:
-    """Inside, query i sees key j only where `seen[i, j]`, or `seen[j]`. Where `stay`, keys and
-    values are those
-    `of` another pass. Gives its own. `stored` is what a cache makes of them."""
+    """Context manager: query i sees key j only if `seen[i, j]` (or `seen[j]`). Where `stay`, keys
+    and values are replaced by those `of` another pass. Yields this pass's keys and values. `stored`
+    converts them as a cache does."""
     own: KeysAndValues = []
     attention = mx.fast.scaled_dot_product_attention
 
@@ -66,7 +66,7 @@ def keys_seen(
 
 
 def keys_masked_out(dropped: NDArray[np.bool_]) -> AbstractContextManager[KeysAndValues]:
-    """Inside, no attention sees key j where `dropped[j]`."""
+    """Context manager: no attention sees key j if `dropped[j]`."""
     return keys_seen(~dropped)
 
 
@@ -125,7 +125,7 @@ def difference(a: mx.array, b: mx.array) -> float:
 
 
 def oracle_error(name: str, model: Any, backend: Backend = BACKENDS["cpu"]) -> float:
-    """Greatest difference in any logit between sparse prefill and what it must equal."""
+    """Maximum difference of any logit between sparse prefill and the reference."""
     ids, selected = prompt()
     ours = sparse_logits(model, ids, selected, backend)
     return difference(ours, expected_logits(name, model, ids, selected))

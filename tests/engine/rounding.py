@@ -1,10 +1,10 @@
-"""How far rounding alone takes the sparse probe's errors: `python -m tests.engine.rounding` prints
-the table in `app/engine/model/findings.py`.
+"""Measures the sparse probe's errors due to rounding; prints the table in
+`app/engine/model/findings.py`.
 
-No GPU is needed: products of matrices with several rows differ from those of a single row as they
-may on one. In TF32, in which an M5 and NVIDIA's GPUs multiply float32 unless `MLX_ENABLE_TF32=0`,
-their inputs have 10 bits of mantissa. In bfloat16 and float16 each result is off by up to one unit
-in the last place: the order of a sum decides which way it is rounded.
+Imitates a GPU's rounding on a CPU: products of several rows are rounded differently from those of a
+single row. In TF32, which an M5 and NVIDIA GPUs use for float32 unless `MLX_ENABLE_TF32=0`, inputs
+have 10 bits of mantissa. In bfloat16 and float16, each result is off by up to one unit in the last
+place, because the order of a sum decides how it is rounded.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tests.tiny import ORACLE, build
 
 DTYPES = {"float32": mx.float32, "TF32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 UNITS = {mx.bfloat16: 2**-8, mx.float16: 2**-11}
-"""In the last place, of a number that is a little more than 1."""
+"""One unit in the last place, for numbers slightly above 1."""
 PRODUCTS = {"matmul": 0, "gather_mm": 0, "addmm": 1, "quantized_matmul": 0, "gather_qmm": 0}
-"""MLX's functions, and which of their arguments has the rows."""
+"""MLX's matrix products, with the index of the argument that has the rows."""
 SEEDS = 4
 NO_ROPE = ("nemotron_h",)
 WRONG = {"gpt2": 512}
-"""Architectures whose answers change with gaps, and their context."""
+"""Architectures that the probe must reject, and their context."""
 
 
 def tf32(a: mx.array) -> mx.array:
-    """Float32 with a mantissa of 10 bits, rounded."""
+    """Round float32 to 10 bits of mantissa."""
     return ((a.view(mx.uint32) + 0x1000) & 0xFFFFE000).view(mx.float32)
 
 
@@ -45,7 +45,7 @@ def _product(
 ) -> Callable[..., mx.array]:
     def multiply(*args: Any, **kwargs: Any) -> mx.array:
         several = args[first].size > args[first].shape[-1]
-        full = [_widened(each) for each in args]  # a CPU has not all of them in other floats
+        full = [_widened(each) for each in args]  # a CPU lacks some of them in other types
         if several and dtype == mx.float32:
             pair = slice(first, first + 2)
             full[pair] = [tf32(x) if x.dtype == mx.float32 else x for x in full[pair]]
@@ -64,7 +64,7 @@ def _widened(value: Any) -> Any:
 
 @contextmanager
 def as_on_a_gpu(dtype: mx.Dtype) -> Iterator[None]:
-    """Inside, products are rounded so."""
+    """Context manager: products are rounded this way."""
     multiply, attention = mx.array.__matmul__, mx.fast.scaled_dot_product_attention
     before = {name: getattr(mx, name) for name in PRODUCTS}
 
@@ -87,7 +87,7 @@ def as_on_a_gpu(dtype: mx.Dtype) -> Iterator[None]:
 
 
 def errors(model: Any, precision: str, context: int = 4096) -> tuple[float, float]:
-    """The probe's error with gaps, and without."""
+    """The probe's error with gaps and without."""
     gapped = findings.sparse_positions(model, context)
     plain = np.arange(len(gapped), dtype=np.int32)
     with as_on_a_gpu(DTYPES[precision]) if precision != "float32" else nullcontext():
@@ -97,8 +97,8 @@ def errors(model: Any, precision: str, context: int = 4096) -> tuple[float, floa
 
 @contextmanager
 def positions_lost() -> Iterator[None]:
-    """Inside, rotary embeddings count the tokens of a step instead of their positions: as if a
-    model did not use MLX's function."""
+    """Context manager: rotary embeddings ignore explicit positions, as if a model did not use MLX's
+    function."""
     explicit = mlx_patches.explicit_positions
     mlx_patches.explicit_positions = lambda positions: nullcontext()
     try:
@@ -108,8 +108,8 @@ def positions_lost() -> Iterator[None]:
 
 
 def main(folders: list[str]) -> None:
-    """A line for each precision: of what is right the largest error with gaps and without, of what
-    is wrong the smallest."""
+    """A line for each precision: the largest errors of correct models with gaps and without, and
+    the smallest error of wrong ones."""
     mlx_patches.install()
     print(f"{'':10}{'with gaps':>12}{'without':>12}{'wrong':>12}{'tolerance':>12}")
     for precision, dtype in DTYPES.items():

@@ -1,4 +1,4 @@
-"""A target that is spread over one rank in this process, which can be lost at an exact point."""
+"""A sharded target with one rank in this process, which can be lost at an exact point."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ from tests.engine.driver import Driver
 
 
 def gone() -> ShardsLost:
-    """The other machine is silent."""
     return ShardsLost(FailureKind.MACHINE_LOST, {"machine": "other", "error": "gone"})
 
 
 class LocalShards:
-    """`fail_at` counts operations down to the one at which the machine is gone."""
+    """`fail_at` counts down the operations until the machine is lost."""
 
     def __init__(self, command: Load, snapshots: Path | None = None) -> None:
         group = mx.distributed.init()
@@ -79,7 +78,7 @@ class LocalShards:
 
 
 def spread_over(shards: Shards, model: LoadedModel) -> ShardedTarget:
-    """The same target, whose caches are on these shards."""
+    """A target whose caches are on these shards."""
     values = {each.name: getattr(model, each.name) for each in fields(LoadedModel) if each.init}
     return ShardedTarget(**values, shards=shards)
 
@@ -92,7 +91,7 @@ HOSTS = Hosts((Host("other"),))
 
 
 class Rank(LocalShards):
-    """Says when it is lost, as machines do."""
+    """Calls `on_lost` when the machine is lost, as a real cluster does."""
 
     def run(self, operation: Operation) -> list[dict[str, Any]]:
         was_lost = self.lost
@@ -104,7 +103,7 @@ class Rank(LocalShards):
 
 
 class Spread:
-    """A driver with a target that is spread over one rank in this process."""
+    """A driver with a sharded target that has one rank in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,7 +124,7 @@ class Spread:
         return loaded
 
     def lose_now(self) -> None:
-        """Between two questions."""
+        """Lose the machine between turns."""
         self.shards[-1].lost = gone()
         self.shards[-1].on_lost()
 
@@ -133,7 +132,7 @@ class Spread:
         self.shards[-1].fail_at = operation
 
     def lose_when(self, wanted: Callable[[Event], bool]) -> None:
-        """With the operation after the first such event."""
+        """Lose the machine at the operation after the first matching event."""
 
         def act(event: Event) -> None:
             if wanted(event) and self.shards[-1].fail_at is None:
@@ -143,7 +142,7 @@ class Spread:
 
 
 def lose_after(spread: Spread, patch: pytest.MonkeyPatch, last: Callable[[Decoder], bool]) -> None:
-    """Lose the machine with the operation after this token."""
+    """Lose the machine at the operation after this token."""
     record = Decoder._record
 
     def record_and_lose(self: Decoder, token: int) -> None:

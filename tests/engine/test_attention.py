@@ -1,4 +1,4 @@
-"""Importance equals its definition, computed naively, and takes little memory."""
+"""Importance equals a naive computation of its definition and uses little memory."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def naive(
     lookahead: int,
     pool: int = 13,
 ) -> NDArray[np.float64]:
-    """By definition: one dense forward, all scores of all layers at once, in float64. Importance
-    of each observation, (observations, M)."""
+    """Importance by definition, (observations, M): one dense forward, all scores in float64."""
     total = len(ids)
     sequence = ids.tolist()
     for _ in range(lookahead):
@@ -90,7 +89,7 @@ def test_importance_equals_its_definition(name: str, lookahead: int, backend: Ba
 
 @pytest.mark.parametrize(("pool", "length"), [(1, 100), (5, 100), (31, 100), (31, 12)])
 @BACKENDS
-def test_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
+def test_importance_is_right_at_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
     model, ids, start = build("llama"), _ids(length), length - 10
     expected = naive(model, ids, start, 0, pool).mean(axis=0)
     step = StepSize(32, backend=backend)
@@ -99,7 +98,7 @@ def test_any_pooling_width(pool: int, length: int, backend: Backend) -> None:
 
 
 @BACKENDS
-def test_blocks_of_heads_and_rows_change_nothing(
+def test_the_block_shape_does_not_change_importance(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = build("gpt_oss"), _ids(300)
@@ -116,7 +115,6 @@ def test_blocks_of_heads_and_rows_change_nothing(
 def _watched(
     q: mx.array, k: mx.array, backend: Backend, mask: Any = "causal", layers: int = 1
 ) -> AttentionObserver:
-    """Observations of the queries of layers of attention."""
     observations = AttentionObserver(k.shape[2], backend)
 
     def run() -> None:
@@ -128,7 +126,7 @@ def _watched(
 
 
 def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.array, mx.array]:
-    """Queries and keys whose scores are all so much larger than what tells keys apart."""
+    """Queries and keys whose scores have a large common part."""
     chance = np.random.default_rng(5)
     q, k = (
         mx.array(2 * chance.standard_normal((1, heads, n, 64), np.float32)).astype(dtype)
@@ -142,10 +140,10 @@ def _keys(constant: float, dtype: mx.Dtype, length: int = 2048) -> tuple[mx.arra
 @pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @BACKENDS
-def test_large_keys_leave_the_ranking_what_it_is(
+def test_large_keys_do_not_change_the_ranking(
     constant: int, dtype: mx.Dtype, backend: Backend
 ) -> None:
-    """As biased k projections make them. Of the same numbers, worked out in float64."""
+    """Biased k projections cause a large common part. Compares with float64."""
     q, k = _keys(constant, dtype)
     ours = _watched(q, k, backend).importance
     exact_q, exact_k = (np.array(a[0].astype(mx.float32), np.float64) for a in (q, k))
@@ -167,8 +165,8 @@ def test_large_keys_leave_the_ranking_what_it_is(
 
 @BACKENDS
 @pytest.mark.parametrize("what", ["no number", "infinite", "sees nothing"])
-def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) -> None:
-    """It would sort before everything else, so that the document's first chunks were read."""
+def test_non_finite_importance_is_an_error(what: str, backend: Backend) -> None:
+    """Sorted by such values, always the document's first chunks would be selected."""
     q, k = _keys(0, mx.float32, 64)
     mask: Any = "causal"
     if what == "sees nothing":
@@ -179,7 +177,7 @@ def test_importance_that_is_not_finite_is_an_error(what: str, backend: Backend) 
         _watched(q, k, backend, mask)
 
 
-def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_observed(
+def test_a_non_finite_lookahead_is_an_error_even_after_the_question_was_observed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, ids = build("llama"), _ids(60)
@@ -200,10 +198,10 @@ def test_a_lookahead_that_is_not_finite_is_an_error_though_the_question_was_obse
 # ------------------------------------------------------------------------------- what it costs
 
 
-def test_one_block_is_computed_while_the_one_before_is_waited_for(
+def test_a_block_is_computed_while_the_previous_one_is_awaited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that a GPU always has work. The forward itself is waited for nowhere."""
+    """This keeps a GPU busy."""
     calls: list[str] = []
     begin, wait = mx.async_eval, mx.eval
 
@@ -223,7 +221,7 @@ def test_one_block_is_computed_while_the_one_before_is_waited_for(
     assert calls == ["begin", *["begin", "wait"] * 11, "wait"]
 
 
-def test_a_lookahead_goes_through_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookahead_reads_the_keys_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = build("llama"), _ids(100)
     rows: list[int] = []
     score = AttentionObserver._score
@@ -254,7 +252,7 @@ def test_lookahead_stops_at_end_of_text() -> None:
     np.testing.assert_array_equal(stopped, _score(model, ids, 50, lookahead=0))
 
 
-def test_a_long_question_is_observed_at_its_end() -> None:
+def test_only_the_end_of_a_long_question_is_observed() -> None:
     model, ids = build("llama"), _ids(300)
     limited = _score(model, ids, 0, lookahead=0)
     expected = _score(model, ids, 300 - attention.MAX_QUERY_ROWS, lookahead=0)
@@ -262,9 +260,9 @@ def test_a_long_question_is_observed_at_its_end() -> None:
 
 
 @pytest.mark.parametrize("tail", [16, 64])
-def test_scores_take_little_memory(tail: int) -> None:
-    """At most 2 x (heads of one layer x observations x M x 4 bytes) beyond what the same steps take
-    unobserved."""
+def test_scoring_uses_little_memory(tail: int) -> None:
+    """At most 2 x (heads of one layer x observations x M x 4 bytes) more than the same steps
+    without observation."""
     model, length, lookahead = build("llama"), 8192, 8
     ids = _ids(length)
     start = length - tail

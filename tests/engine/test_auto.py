@@ -1,4 +1,4 @@
-"""Keep that is chosen once the scores are known or tried again, and the guard of auto mode."""
+"""Automatic keep, selecting again with another keep, and auto mode's guard."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.engine import loaded_pair
-from app.engine.turn.costs import FEWEST_ANSWERS
+from app.engine.turn.costs import MIN_ANSWERS
 from app.engine.turn.decode import is_unsure
-from app.engine.turn.turn_estimate import LEAST_KEEP, TurnEstimate
+from app.engine.turn.turn_estimate import MIN_KEEP, TurnEstimate
 from app.protocol.commands import Ask, CachePolicy, DropConversation
 from app.protocol.cost_model import Costs
 from app.protocol.events import Planned, Selected
@@ -25,7 +25,7 @@ from tests.engine.test_cache_pool import ask
 ASK = replace(question(keep=AUTO_KEEP), conversation="x")
 
 
-def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
+def test_events_report_the_chosen_keep(loaded: Driver) -> None:
     found = loaded.figures(ASK)
     selected = loaded.of(Selected)[-1]
     assert 0 < found.keep_ratio < 1
@@ -37,7 +37,7 @@ def test_the_turn_and_its_selection_say_what_was_chosen(loaded: Driver) -> None:
 
 
 @pytest.mark.slow
-def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
+def test_a_lower_threshold_keeps_more(loaded: Driver) -> None:
     keeps = [
         loaded.figures(replace(ASK, conversation=None, tuning=Tuning(keep_above=above))).keep_ratio
         for turn, above in enumerate((0.9, 0.3, 0.01), 1)
@@ -46,7 +46,7 @@ def test_a_lower_bar_keeps_more(loaded: Driver) -> None:
     assert keeps[0] < keeps[-1]
 
 
-def test_another_keep_is_previewed_with_what_auto_would_take(loaded: Driver) -> None:
+def test_previewing_another_keep_reports_the_automatic_one(loaded: Driver) -> None:
     chosen = loaded.figures(ASK).keep_ratio
     loaded.engine.reselect(loaded.turn, 0.6)
     preview = loaded.until(Selected)
@@ -55,8 +55,8 @@ def test_another_keep_is_previewed_with_what_auto_would_take(loaded: Driver) -> 
     assert loaded.until(Selected).keep_ratio == chosen
 
 
-def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
-    """And not, as at a fixed keep, a share of keep."""
+def test_automatic_keep_recalls_all_relevant_tokens_of_earlier_turns(loaded: Driver) -> None:
+    """At a fixed keep it would recall only a share of keep."""
     first = loaded.figures(ASK)
     later = replace(question(keep=AUTO_KEEP), conversation="x")
     message = replace(later.messages[0], text="What is the code of gate 30?")
@@ -72,10 +72,10 @@ def test_a_later_question_recalls_all_that_matters(loaded: Driver) -> None:
 
 
 @pytest.mark.parametrize(("most", "seconds"), [(0.02, 0.0), (0.02, 10.0)])
-def test_what_there_is_no_room_for_is_left_out(
+def test_free_memory_limits_automatic_keep(
     most: float, seconds: float, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TurnEstimate, "most_keep", lambda *_: most)
+    monkeypatch.setattr(TurnEstimate, "max_keep", lambda *_: most)
     found = loaded.figures(replace(ASK, within_seconds=seconds))
     wanted = loaded.of(Selected)[-1].auto_keep
     assert found.keep_ratio == most
@@ -83,13 +83,13 @@ def test_what_there_is_no_room_for_is_left_out(
     assert Reason(ReasonCode.KEEP_LIMITED, data) in found.reasons
 
 
-def test_the_time_that_is_allowed_limits_keep(
+def test_the_time_limit_limits_automatic_keep(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading everything takes 99 seconds."""
+    """With costs at which reading everything takes 99 seconds."""
     found: dict[float, float] = {}
 
-    def spy(self: TurnEstimate, costs: Costs, waited: float, of=TurnEstimate.most_keep) -> float:
+    def spy(self: TurnEstimate, costs: Costs, waited: float, of=TurnEstimate.max_keep) -> float:
         monkeypatch.setattr(TurnEstimate, "_sparse_ttft", lambda self, costs, keep: 99 * keep)
         for seconds in (0.0, 5.0, 20.0, 500.0):
             estimate = replace(self, ask=replace(self.ask, within_seconds=seconds))
@@ -97,17 +97,17 @@ def test_the_time_that_is_allowed_limits_keep(
         found[-1] = of(replace(self, ask=replace(self.ask, within_seconds=5.0)), costs, 20.0)
         return 1.0
 
-    monkeypatch.setattr(TurnEstimate, "most_keep", spy)
+    monkeypatch.setattr(TurnEstimate, "max_keep", spy)
     loaded.run(ASK)
-    assert found == {0.0: 1.0, 5.0: 0.05, 20.0: 0.2, 500.0: 1.0, -1: LEAST_KEEP}
+    assert found == {0.0: 1.0, 5.0: 0.05, 20.0: 0.2, 500.0: 1.0, -1: MIN_KEEP}
 
 
-def test_until_the_scores_are_known_the_usual_keep_is_assumed() -> None:
+def test_before_scoring_the_default_keep_is_assumed() -> None:
     assert ASK.expected_keep == DEFAULT_KEEP_RATIO
     assert replace(ASK, keep_ratio=0.3).expected_keep == 0.3
 
 
-def test_the_next_turn_is_predicted_at_what_this_one_chose(
+def test_the_next_turn_is_predicted_at_the_last_automatic_keep(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TurnEstimate, "_sparse_ttft", lambda self, costs, keep: 10_000 * keep)
@@ -120,7 +120,7 @@ def test_the_next_turn_is_predicted_at_what_this_one_chose(
 
 
 @pytest.mark.parametrize(("name", "says"), [("qwen3_5", True), ("qwen3", False)])
-def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
+def test_a_model_that_cannot_insert_reports_that_it_does_not_recall(
     name: str, says: bool, driver: Driver, tmp_path: Path
 ) -> None:
     driver.load(tiny.save(tmp_path / "target", name, 0), tiny.save(tmp_path / "draft", "qwen3", 1))
@@ -130,10 +130,10 @@ def test_a_model_that_cannot_insert_says_that_it_does_not_read_on(
     assert 0 < found.confidence < 1
 
 
-def test_it_reads_no_more_while_it_writes_where_memory_has_no_room(
+def test_without_free_memory_nothing_is_recalled_while_answering(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TurnEstimate, "can_read_on", lambda self, count: False)
+    monkeypatch.setattr(TurnEstimate, "can_recall", lambda self, count: False)
     ask = replace(question(), keep_ratio=0.1)
     no_memory = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
     assert no_memory in loaded.figures(ask).reasons
@@ -142,16 +142,16 @@ def test_it_reads_no_more_while_it_writes_where_memory_has_no_room(
 
 
 @pytest.mark.slow
-def test_an_answer_far_less_sure_than_usual_says_so_if_not_all_was_read(loaded: Driver) -> None:
-    """A random model is never sure of anything; what is usual is set."""
+def test_an_unusually_unsure_answer_is_flagged_after_sparse_reading(loaded: Driver) -> None:
+    """The usual confidence is set, because a random model is never confident."""
     sparse = replace(question(), keep_ratio=0.1)
     full = replace(sparse, mode=Mode.FULL)
     assert not loaded.figures(sparse).unsure, "nothing is known yet"
-    for _ in range(FEWEST_ANSWERS):
+    for _ in range(MIN_ANSWERS):
         last = loaded.figures(sparse)
     assert not last.unsure, "as sure as always"
     costs = loaded.engine._loaded.costs
-    costs._stored.confidences[:] = [0.99] * FEWEST_ANSWERS
+    costs._stored.confidences[:] = [0.99] * MIN_ANSWERS
     assert loaded.figures(sparse).unsure
     assert not loaded.figures(full).unsure, "there is nothing else to read"
 
@@ -178,7 +178,7 @@ def _asked(text: str, mode: Mode) -> Ask:
     return replace(question(mode=mode, tokens=2), messages=(message,))
 
 
-def test_auto_mode_reads_everything_when_the_question_counts(loaded: Driver) -> None:
+def test_auto_mode_reads_counting_questions_in_full(loaded: Driver) -> None:
     statistics = loaded.figures(_asked("How many gates are there?", Mode.AUTO))
     planned = loaded.of(Planned)[-1]
     assert statistics.reading is planned.reading is Reading.DENSE
@@ -186,7 +186,7 @@ def test_auto_mode_reads_everything_when_the_question_counts(loaded: Driver) -> 
     assert planned.guard == Reason(ReasonCode.NEEDS_EVERY_TOKEN, {"words": "how many"})
 
 
-def test_the_guard_leaves_other_questions_and_other_modes_alone(
+def test_the_guard_does_not_affect_other_questions_or_modes(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.estimate.plan.MIN_SKIPPABLE", 0)
@@ -203,7 +203,7 @@ def test_the_guard_leaves_other_questions_and_other_modes_alone(
 QUESTION = "What is the code of gate 7?"
 
 
-def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Driver) -> None:
+def test_scores_survive_turns_of_other_conversations(loaded: Driver) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, memory_budget=1)
     loaded.engine.send(policy)
     loaded.answer(ask(QUESTION, name="app"))
@@ -216,7 +216,7 @@ def test_a_turn_of_another_conversation_leaves_it_to_be_selected_from(loaded: Dr
         assert (selected.turn, selected.keep_ratio) == (turn.number, 0.5)
 
 
-def test_nothing_of_a_deleted_conversation_is_held(loaded: Driver) -> None:
+def test_scores_of_a_deleted_conversation_are_dropped(loaded: Driver) -> None:
     loaded.answer(ask(QUESTION, name="a"))
     pair = loaded.engine._loaded
     assert list(pair._scored) == ["a"]
@@ -225,7 +225,9 @@ def test_nothing_of_a_deleted_conversation_is_held(loaded: Driver) -> None:
     assert list(pair._scored) == [None]
 
 
-def test_they_are_limited(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_stored_scores_is_limited(
+    loaded: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loaded_pair, "MAX_SCORED", 2)
     for name in "abca":
         loaded.answer(ask(QUESTION, name=name))

@@ -1,4 +1,4 @@
-"""What the system says. Of the Mac's part only what needs no Mac is run here."""
+"""Memory probes, OpenBLAS and kernel folders. Of the macOS code, only parts that run anywhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files"
 QUIET = "some avg10=0.00 avg60=1.00 avg300=0.00 total=8\nfull avg10=0.00 avg60=0 avg300=0 total=7\n"
 
 
-def test_this_system_can_be_read() -> None:
+def test_the_probe_reads_this_system() -> None:
     read = system_probe().read()
     assert 0 <= read.used <= read.ceiling
     assert 0 < read.ceiling <= psutil.virtual_memory().total
@@ -49,7 +49,7 @@ def test_this_system_can_be_read() -> None:
         ("60", "41.2", 9, SystemPressure.CRITICAL),
     ],
 )
-def test_stalls_are_pressure(
+def test_stalls_raise_the_pressure_level(
     some: str,
     full: str,
     left: int,
@@ -71,7 +71,7 @@ def test_stalls_are_pressure(
     ("left", "level"),
     [(6, SystemPressure.NORMAL), (4, SystemPressure.WARN), (2, SystemPressure.CRITICAL)],
 )
-def test_without_stall_information_what_is_left_tells(
+def test_without_stall_information_available_memory_decides(
     left: int, level: SystemPressure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = psutil.virtual_memory()._replace(total=100, available=left)
@@ -85,7 +85,7 @@ def group(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def test_a_control_groups_limit_or_that_of_one_around_it(tmp_path: Path) -> None:
+def test_limits_of_a_control_group_and_its_parents_are_found(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("0::/a/b\n")
     group(
@@ -100,7 +100,7 @@ def test_a_control_groups_limit_or_that_of_one_around_it(tmp_path: Path) -> None
     assert list(memory_probes._cgroup_limits(tmp_path / "fs", own)) == [ProcessLimit(900, 650)]
 
 
-def test_an_older_control_group(tmp_path: Path) -> None:
+def test_limits_of_a_version_1_control_group_are_found(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("9:name=systemd:/\n4:cpu,memory:/x\n0::/\n")
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
@@ -136,7 +136,7 @@ def test_the_processs_own_limit_is_the_ceiling(kind: str) -> None:
     assert resource.getrlimit(getattr(resource, kind))[0] != most, "of the child alone"
 
 
-def test_how_fast_swap_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_swap_rate_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     now, written = [10.0], [1000]
     monkeypatch.setattr(memory_probes.time, "monotonic", lambda: now[0])
     pace = SwapRate(lambda: written[0])
@@ -149,7 +149,7 @@ def test_how_fast_swap_grows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Kernel:
-    """A `sysctlbyname` as <sys/sysctl.h> has it, that knows one name."""
+    """A fake `sysctlbyname` (<sys/sysctl.h>) that knows one name."""
 
     def __init__(self, value: int | None) -> None:
         self.value = value
@@ -173,7 +173,7 @@ class Kernel:
         (None, SystemPressure.NORMAL),
     ],
 )
-def test_the_macs_level(
+def test_the_pressure_level_of_macos_is_read(
     value: int | None, level: SystemPressure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = Kernel(value)
@@ -186,7 +186,7 @@ def test_the_macs_level(
     assert MacProbe().read().system is level
 
 
-def test_mlx_is_told_the_ceiling_but_never_more_than_it_has_set_itself(
+def test_mlx_limits_are_lowered_to_the_ceiling_but_never_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = {"set_memory_limit": 1000, "set_cache_limit": 20}
@@ -227,7 +227,7 @@ needs_openblas = pytest.mark.skipif(not installed(), reason=f"needs {blas.PACKAG
 
 
 @needs_openblas
-def test_it_is_loaded_once_and_reported_afterwards() -> None:
+def test_openblas_is_loaded_once_and_reported_afterwards() -> None:
     first, second, late = output(
         "print(load_openblas()); print(load_openblas()); import mlx.core; print(load_openblas())"
     ).splitlines()
@@ -244,7 +244,7 @@ def test_it_is_loaded_once_and_reported_afterwards() -> None:
         ("Features : fp asimd", None),
     ],
 )
-def test_kernels_for_the_cpu(
+def test_openblas_kernels_match_the_cpu(
     flags: str, kernels: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", environment := dict[str, str]())
@@ -253,23 +253,25 @@ def test_kernels_for_the_cpu(
     assert environment.get("OPENBLAS_CORETYPE") == kernels
 
 
-def test_kernels_that_the_user_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openblas_kernels_chosen_by_the_user_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENBLAS_CORETYPE", "ZEN")
     (tmp_path / "cpuinfo").write_text("flags : avx2 fma\n")
     blas._choose_kernels(tmp_path / "cpuinfo")
     assert os.environ["OPENBLAS_CORETYPE"] == "ZEN"
 
 
-def test_after_mlx_it_is_too_late() -> None:
+def test_openblas_is_not_loaded_after_mlx() -> None:
     assert output("import mlx.core, numpy; print(load_openblas())") == "None"
 
 
-def test_where_it_is_not_installed() -> None:
+def test_a_missing_openblas_is_reported_as_none() -> None:
     code = "import app.engine.backend.blas as b; b.LIBRARY = 'libnone.so'; print(load_openblas())"
     assert output(code) == "None"
 
 
-def test_never_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openblas_is_never_loaded_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert blas.load_openblas() is None
 
@@ -283,7 +285,7 @@ def test_missing_openblas_gets_a_hint() -> None:
 
 
 @needs_openblas
-def test_nothing_is_advised_where_it_is_in_use() -> None:
+def test_no_hint_if_openblas_is_in_use() -> None:
     code = "load_openblas(); from app.engine.backend import blas; print(blas.missing_package(True))"
     assert output(code) == "None"
 
@@ -300,7 +302,7 @@ mx.eval(mx.compile(lambda x: mx.exp(x) * 2 + x)(mx.ones(3)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken by others"])
-def test_a_shared_folder_is_not_where_kernels_are_loaded_from(tmp_path: Path, taken: bool) -> None:
+def test_kernels_are_never_loaded_from_a_shared_folder(tmp_path: Path, taken: bool) -> None:
     shared, own = tmp_path / "shared", tmp_path / "shared" / f"specchat-{os.getuid()}"
     shared.mkdir()
     shared.chmod(0o1777)

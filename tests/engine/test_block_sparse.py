@@ -1,4 +1,4 @@
-"""Block-sparse attention: exact over what it chooses, and in force only where it may be."""
+"""Block-sparse attention is exact over the chosen blocks and applies only where intended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _steps(
     backend: Backend = CPU,
     **kw: Any,
 ) -> Array:
-    """What plain causal attention gives, step by step."""
+    """Plain causal attention, step by step."""
     q, k, v = arrays
     parts = []
     for start, end in zip((0, *boundaries), (*boundaries, q.shape[2]), strict=True):
@@ -59,10 +59,10 @@ def _steps(
 
 @pytest.mark.parametrize("heads", [(1, 1), (4, 4), (6, 2)])
 @pytest.mark.parametrize("length", [512, 501])
-def test_where_nothing_would_be_skipped_it_is_plain_attention(
+def test_without_skipped_blocks_it_equals_plain_attention(
     heads: tuple[int, int], length: int
 ) -> None:
-    """As in the first steps of a prompt."""
+    """This holds in the first steps of a prompt."""
     arrays = _random(*heads, length)
     q, k, v = arrays
     every = Blocks(size=16, sinks=1, recent=2, top=length // 16 - 3)
@@ -74,10 +74,10 @@ def test_where_nothing_would_be_skipped_it_is_plain_attention(
 @pytest.mark.parametrize("heads", [(3, 3), (6, 2)])
 @pytest.mark.parametrize("boundaries", [(), (100, 333), (320, 321)])
 @pytest.mark.parametrize("backend", [CPU, GPU], ids=["cpu", "gpu"])
-def test_it_is_attention_under_the_mask_of_what_it_chooses(
+def test_it_equals_attention_masked_to_the_chosen_blocks(
     heads: tuple[int, int], boundaries: tuple[int, ...], backend: Backend
 ) -> None:
-    """Chosen naively, query block by query block and group of heads by group."""
+    """Naive choice of blocks, for each block of queries and group of heads."""
     q, k, v = arrays = _random(*heads, 501)
     seen = _chosen(np.array(q[0]), np.array(k[0]), boundaries)
     expected = mx.fast.scaled_dot_product_attention.__wrapped__(  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ def test_it_is_attention_under_the_mask_of_what_it_chooses(
 
 
 def _chosen(q: Array, k: Array, boundaries: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which keys each query sees, (Hq, N, N)."""
+    """Mask of the keys that each query sees, (Hq, N, N)."""
     heads, length, _ = q.shape
     group, size = heads // len(k), FEW.size
     seen = np.zeros((heads, length, length), bool)
@@ -117,8 +117,8 @@ def test_no_query_sees_a_later_key() -> None:
     np.testing.assert_array_equal(_steps((q, k, v), FEW, (150,))[:, :, :300], before[:, :, :300])
 
 
-def test_the_first_keys_and_the_recent_ones_are_always_seen() -> None:
-    """Their values show in the answer though their keys are liked least."""
+def test_sinks_and_recent_keys_are_always_visible() -> None:
+    """Their values affect the result although their keys score lowest."""
     q, k, v = _random(2, 2, 500)
     v = mx.zeros_like(v)
     for place in (3, 470):
@@ -127,7 +127,7 @@ def test_the_first_keys_and_the_recent_ones_are_always_seen() -> None:
     assert (_steps((q, k, v), FEW, ())[0, :, -1] > 0).all()
 
 
-def test_other_attention_is_as_before() -> None:
+def test_other_attention_is_unchanged() -> None:
     arrays = _random(4, 4, 300)
     places = mx.array(np.tri(300, dtype=bool))
     window = places & ~mx.array(np.tri(300, k=-50, dtype=bool))
@@ -139,8 +139,8 @@ def test_other_attention_is_as_before() -> None:
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("constant", [0, 2_000, 20_000, 80_000])
-def test_large_keys_do_not_change_what_is_chosen(constant: int, dtype: mx.Dtype) -> None:
-    """All keys have a part in common that adds so much to every score."""
+def test_large_keys_do_not_change_the_chosen_blocks(constant: int, dtype: mx.Dtype) -> None:
+    """All keys share a component that adds this much to every score."""
     q, k, v = (a.astype(dtype) for a in _random(4, 2, 1000))
     if constant:
         q[..., 0], k[..., 0] = 200, constant / 200
@@ -161,7 +161,7 @@ def test_large_keys_do_not_change_what_is_chosen(constant: int, dtype: mx.Dtype)
     assert chosen(q, k) == exact
 
 
-def test_half_precision_stays_what_it_is() -> None:
+def test_half_precision_is_preserved() -> None:
     half = tuple(a.astype(mx.bfloat16) for a in _random(4, 2, 300))
     rough, exact = _steps(half, FEW, ()), _steps(_random(4, 2, 300), FEW, ())
     assert np.corrcoef(rough.ravel(), exact.ravel())[0, 1] > 0.99
@@ -183,7 +183,7 @@ def _importance(model: Any, ids: NDArray[np.int32], step: int, sparse_from: int,
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
-def test_a_prompt_below_the_length_is_read_as_before(name: str) -> None:
+def test_short_prompts_are_read_as_before(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(3).integers(0, VOCABULARY, 900).astype(np.int32)
     never, later, now = (_importance(model, ids, 128, n, top=0) for n in (10**9, 901, 900))
@@ -196,7 +196,7 @@ def test_a_prompt_below_the_length_is_read_as_before(name: str) -> None:
 def test_the_embedded_draft_finds_the_same_chunks() -> None:
     model, _ = load_model(draft_path())
     ids = np.random.default_rng(3).integers(3, 6000, 2000).astype(np.int32)
-    ids[700:708] = ids[-30:-22]  # what is repeated in the question is what matters
+    ids[700:708] = ids[-30:-22]  # repeated in the question, so important
     dense, sparse, other_steps = (
         _importance(model, ids, step, n, top=2) for n, step in ((10**9, 256), (0, 256), (0, 512))
     )
@@ -204,7 +204,7 @@ def test_the_embedded_draft_finds_the_same_chunks() -> None:
     np.testing.assert_allclose(sparse, other_steps, rtol=1e-3, atol=1e-6)
 
 
-def test_a_step_takes_no_more_memory_than_predicted() -> None:
+def test_a_step_uses_no_more_memory_than_predicted() -> None:
     length, step, blocks = 16384, 128, Blocks()
     config = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
     q, k, v = _random(4, 4, length, 64)

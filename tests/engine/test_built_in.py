@@ -1,4 +1,4 @@
-"""The built-in draft, on a target whose own embeddings know nothing."""
+"""The built-in draft, with a target whose embeddings are random."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ SIMILAR = (
     ("The doctor saw the patient.", "A physician examined the sick man."),
     ("How large may an upload be?", "Files of up to 20 megabytes are accepted."),
 )
-"""Pairs that mean nearly the same, with no content word in common."""
+"""Pairs of texts with nearly the same meaning and no common content word."""
 
 
 def nothing(done: int, total: int) -> None:
     """Does not cancel."""
 
 
-def test_what_means_the_same_is_near() -> None:
+def test_texts_with_the_same_meaning_are_close() -> None:
     encoder = built_in_encoder()
     sides = zip(*SIMILAR, strict=True)
     one, other = (encoder.encode_questions(side, nothing) for side in sides)
@@ -70,7 +70,7 @@ def test_what_means_the_same_is_near() -> None:
     assert (np.argmax(one @ other.T, axis=1) == np.arange(len(SIMILAR))).mean() >= 0.75
 
 
-def test_pieces_divide_a_text() -> None:
+def test_pieces_cover_a_text_without_overlap() -> None:
     encoder, steps = TextEncoder(assets_path() / "encoder"), list[tuple[int, int]]()
     text = "One two three four. " * 400
     (pieces,) = encoder.encode_texts([text], lambda done, total: steps.append((done, total)))
@@ -89,11 +89,11 @@ LETTERS = (
     "ab Zß\u0301\u0323\u00e9\u1e9e \n\t\r\x00\x1c\x85\u200b\u00a0\u3000"
     "字。漢カ゛ก็๛🙂👩‍👩[SEP]'.-##Σς"
 )
-"""Of all kinds that a tokenizer treats in its own way."""
+"""Characters of all kinds that the tokenizer treats differently."""
 
 
 @pytest.mark.parametrize("part", [1, 5, 40])
-def test_a_text_in_parts_has_the_same_tokens_as_a_whole(
+def test_tokenising_in_parts_gives_the_same_tokens(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder, random = built_in_encoder(), Random(part)
@@ -108,8 +108,8 @@ def test_a_text_in_parts_has_the_same_tokens_as_a_whole(
         assert np.array_equal(one.vectors, other.vectors)
 
 
-def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
-    """They wait for the share that a part is of the text, not for all of it."""
+def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
+    """They wait for one part of the text at a time."""
     encoder, text, longest, done = built_in_encoder(), "One more word, then. " * 15000, 0.0, Event()
 
     def draw() -> None:
@@ -130,13 +130,13 @@ def test_other_threads_go_on_while_a_long_text_is_tokenised() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "x", "字", "🙂" * 300, "a" * 5000])
-def test_any_text_has_pieces(text: str) -> None:
+def test_any_text_can_be_encoded(text: str) -> None:
     (pieces,) = TextEncoder(assets_path() / "encoder").encode_texts([text], nothing)
     assert len(pieces.borders) == len(pieces.vectors) + 1
     assert np.isfinite(pieces.vectors).all()
 
 
-def test_a_piece_is_encoded_the_same_beside_a_longer_one() -> None:
+def test_padding_does_not_change_a_vector() -> None:
     rng = np.random.default_rng(0)
     weights = {
         name: mx.array(rng.normal(size=size).astype(np.float32))
@@ -169,11 +169,13 @@ def test_a_piece_is_encoded_the_same_beside_a_longer_one() -> None:
         ("", 0.0, 0.0),
     ],
 )
-def test_it_knows_what_it_does_not_know(text: str, low: float, high: float) -> None:
+def test_known_share_is_high_in_english_and_low_in_unknown_scripts(
+    text: str, low: float, high: float
+) -> None:
     assert low <= built_in_encoder().known_share(text) <= high
 
 
-def test_trust() -> None:
+def test_the_weight_of_meaning_follows_the_known_words() -> None:
     assert [trust(share) for share in (0, 0.5, 0.7, 0.9, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
 
 
@@ -188,7 +190,7 @@ def test_the_search_for_a_long_message_can_be_cancelled() -> None:
     class Cancelled(Exception):
         pass
 
-    for asked, looked_for in ((3, 0), (10_000, 3)):  # so often, before and after the reading
+    for asked, looked_for in ((3, 0), (10_000, 3)):  # counts before and after reading
 
         def check(done: int, total: int, left: list[int] = [asked, looked_for]) -> None:  # noqa: B006
             left[done == total] -= 1
@@ -199,7 +201,7 @@ def test_the_search_for_a_long_message_can_be_cancelled() -> None:
             built_in_scores(pair.target, encoder, prompt, text, 32, check)
 
 
-def test_words_alone_decide_in_other_languages() -> None:
+def test_in_other_languages_only_words_count() -> None:
     pair = load_pair(Load(str(target_path())))
     document = Document("l", LICENCE[:3000])
     for text, same in (("Что это?", True), ("What may I do with my own changes?", False)):
@@ -216,7 +218,7 @@ def test_words_alone_decide_in_other_languages() -> None:
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_an_answer_that_was_stopped_before_any_text_has_finite_scores(foreign: bool) -> None:
+def test_an_empty_answer_has_finite_scores(foreign: bool) -> None:
     load = replace(resolve_pair(), foreign_draft=True) if foreign else Load(str(target_path()))
     driver = Driver(64)
     try:
@@ -235,7 +237,7 @@ def test_an_answer_that_was_stopped_before_any_text_has_finite_scores(foreign: b
     assert statistics.reading is Reading.SPARSE
 
 
-def test_it_is_the_default_and_has_a_name() -> None:
+def test_the_built_in_draft_is_the_default_and_has_a_name() -> None:
     target = str(target_path())
     assert resolve_pair(target).draft is None
     assert resolve_pair(target, BUILT_IN) == resolve_pair(target)
@@ -251,7 +253,7 @@ ASKED = {
 
 
 def test_a_target_without_a_draft_reads_sparsely() -> None:
-    """The embedded target's embeddings are those of 4 million parameters."""
+    """The embedded target has only 4 million parameters."""
     driver, found = Driver(64), 0
     try:
         driver.engine.send(Load(str(target_path())))
@@ -288,12 +290,12 @@ def test_a_target_without_a_draft_reads_sparsely() -> None:
         ("a? " * MAX_QUESTIONS, ["a?"] * MAX_QUESTIONS),
     ],
 )
-def test_several_questions_are_looked_for_one_by_one(text: str, asked: list[str]) -> None:
+def test_each_question_of_a_message_is_searched_separately(text: str, asked: list[str]) -> None:
     assert questions_in(text) == asked
 
 
 @pytest.mark.parametrize("count", [1, MAX_QUESTIONS, 100 * MAX_QUESTIONS])
-def test_a_long_message_has_few_parts_and_lacks_nothing(count: int) -> None:
+def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
     text = "Is it so? " * count + "It is so. " * 2000
     parts = questions_in(text)
     assert " ".join(parts) == text.rstrip()
@@ -304,7 +306,7 @@ def test_a_long_message_has_few_parts_and_lacks_nothing(count: int) -> None:
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:
     questions = [question for question, _ in SIMILAR]
-    # What is far from all of it lies between.
+    # Unrelated text lies in between.
     between = " The weather was mild and nothing else happened on that long day." * 12
     document = Document("a.txt", between.join(passage for _, passage in SIMILAR))
     pair = load_pair(Load(str(target_path())))
@@ -376,7 +378,7 @@ TALK = (
         "Who may publish new versions? {says} {talk}",
     ],
 )
-def test_whatever_is_asked_beside_it_a_passage_is_found(message: str) -> None:
+def test_a_passage_is_found_whatever_else_is_asked(message: str) -> None:
     asked = message.format(
         asks="What happens if a court says that I must not follow it?",
         says="Tell me what happens if a court says that I must not follow it.",
@@ -399,7 +401,7 @@ WORDS_ASKED = (9000, 9001, 9002)
 
 
 class Embeddings(nn.Module):
-    """As much of a model as is used: all embeddings have much in common."""
+    """A stand-in for a model, whose embeddings have a large common part."""
 
     def __init__(self, similar: dict[int, int]) -> None:
         super().__init__()
@@ -412,7 +414,7 @@ class Embeddings(nn.Module):
 
 
 def prompt(holder: int, tokens: tuple[int, ...]) -> np.ndarray:
-    """Random tokens, some of them in the middle of chunk `holder`, and the question."""
+    """Random tokens with some given ones in the middle of chunk `holder`, and the question."""
     ids = np.random.default_rng(1).integers(5000, 8000, TOKENS)
     ids[holder * CHUNK + 10 : holder * CHUNK + 10 + len(tokens)] = tokens
     return np.append(ids, WORDS_ASKED).astype(np.int32)
@@ -428,12 +430,12 @@ def best_chunk(model: Any, ids: np.ndarray) -> int:
     assert np.isfinite(found).all()
     assert (found[pinned] == 0).all()
     assert (found >= 0).all()
-    return int((np.argmax(found) - 5) // CHUNK)  # chunks start after what is pinned
+    return int((np.argmax(found) - 5) // CHUNK)  # chunks start after the pinned tokens
 
 
 @pytest.mark.parametrize("bits", [None, 8, 4])
 def test_similar_words_are_found(bits: int | None) -> None:
-    """None of the question's tokens is in the text."""
+    """The text contains none of the question's tokens."""
     model = Embeddings({9100: 9000, 9101: 9001, 9102: 9002})
     if bits:
         nn.quantize(model, bits=bits)
@@ -442,8 +444,8 @@ def test_similar_words_are_found(bits: int | None) -> None:
         assert abs(found - holder) <= 1, "it, or a neighbour, which counts as much"
 
 
-def test_frequent_words_count_little() -> None:
-    """The question's rare token is in one chunk, its two frequent ones are in another."""
+def test_frequent_words_have_little_weight() -> None:
+    """One chunk has the question's rare token, another its two frequent ones."""
     model = Embeddings({})
     ids = prompt(7, (9000,))
     ids[30 * CHUNK : 30 * CHUNK + 2] = (100, 101)
@@ -452,7 +454,7 @@ def test_frequent_words_count_little() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3", "gpt_oss", "nemotron_h"])
-def test_real_architectures_have_embeddings(name: str) -> None:
+def test_embeddings_are_found_in_real_architectures(name: str) -> None:
     model = tiny.build(name)
     space = EmbeddingSpace.of(model)
     found = space.vectors(model, np.arange(10, dtype=np.int32))
@@ -461,7 +463,7 @@ def test_real_architectures_have_embeddings(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [2, 16, 200])
-def test_the_widest_directions_are_those_of_all_eigenvectors(width: int) -> None:
+def test_the_subspace_iteration_finds_the_leading_eigenvectors(width: int) -> None:
     rng = np.random.default_rng(3)
     spread = np.maximum(9.0 * 0.6 ** np.arange(width), 1.0)
     turned = np.linalg.qr(rng.normal(size=(width, width)))[0]
@@ -471,11 +473,11 @@ def test_the_widest_directions_are_those_of_all_eigenvectors(width: int) -> None
     found = widest_directions(rows, COMMON_DIRECTIONS)
     assert found.shape == (count, width)
     exact = np.linalg.eigh(rows.T @ rows)[1][:, -count:]
-    # Cosines between both subspaces: 1 where one holds the other's directions.
+    # Cosines between both subspaces: 1 if one contains the other's directions.
     assert np.linalg.svd(found @ exact)[1] == pytest.approx(np.ones(count), abs=1e-3)
 
 
-def test_nothing_to_find() -> None:
+def test_without_anything_to_score_embedding_scores_are_zero() -> None:
     model = Embeddings({})
     space = EmbeddingSpace.of(model)
     ids = prompt(3, ())

@@ -1,5 +1,4 @@
-"""What is recorded as cached and what caches hold: after any failure the next turn starts from a
-known state."""
+"""`find_mismatch` detects caches that differ from their records; failures leave a known state."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ IDS = np.arange(40, dtype=np.int32)
 def cached(
     name: str, sparse: bool, tokens: int = 30, bits: int | None = None
 ) -> prefix_cache.PrefixCache:
-    """A cache of a tiny model that has read this many tokens; a sparse one with a gap."""
+    """A cache of a tiny model that has read this many tokens, with a gap if sparse."""
     model = tiny.build(name)
     maker = CacheMaker(model, Quantisation(bits, 32) if bits else None)
     make = make_positioned_cache if sparse else make_stock_cache
@@ -58,7 +57,7 @@ NAMES = ("llama", "gemma3", "qwen3_next", "falcon_h1", "deepseek_v32", "gemma3n"
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_that_was_fed_but_not_recorded_is_found(name: str, sparse: bool) -> None:
+def test_a_token_fed_but_not_recorded_is_a_mismatch(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     assert find_mismatch(cache) is None
     assert find_mismatch(cache.fork()) is None
@@ -70,14 +69,14 @@ def test_a_token_that_was_fed_but_not_recorded_is_found(name: str, sparse: bool)
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_token_that_was_recorded_but_not_fed_is_found(name: str, sparse: bool) -> None:
+def test_a_token_recorded_but_not_fed_is_a_mismatch(name: str, sparse: bool) -> None:
     cache = cached(name, sparse)
     cache.append(IDS[-1:])
     found = find_mismatch(cache)
     assert found is not None or all(hasattr(c, "cache") for c in cache.cache)
 
 
-def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantised_cache_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {**tiny.CONFIGS["llama"], "head_dim": 32}
     monkeypatch.setitem(tiny.CONFIGS, "llama", config)
     for sparse in (False, True):
@@ -88,8 +87,8 @@ def test_a_quantised_cache_is_compared_as_well(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("layer", [0, 1], ids=["recurrent", "attention"])
-def test_a_single_layer_that_is_ahead_is_found(layer: int) -> None:
-    """As when a step fails half way."""
+def test_a_single_layer_that_is_ahead_is_a_mismatch(layer: int) -> None:
+    """This happens if a step fails halfway."""
     cache = cached("qwen3_next", True)
     ahead = cached("qwen3_next", True)
     feed_one("qwen3_next", ahead)
@@ -97,7 +96,7 @@ def test_a_single_layer_that_is_ahead_is_found(layer: int) -> None:
     assert f"layer {layer}" in (find_mismatch(cache) or "")
 
 
-def test_a_cache_without_memory_for_what_it_counts_is_found() -> None:
+def test_a_cache_without_memory_for_its_entries_is_a_mismatch() -> None:
     cache = cached("llama", True)
     cache.cache[1].inner.keys = None
     assert "layer 1" in (find_mismatch(cache) or "")
@@ -107,7 +106,7 @@ def test_a_cache_without_memory_for_what_it_counts_is_found() -> None:
 
 
 def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable[..., Any]:
-    """`function`, which raises after it has done its work for the nth time."""
+    """Wrap `function` to raise after its nth call."""
     calls = 0
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -123,7 +122,7 @@ def nth_call(function: Callable[..., Any], n: int, error: Exception) -> Callable
 
 def broken(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     error = ValueError("broken on purpose")
-    if step == "the draft reads":  # the caches have its second step, the record has not
+    if step == "the draft reads":  # its second step is cached but not recorded
         fill = nth_call(prefix_cache.prefill_step, 2, error)
         monkeypatch.setattr(prefix_cache, "prefill_step", fill)
     elif step == "the draft observes the question":
@@ -159,7 +158,7 @@ STEPS = (
 
 @pytest.fixture
 def scored(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The importance of each turn that scores."""
+    """Collects the importance of each turn that scores."""
     found: list[Any] = []
     score = attention.score_by_attention
 
@@ -184,7 +183,7 @@ def first_question() -> Ask:
 
 
 def follow_up(first: Ask, answer: Finished, name: str | None) -> Ask:
-    """About one more document: what was read in full has nothing to skip."""
+    """Ask about one more document: after a dense read nothing can be skipped."""
     said = Message(Role.ASSISTANT, answer.text, token_ids=answer.generated_ids)
     asked = Message(Role.USER, "And of gate 41?", (Document("more.txt", MORE),))
     messages = (*first.messages, said, asked)
@@ -198,7 +197,7 @@ def follow_up(first: Ask, answer: Finished, name: str | None) -> Ask:
         *(pytest.param(step, True, marks=pytest.mark.slow) for step in STEPS),
     ],
 )
-def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
+def test_after_a_fallback_the_next_turn_scores_like_a_new_conversation(
     loaded: Driver, scored: list[Any], monkeypatch: pytest.MonkeyPatch, step: str, before: bool
 ) -> None:
     ask = first_question()
@@ -220,7 +219,7 @@ def test_after_a_fallback_the_next_turn_scores_as_a_fresh_conversation(
 def test_a_mismatched_cache_is_dropped_with_a_warning(
     loaded: Driver, scored: list[Any], which: str
 ) -> None:
-    """However it came to that: it is found where it is used again."""
+    """A mismatch of any origin is found when the cache is used again."""
     ask = first_question()
     first = loaded.answer(ask)
     pool = loaded.engine._loaded.caches
@@ -238,10 +237,10 @@ def test_a_mismatched_cache_is_dropped_with_a_warning(
         assert later.generated_ids == fresh.generated_ids
 
 
-def test_a_draft_of_windows_does_not_get_out_of_step(
+def test_a_windowed_draft_stays_in_sync(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows and recurrent states cannot be cut back, so they are read again."""
+    """Windows and recurrent states cannot be rewound, so they are read again."""
     driver.load(folders["target"], folders["hybrid"])
     ask = first_question()
     with monkeypatch.context() as patched:

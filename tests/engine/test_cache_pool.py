@@ -1,4 +1,4 @@
-"""Between turns: background prefill, snapshots, and which caches are evicted."""
+"""Background prefill, snapshots and eviction between turns."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Trouble = Callable[[Path], AbstractContextManager[None]]
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_healing_equals_a_dense_pass(name: str) -> None:
+def test_background_prefill_equals_a_dense_pass(name: str) -> None:
     model = build(name)
     first, answer, second = conversation()
     chat = Chat(model)
@@ -73,7 +73,7 @@ def test_healing_equals_a_dense_pass(name: str) -> None:
 
 
 def ask(*texts: str, mode: Mode = Mode.SPARSE, name: str | None = "c", **kw: Any) -> Ask:
-    """The last of `texts` after the earlier questions and answers, about the document."""
+    """Ask the last of `texts` about the document, after the earlier questions and answers."""
     roles = (Role.USER, Role.ASSISTANT)
     documents = (Document("gates.txt", TEXT),)
     messages = tuple(
@@ -93,7 +93,7 @@ def second(question: Ask, answer: Message, text: str) -> Ask:
     return replace(question, messages=messages)
 
 
-def test_a_second_turn_reads_what_is_new(loaded: Driver) -> None:
+def test_a_second_turn_reads_only_new_tokens(loaded: Driver) -> None:
     question = ask("What is the code of gate 7?")
     answer, first = reply(loaded, question)
     _, later = reply(loaded, second(question, answer, "And that of gate 40?"))
@@ -111,7 +111,7 @@ def test_a_turn_without_a_conversation_caches_nothing(loaded: Driver) -> None:
     assert later.statistics.reused_tokens == 0
 
 
-def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
+def test_background_prefill_runs_while_idle(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
     question = ask("What is the code of gate 7?")
     answer, _ = reply(loaded, question)
@@ -123,7 +123,7 @@ def test_healing_runs_while_nothing_is_asked(loaded: Driver) -> None:
     assert loaded.answer(fresh).generated_ids == later.generated_ids
 
 
-def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_snapshot_survives_the_engine(folders: dict[str, Path], tmp_path: Path) -> None:
     driver = Driver()
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
     question = ask("What is the code of gate 7?")
@@ -148,7 +148,7 @@ def test_a_snapshot_outlives_the_engine(folders: dict[str, Path], tmp_path: Path
     assert not any((tmp_path / "snapshots").iterdir())
 
 
-def test_loading_and_saving_a_snapshot_can_be_seen(
+def test_loading_and_saving_a_snapshot_report_progress(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "snapshots"))
@@ -186,8 +186,8 @@ def test_loading_and_saving_a_snapshot_can_be_seen(
     driver.close()
 
 
-def test_the_first_word_is_timed_from_sending(loaded: Driver) -> None:
-    """Here the second question waits for the first one's answer."""
+def test_the_time_to_the_first_token_starts_at_sending(loaded: Driver) -> None:
+    """The second question is queued during the first answer."""
     questions = [ask("What is the code of gate 7?", name=None)] * 2
     for question in questions:
         loaded.ask(question)
@@ -272,7 +272,7 @@ UNSAVED: dict[str, Trouble] = {
 
 @pytest.mark.parametrize("trouble", UNSAVED.values(), ids=UNSAVED)
 @pytest.mark.parametrize("when", ["at once", "to make room", "at the end"])
-def test_what_cannot_be_saved_is_one_sentence_and_nothing_else(
+def test_a_failed_save_is_only_reported(
     folders: dict[str, Path], tmp_path: Path, trouble: Trouble, when: str
 ) -> None:
     driver, snapshots = Driver(), tmp_path / "snapshots"

@@ -1,4 +1,4 @@
-"""Questions about documents that were read completely: keep saves nothing, as the reason says."""
+"""Questions about completely cached documents, for which keep saves nothing."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.engine.test_cache_pool import ask, reply, second
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Background reading begins without waiting."""
+    """Background prefill starts at once."""
     monkeypatch.setattr(engine, "IDLE_DELAY", 0.0)
 
 
 def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
-    """A sparse question, its answer, and background reading that is complete."""
+    """A sparse question, its answer, and completed background prefill."""
     driver.engine.send(CachePolicy(background=BackgroundPolicy.ALWAYS))
     question = ask("What is the code of gate 7?")
     answer, finished = reply(driver, question)
@@ -41,7 +41,7 @@ def read_in_background(driver: Driver) -> tuple[Ask, Message, Finished]:
     return question, answer, finished
 
 
-def test_a_low_keep_after_background_reading_saves_nothing_but_shows_its_choice(
+def test_after_background_prefill_a_low_keep_only_shows_its_selection(
     loaded: Driver,
 ) -> None:
     question, answer, _ = read_in_background(loaded)
@@ -66,7 +66,7 @@ def test_a_low_keep_after_background_reading_saves_nothing_but_shows_its_choice(
     assert more.selected_tokens > chosen.selected_tokens
 
 
-def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> None:
+def test_showing_the_selection_does_not_change_the_answer(loaded: Driver) -> None:
     question, answer, _ = read_in_background(loaded)
     later = second(question, answer, "And that of gate 40?")
     shown = loaded.answer(later)
@@ -74,7 +74,7 @@ def test_showing_the_choice_changes_nothing_of_the_answer(loaded: Driver) -> Non
     assert loaded.answer(full).generated_ids == shown.generated_ids
 
 
-def test_auto_uses_what_is_cached(loaded: Driver) -> None:
+def test_auto_mode_uses_cached_tokens(loaded: Driver) -> None:
     question, answer, _ = read_in_background(loaded)
     later = replace(second(question, answer, "And that of gate 40?"), mode=Mode.AUTO)
     loaded.answer(later)
@@ -83,7 +83,7 @@ def test_auto_uses_what_is_cached(loaded: Driver) -> None:
     assert not loaded.of(Selected)
 
 
-def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Driver) -> None:
+def test_the_draft_does_not_read_a_document_only_to_show_a_selection(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(background=BackgroundPolicy.OFF))
     question = ask("What is the code of gate 7?", mode=Mode.FULL)
     answer, _ = reply(loaded, question)
@@ -93,7 +93,7 @@ def test_a_draft_that_lacks_the_document_does_not_read_it_for_the_map(loaded: Dr
     assert not loaded.of(Selected)
 
 
-def test_scores_that_fail_leave_the_answer_and_the_cache_as_they_are(
+def test_failing_scores_do_not_affect_the_answer_or_the_cache(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     question, answer, _ = read_in_background(loaded)

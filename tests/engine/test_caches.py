@@ -1,4 +1,4 @@
-"""Position bookkeeping: runs, masks by position, what a window drops, taking entries back."""
+"""Positioned caches: runs, masks by position, eviction from windows, rewinding."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _array(positions: list[int]) -> np.ndarray:
 
 
 @given(ascending, st.data())
-def test_runs_are_a_list_of_positions(positions: list[int], data: st.DataObject) -> None:
+def test_position_runs_behave_like_a_list_of_positions(
+    positions: list[int], data: st.DataObject
+) -> None:
     runs, model = PositionRuns(), list(positions)
     at = 0
     while at < len(positions):
@@ -101,7 +103,7 @@ def test_no_position_is_cached_twice() -> None:
         cache.set_next_position(7)
 
 
-def test_layers_that_take_the_same_step_share_the_result() -> None:
+def test_layers_that_make_the_same_change_share_the_result() -> None:
     start, step = PositionRuns([(0, 9)]), _array([3, 4, 20, 22])
     with pytest.raises(ValueError, match="cached already"):
         start.extended(step)
@@ -127,7 +129,7 @@ def _store(cache: PositionedCache, positions: list[int]) -> None:
 
 
 @given(st.lists(ascending, min_size=1, max_size=4), st.integers(1, 60))
-def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -> None:
+def test_the_mask_of_a_window_equals_its_definition(steps: list[list[int]], window: int) -> None:
     cache = WindowedCache(window)
     base, seen = 0, []
     for step in steps:
@@ -148,7 +150,7 @@ def test_a_windows_mask_is_its_definition(steps: list[list[int]], window: int) -
 
 
 @pytest.mark.parametrize("retain_all", [False, True])
-def test_decoding_sees_its_window_alone_however_much_is_stored(retain_all: bool) -> None:
+def test_decoding_fetches_only_its_window(retain_all: bool) -> None:
     cache = WindowedCache(16, retain_all)
     _store(cache, [*range(0, 600, 3)])
     cache.set_next_position(600)
@@ -167,7 +169,7 @@ LAYERS = 64
 
 
 def recalled_into(caches: list[PositionedCache]) -> None:
-    """A turn that reads every tenth chunk, and one that recalls others and reads on."""
+    """A turn that reads every tenth chunk, then one that recalls others and reads new tokens."""
     chunks = np.arange(4096, dtype=np.int32).reshape(-1, 32)
     turns = [chunks[::10], chunks[5::10], np.arange(4096, 4160, dtype=np.int32)]
     again = chunks[::10][:9].ravel()
@@ -184,8 +186,8 @@ def recalled_into(caches: list[PositionedCache]) -> None:
             cache.update_and_fetch(key, key)
 
 
-def test_recall_computed_positions_once_for_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And after that once for each token of the answer."""
+def test_positions_are_computed_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In decoding, they are computed once per token."""
     computed: list[int] = []
     run_lengths = positions_module.runs_of
 
@@ -233,7 +235,7 @@ def test_which_caches_can_be_positioned() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in PURE if n not in SLIDING])
-def test_rewinding_is_as_if_never_read(name: str) -> None:
+def test_a_rewound_cache_equals_one_that_never_read_further(name: str) -> None:
     model = build(name)
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 60).astype(np.int32)
     selected = _array([*range(10), *range(25, 40), *range(WINDOW + 60, WINDOW + 70)])
@@ -249,7 +251,7 @@ def test_rewinding_is_as_if_never_read(name: str) -> None:
     assert float(mx.abs(a - b).max().item()) < 1e-4
 
 
-def test_positions_and_tokens_must_match() -> None:
+def test_the_numbers_of_positions_and_tokens_must_match() -> None:
     cache = PositionedCache()
     cache.set_next_positions(_array([5, 9]))
     with pytest.raises(ValueError, match="2 positions for 3 tokens"):
@@ -264,7 +266,7 @@ def few_bits(model: Any) -> Cache:
 
 
 def capacity(cache: Any) -> int:
-    """Tokens that one layer's buffer has room for."""
+    """Capacity of one layer's buffer in tokens."""
     keys = cache.inner.keys if isinstance(cache, PositionedCache) else cache.keys
     keys = keys[0] if isinstance(keys, tuple | list) else keys
     return 0 if keys is None else int(keys.shape[-2])
@@ -277,9 +279,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
-def test_a_prefill_copied_every_layer_at_every_step(
-    make: Callable[[Any], Cache], model: Any
-) -> None:
+def test_a_prefill_copies_a_layer_at_most_once(make: Callable[[Any], Cache], model: Any) -> None:
     cache = make(model)
     copied = 0
 
@@ -313,8 +313,8 @@ def test_a_prefill_copied_every_layer_at_every_step(
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it is read in parts, from checkpoint to checkpoint."""
+def test_a_turn_grows_each_cache_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is prefilled in parts, from checkpoint to checkpoint."""
     chat = Chat(tiny.build(name), GPU)  # on a CPU, blocks of attention are put together, too
     first, _, second = conversation((4, 804))
     growths: list[int] = []
@@ -336,10 +336,10 @@ def test_a_turn_grows_its_caches_once(name: str, monkeypatch: pytest.MonkeyPatch
         assert len(growths) <= 2 * layers, "keys and values"
 
 
-def test_a_turn_that_skips_the_memory_check_takes_memory_only_as_it_reads(
+def test_a_turn_without_memory_check_reserves_no_capacity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Or it could not stop at a step boundary before memory is used up."""
+    """Otherwise it could not stop at a step boundary before memory runs out."""
     chat = Chat(tiny.build("llama"))
     first, _, _ = conversation((4, 804))
     manager = "app.engine.memory.manager.MemoryManager."
@@ -358,7 +358,7 @@ def test_a_turn_that_skips_the_memory_check_takes_memory_only_as_it_reads(
 
 @pytest.mark.parametrize("make", [make_stock_cache, make_positioned_cache, few_bits])
 @pytest.mark.parametrize("done", [0, 512])
-def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
+def test_a_cancelled_prefill_releases_unused_capacity(
     make: Callable[[Any], Cache], done: int, model: Any
 ) -> None:
     cache, twin = make(model), make(model)
@@ -386,12 +386,12 @@ def test_a_prefill_that_was_stopped_kept_memory_for_all_of_it(
 TOLERANCE = 1e-4
 MIDDLE = (4, 244)
 LONG = (4, 804)
-"""A document far longer than a window and its slack."""
+"""A document much longer than a window and its slack."""
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What left a window goes at once, so that shorter documents show it."""
+    """Evict at once, so that short documents suffice."""
     monkeypatch.setattr(WindowedCache, "slack", 8)
 
 
@@ -405,7 +405,7 @@ def predicted(model: Any, tokens: int, retained: bool) -> float:
 
 
 @pytest.mark.parametrize("name", SLIDING)
-def test_a_full_reading_after_a_sparse_one_drops_what_left_the_windows(
+def test_a_dense_read_after_a_sparse_one_evicts_entries_outside_the_windows(
     name: str, models: dict[str, Any]
 ) -> None:
     model = models[name]
@@ -432,13 +432,13 @@ def test_a_full_reading_after_a_sparse_one_drops_what_left_the_windows(
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", SLIDING)
 @pytest.mark.parametrize("needed", [None, LATER], ids=["dense", "sparse"])
-def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
+def test_entries_evicted_by_a_dense_read_are_read_again_when_needed(
     name: str,
     needed: tuple[int, ...] | None,
     models: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A document that is changed in its middle, after a sparse and a full reading of it."""
+    """A document is changed in the middle after a sparse and a dense read of it."""
     model = models[name]
     first, answer, second = conversation(MIDDLE)
     chat, fresh = Chat(model), Chat(model)
@@ -466,7 +466,7 @@ def test_what_a_full_reading_dropped_is_read_again_where_it_is_missing(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", SLIDING)
-def test_checkpoints_copy_no_more_than_windows(
+def test_checkpoints_copy_only_the_windows(
     name: str, models: dict[str, Any], tmp_path: Path
 ) -> None:
     first, answer, second = conversation(MIDDLE)
@@ -496,10 +496,10 @@ def test_checkpoints_copy_no_more_than_windows(
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", SLIDING)
-def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
+def test_a_cache_rewound_to_a_checkpoint_equals_one_that_never_read_further(
     name: str, models: dict[str, Any]
 ) -> None:
-    """After a full reading: the window before a checkpoint is all that is left of it."""
+    """After a dense read, only the window before a checkpoint is left."""
     first, answer, second = conversation(MIDDLE)
     chat, fresh = Chat(models[name]), Chat(models[name])
     chat.read(first, None)
@@ -514,10 +514,10 @@ def test_rewinding_to_a_checkpoint_of_windows_is_as_if_never_read(
 
 
 @pytest.mark.parametrize("name", SLIDING)
-def test_windowed_layers_attended_to_everything_stored(
+def test_windowed_layers_attend_only_to_their_window(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a sparse turn they keep it, but a step is given no more than its first token's window."""
+    """In a sparse turn they keep everything, but a step fetches only its first token's window."""
     first, answer, second = conversation(LONG)
     chat = Chat(models[name])
     given: list[tuple[int, int, int]] = []

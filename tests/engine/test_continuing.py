@@ -1,4 +1,4 @@
-"""An answer that was cut off or stopped is continued from exactly where it stopped."""
+"""A truncated or stopped answer continues exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIRST, MORE = 9, 14
 
 
 def ask(text: str, mode: Mode = Mode.SPARSE) -> Ask:
-    """About a document that is quickly read."""
+    """A question about a short document."""
     question = test_cache_pool.ask(text, mode=mode)
     document = Document("gates.txt", TEXT[:600])
     return replace(question, messages=(Message(Role.USER, text, (document,)),))
@@ -60,7 +60,7 @@ def prefilled(driver: Driver) -> int:
 
 @pytest.mark.parametrize("name", ["target", "hybrid", "sliding"])
 @pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
-def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
+def test_an_answer_in_two_parts_equals_the_answer_in_one(
     driver: Driver, folders: dict[str, Path], name: str, mode: Mode
 ) -> None:
     driver.load(folders[name], folders["draft"])
@@ -82,7 +82,7 @@ def test_in_two_parts_it_is_the_answer_that_it_would_be_in_one(
 
 @pytest.mark.parametrize("penalty", [1.2, 1.5])
 @pytest.mark.parametrize("written", [2, 4])
-def test_what_the_penalty_for_repetition_saw_counts_in_the_second_part(
+def test_the_repetition_penalty_sees_the_first_part(
     penalty: float, written: int, loaded: Driver
 ) -> None:
     whole = replace(
@@ -109,7 +109,7 @@ def test_a_stopped_answer_can_be_continued(loaded: Driver) -> None:
     assert rest.text.startswith(first.text)
 
 
-def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: Driver) -> None:
+def test_after_other_questions_or_a_restart_the_prompt_is_read_again(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     question = cut(ask("What is the code of gate 7?"))
     first = loaded.answer(question)
@@ -122,8 +122,8 @@ def test_after_other_questions_or_a_new_start_its_prompt_is_read_again(loaded: D
     assert planned.reasons == (Reason(ReasonCode.FULL_REQUESTED),)
 
 
-def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: Driver) -> None:
-    """Not what the end of a long answer looks at."""
+def test_a_continued_answer_selects_by_its_question(loaded: Driver) -> None:
+    """The selection does not depend on the end of a long answer."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     question = cut(ask("What is the code of gate 7?"), 150)
     first = loaded.answer(question)
@@ -133,7 +133,7 @@ def test_what_is_read_for_a_continued_answer_is_what_its_question_needs(loaded: 
     assert again == asked
 
 
-def test_it_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_an_answer_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) -> None:
     question = cut(ask("What is the code of gate 7?"))
     before = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))
     first = before.answer(question)
@@ -149,7 +149,7 @@ def test_it_continues_from_a_snapshot(folders: dict[str, Path], tmp_path: Path) 
     after.close()
 
 
-def test_of_an_answer_whose_ids_are_not_known_the_text_is_continued(loaded: Driver) -> None:
+def test_an_answer_with_unknown_ids_continues_from_its_text(loaded: Driver) -> None:
     question = ask("What is the code of gate 7?")
     first = Finished(1, FinishReason.LENGTH, "The code of gate", (), None)
     rest = loaded.answer(continued(question, first, known=False))
@@ -176,7 +176,7 @@ def test_an_answer_that_fills_the_context_is_not_continued(
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["question", "plain text"])
-def test_what_is_far_too_long_is_not_tokenised_to_its_end(
+def test_a_far_too_long_text_is_not_tokenised_completely(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
     driver.load(folders["short"], folders["draft"])
@@ -191,7 +191,7 @@ def test_what_is_far_too_long_is_not_tokenised_to_its_end(
     monkeypatch.setattr(TextProcess, "encode", counting)
     question = ask(text, mode=Mode.FULL)
     message = replace(question.messages[0], documents=())
-    if plain:  # as the server sends it: its end as the question
+    if plain:  # as the server sends it, with its end as the question
         message = Message(Role.USER, text[-100:], (Document("", text[:-100]),), plain=True)
     event = driver.run(replace(question, messages=(message,)))
     assert event.failure.kind is FailureKind.PROMPT_TOO_LONG
@@ -205,7 +205,7 @@ def test_what_is_far_too_long_is_not_tokenised_to_its_end(
 def test_an_answer_continues_in_the_middle_of_its_thinking(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And in the middle of a character, which is shown when it is whole."""
+    """It can also stop within a character, which is shown once complete."""
     ids = thinker.encode("<think>It is 7 €.</think>Seven €.", add_special_tokens=False)
     cut = ids.index(thinker.encode("€", add_special_tokens=False)[1])
 
@@ -241,7 +241,7 @@ def test_an_answer_continues_in_the_middle_of_its_thinking(
         ("", "Sev", "Sev"),
     ],
 )
-def test_thinking_whose_ids_are_not_known_is_written_as_a_model_writes_it(
+def test_thinking_with_unknown_ids_is_written_in_the_models_format(
     thinker: Any, thinking: str, text: str, expected: str
 ) -> None:
     builder = PromptBuilder(thinker)

@@ -1,4 +1,4 @@
-"""What reading costs is learnt from readings that were timed."""
+"""The cost model is fitted to timings of turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.engine.engine import MlxEngine
 from app.engine.model.loader import ModelPair
 from app.engine.pair_loader import load_pair
 from app.engine.turn import calibration
-from app.engine.turn.costs import ANSWERS, FEWEST_ANSWERS, MAX_TIMINGS, PairCosts, fit_costs
+from app.engine.turn.costs import ANSWERS, MAX_TIMINGS, MIN_ANSWERS, PairCosts, fit_costs
 from app.protocol.commands import CachePolicy, CalibrateCosts, Load
 from app.protocol.cost_model import (
     FREE,
@@ -55,19 +55,19 @@ def target(rows: list[Timing], ratio: float = 0.0) -> LinearCost:
     return line
 
 
-def test_the_pairs_of_a_reading_are_those_of_the_tokens_one_by_one() -> None:
+def test_attention_pairs_equal_the_sum_over_tokens() -> None:
     assert AttentionWork(3, 10).attention_pairs == 11 + 12 + 13
     assert LinearCost(1.0, 1.0, 1.0).seconds(AttentionWork(0, 50)) == 0.0
 
 
-def test_readings_of_many_lengths_give_the_costs_back() -> None:
+def test_timings_of_many_lengths_recover_the_costs() -> None:
     rows = clocked([200, 16_000, 900, 4_000, 300, 9_000, 2_000, 700], noise=0.05)
     line = target(rows)
     for work in (AttentionWork(500), AttentionWork(2_000, 6_000), AttentionWork(30_000)):
         assert line.seconds(work) == pytest.approx(TRUE.seconds(work), rel=0.12)
 
 
-def test_a_busy_machine_is_forgiven() -> None:
+def test_slow_outliers_hardly_change_the_fit() -> None:
     rows = clocked([200, 16_000, 900, 4_000, 300, 9_000, 2_000, 700], noise=0.03)
     for index in (1, 4):
         rows[index] = Timing(CostTerm.TARGET, rows[index].work, 8 * rows[index].seconds)
@@ -76,7 +76,7 @@ def test_a_busy_machine_is_forgiven() -> None:
     )
 
 
-def test_of_one_length_the_shape_of_the_model_tells_the_rest() -> None:
+def test_with_one_length_the_attention_ratio_decides() -> None:
     line = target(clocked([4_000] * 3), TRUE.per_pair / TRUE.per_token)
     assert line.seconds(AttentionWork(4_000)) == pytest.approx(
         TRUE.seconds(AttentionWork(4_000)), rel=0.15
@@ -86,7 +86,7 @@ def test_of_one_length_the_shape_of_the_model_tells_the_rest() -> None:
     )
 
 
-def test_what_is_new_counts_more() -> None:
+def test_newer_timings_have_more_weight() -> None:
     slower = LinearCost(0.1, 2e-3, 4e-7)
     rows = clocked([1_000, 5_000] * 12) + clocked([1_000, 5_000] * 10, line=slower)
     assert target(rows).seconds(AttentionWork(3_000)) == pytest.approx(
@@ -95,8 +95,8 @@ def test_what_is_new_counts_more() -> None:
 
 
 @pytest.mark.parametrize("short", [[0.295, 0.288], [0.2, 0.4], [0.3] * 20])
-def test_short_turns_say_nothing_about_long_ones(short: list[float]) -> None:
-    """Two questions without a document, of 40 to 60 tokens, before the first one with some."""
+def test_short_turns_do_not_change_the_costs_of_long_ones(short: list[float]) -> None:
+    """Two short questions of 40 to 60 tokens come before the first one with a document."""
     first = Costs(*[LinearCost(0.05, 5e-3, 5e-7)] * 4)
     rows = [
         Timing(CostTerm.TARGET, AttentionWork(40 + 10 * (i % 3)), seconds)
@@ -125,7 +125,7 @@ def test_one_real_turn_outweighs_the_first_estimate() -> None:
     ),
     st.floats(0, 1e-2),
 )
-def test_no_cost_is_ever_negative_or_endless(
+def test_costs_are_never_negative_or_infinite(
     rows: list[tuple[int, int, float]], ratio: float
 ) -> None:
     line = target([Timing(CostTerm.TARGET, AttentionWork(n, s), t) for n, s, t in rows], ratio)
@@ -138,14 +138,14 @@ def test_no_cost_is_ever_negative_or_endless(
     st.floats(1e-5, 1e-2),
     st.lists(st.integers(300, 30_000), min_size=6, max_size=20, unique=True),
 )
-def test_exact_readings_are_predicted(start: float, token: float, lengths: list[int]) -> None:
+def test_exact_timings_are_predicted(start: float, token: float, lengths: list[int]) -> None:
     line = LinearCost(start, token, token * 2e-4)
     found = target(clocked(lengths, line=line), 2e-4)
     middle = AttentionWork(sorted(lengths)[len(lengths) // 2])
     assert found.seconds(middle) == pytest.approx(line.seconds(middle), rel=0.1)
 
 
-def test_a_way_is_the_sum_of_its_parts_and_nothing_when_one_was_never_timed() -> None:
+def test_a_prediction_is_the_sum_of_its_parts_or_unknown() -> None:
     costs = Costs(
         LinearCost(0.0, 1.0), LinearCost(0.0, 0.1), LinearCost(2.0, 0.0), LinearCost(3.0, 0.01)
     )
@@ -161,19 +161,19 @@ def test_near_ties_are_read_in_full() -> None:
     assert not sparse_pays(8.1, 10.0), "not a fifth"
 
 
-def test_what_is_read_in_full_within_a_second_is() -> None:
+def test_prompts_that_take_under_a_second_are_read_in_full() -> None:
     assert not sparse_pays(0.1, 0.9)
     assert sparse_pays(0.1, 1.1)
 
 
-def test_a_later_question_recalls_what_keep_still_allows_and_its_share_at_least() -> None:
+def test_a_later_question_recalls_the_rest_of_keep_or_at_least_its_share() -> None:
     assert recalled_tokens(0.2, 0.5, 1_000, 800) == 100
     assert recalled_tokens(0.5, 0.5, 1_000, 800) == 300
     assert recalled_tokens(0.2, 0.5, 1_000, 30) == 30
     assert recalled_tokens(0.2, 0.0, 1_000, 800) == 0
 
 
-def test_a_long_prompt_costs_a_draft_no_more_for_each_token() -> None:
+def test_the_drafts_cost_per_token_does_not_grow_with_the_prompt() -> None:
     every, few = AttentionWork(10_000, 0, 0), AttentionWork(10_000, 0, 3_000)
     assert few.attention_pairs == 3_000 * 3_001 / 2 + 7_000 * 3_000 < every.attention_pairs
     assert AttentionWork(500, 9_500, 3_000).attention_pairs == 500 * 3_000
@@ -195,13 +195,11 @@ def timing(part: CostTerm = CostTerm.TARGET, tokens: int = 1_000, seconds: float
 
 @pytest.fixture(scope="module")
 def estimate(pair: ModelPair) -> Costs:
-    """Before anything was timed."""
+    """Nothing was timed yet."""
     return PairCosts(pair, None).costs
 
 
-def test_a_later_start_knows_what_was_timed(
-    pair: ModelPair, estimate: Costs, tmp_path: Path
-) -> None:
+def test_timings_survive_a_restart(pair: ModelPair, estimate: Costs, tmp_path: Path) -> None:
     first = PairCosts(pair, tmp_path / "costs")
     assert first.costs == estimate
     first.add([timing(), timing(CostTerm.DRAFT, seconds=0.1)])
@@ -209,7 +207,7 @@ def test_a_later_start_knows_what_was_timed(
     assert later.costs == first.costs != estimate
 
 
-def test_another_pair_knows_nothing_of_it(
+def test_timings_belong_to_one_pair(
     pair: ModelPair, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     PairCosts(pair, tmp_path).add([timing()])
@@ -233,7 +231,7 @@ def test_another_pair_knows_nothing_of_it(
         '{"confidences": [], "timings": [5]}',
     ],
 )
-def test_a_damaged_file_is_as_if_it_was_not_there(
+def test_a_damaged_file_is_ignored(
     pair: ModelPair, estimate: Costs, tmp_path: Path, text: str
 ) -> None:
     PairCosts(pair, tmp_path).add([timing()])
@@ -245,7 +243,7 @@ def test_a_damaged_file_is_as_if_it_was_not_there(
     assert PairCosts(pair, tmp_path).costs == reopened.costs != estimate
 
 
-def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> None:
+def test_two_processes_can_write_the_same_file(pair: ModelPair, tmp_path: Path) -> None:
     watches = [PairCosts(pair, tmp_path) for _ in range(2)]
 
     def note(watch: PairCosts) -> None:
@@ -262,11 +260,11 @@ def test_two_programs_write_the_same_file(pair: ModelPair, tmp_path: Path) -> No
     assert watches[1].costs.draft is not None, "what the other one has timed since counts, too"
 
 
-def test_a_later_start_knows_how_sure_answers_usually_are(
+def test_the_usual_confidence_survives_a_restart(
     pair: ModelPair, estimate: Costs, tmp_path: Path
 ) -> None:
     first = PairCosts(pair, tmp_path)
-    for _ in range(FEWEST_ANSWERS - 1):
+    for _ in range(MIN_ANSWERS - 1):
         first.add([], 0.5)
     assert first.usual_confidence is None, "too few to say"
     first.add([timing()], 0.9)
@@ -293,9 +291,7 @@ def test_the_folder_and_its_files_stay_small(
     assert max(file.stat().st_size for file in files) < 10_000
 
 
-def test_a_folder_that_cannot_be_written_costs_nothing_else(
-    pair: ModelPair, tmp_path: Path
-) -> None:
+def test_an_unwritable_folder_has_no_other_effect(pair: ModelPair, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     watch = PairCosts(pair, tmp_path / "file" / "costs")
     watch.add([timing()])
@@ -308,7 +304,7 @@ WORK = AttentionWork(500)
 
 
 def known(driver: Driver) -> Costs:
-    """What the engine said last of the pair's costs."""
+    """The last costs that the engine reported."""
     event = driver.until(CostsUpdated)
     return event.costs
 
@@ -329,7 +325,7 @@ def test_the_first_question_is_planned_with_an_estimate_and_turns_correct_it(
     etas = [event.eta for event in loaded.of(PhaseProgress) if event.phase is Phase.SCORE]
     assert etas[0] is not None, "before anything of it was read"
     costs = known(loaded)
-    # Other programs know it from their start.
+    # Other processes know it from their start.
     for _ in range(2):
         other = Driver()
         other.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path / "costs")))
@@ -339,7 +335,7 @@ def test_the_first_question_is_planned_with_an_estimate_and_turns_correct_it(
         other.close()
 
 
-def test_the_built_in_draft_and_one_that_was_never_timed_have_an_estimate(
+def test_the_built_in_draft_and_an_untimed_draft_have_estimates(
     folders: dict[str, Path],
 ) -> None:
     alone = PairCosts(load_pair(Load(str(folders["target"]))), None).costs
@@ -348,7 +344,7 @@ def test_the_built_in_draft_and_one_that_was_never_timed_have_an_estimate(
     both = load_pair(Load(str(folders["target"]), str(folders["draft"])))
     costs = PairCosts(both, None).costs
     assert costs.draft.per_token > 0
-    both.target.speed = both.draft.speed = None  # as of a model in other processes
+    both.target.speed = both.draft.speed = None  # as for a model in other processes
     guessed = PairCosts(both, None).costs
     assert guessed.target.per_token > 0
 
@@ -367,7 +363,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_a_pair_is_timed_on_request(folders: dict[str, Path], tmp_path: Path) -> None:
     engine = MlxEngine(64, ScriptedProbe())
     with EngineSession(
         engine, CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path))
@@ -388,7 +384,7 @@ def test_a_pair_is_timed_when_that_is_asked_for(folders: dict[str, Path], tmp_pa
     assert len(list(tmp_path.glob("*.json"))) == 6, "three pairs, and their three models"
 
 
-def test_nothing_is_timed_where_it_does_not_fit(
+def test_nothing_is_timed_if_it_does_not_fit(
     loaded: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, costs_folder=str(tmp_path)))

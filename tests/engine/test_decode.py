@@ -1,4 +1,4 @@
-"""What a decoder writes for a model whose choices are known, and what of its text is shown."""
+"""The decoder: generated tokens, shown text, thinking, stop conditions and loops."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from app.engine.cache.prefill import StepSize, make_stock_cache, prefill
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.prompt import PromptBuilder
 from app.engine.turn.decode import (
-    LONGEST_PERIOD,
-    REPEATS,
-    SENTENCE_LOOP,
-    SHORTEST_LOOP,
+    MAX_PERIOD,
+    MIN_LOOP,
+    MIN_REPEATS,
+    MIN_SENTENCE_LOOP,
     Decoder,
     LoopDetector,
 )
@@ -46,7 +46,7 @@ def ids_of(thinker: Any, text: str) -> list[int]:
 
 
 class Scripted:
-    """A model whose next tokens are known, or that likes some best at each place."""
+    """A model with given next tokens, or with given preferences at each place."""
 
     def __init__(self, vocabulary: int, script: list[int], liked: dict[int, float]) -> None:
         self._vocabulary, self._liked = vocabulary, liked
@@ -69,7 +69,7 @@ def write(
     asked: str = "?",
     **options: Any,
 ) -> tuple[Decoder, FinishReason, str]:
-    """The decoder, why it ended, and the text of its events."""
+    """Runs a decoder; has its finish reason and the text of its events."""
     script = ids_of(thinker, text)
     model = Scripted(len(thinker), script[len(prefix) :], liked or {})
     events: list[Token] = []
@@ -104,7 +104,7 @@ def like(thinker: Any, **more: float) -> dict[int, float]:
         ({"temperature": 0.01, "top_p": 0.0, "xtc_probability": 1.0}, "aaaaaa"),
     ],
 )
-def test_each_field_of_sampling_changes_what_is_written(
+def test_every_sampling_parameter_has_an_effect(
     thinker: Any, options: dict[str, Any], written: str
 ) -> None:
     sampling = Sampling(max_tokens=LENGTH, seed=1, **options)
@@ -113,7 +113,7 @@ def test_each_field_of_sampling_changes_what_is_written(
 
 
 @pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
-def test_a_penalty_counts_no_token_of_the_prompt(thinker: Any, penalty: str) -> None:
+def test_penalties_ignore_the_prompt(thinker: Any, penalty: str) -> None:
     (a,) = ids_of(thinker, "a")
     sampling = Sampling(max_tokens=2, **{penalty: 1.0})
     for prefix, written in (((), "ab"), ((a,), "abc")):
@@ -121,20 +121,20 @@ def test_a_penalty_counts_no_token_of_the_prompt(thinker: Any, penalty: str) -> 
         assert decoder.text == written
 
 
-def test_single_tokens_are_made_likely_or_impossible(thinker: Any) -> None:
+def test_logit_bias_makes_tokens_likely_or_impossible(thinker: Any) -> None:
     (a,), (b,), (z,) = (ids_of(thinker, letter) for letter in "abz")
     for bias, written in ((((a, -100.0),), "bbb"), (((z, 50.0), (b, -1.0)), "zzz")):
         sampling = Sampling(max_tokens=3, logit_bias=bias)
         assert write(thinker, sampling, liked=like(thinker))[0].text == written
 
 
-def test_an_answer_ends_at_the_tokens_that_were_named(thinker: Any) -> None:
+def test_an_answer_ends_at_the_given_stop_tokens(thinker: Any) -> None:
     (stop,) = ids_of(thinker, "c")
     decoder, ended, shown = write(thinker, Sampling(stop_ids=(stop,)), "abcd")
     assert (decoder.text, shown, ended) == ("ab", "ab", FinishReason.STOP)
 
 
-def test_the_end_of_an_answer_can_be_ignored(thinker: Any) -> None:
+def test_the_end_of_text_can_be_ignored(thinker: Any) -> None:
     (end,) = thinker.eos_token_ids
     liked = like(thinker) | {end: 30.0}
     assert write(thinker, Sampling(), liked=liked)[1] is FinishReason.STOP
@@ -143,9 +143,7 @@ def test_the_end_of_an_answer_can_be_ignored(thinker: Any) -> None:
 
 
 @pytest.mark.parametrize(("trim", "shown"), [(False, "  x"), (True, " x")])
-def test_a_text_that_is_continued_keeps_the_space_it_begins_with(
-    thinker: Any, trim: bool, shown: str
-) -> None:
+def test_a_continued_text_keeps_its_leading_space(thinker: Any, trim: bool, shown: str) -> None:
     decoder, _, text = write(thinker, Sampling(max_tokens=3), "  x", trim_space=trim)
     assert (decoder.text, text) == (shown, shown)
 
@@ -153,7 +151,7 @@ def test_a_text_that_is_continued_keeps_the_space_it_begins_with(
 TEXT = "a <b> < <think>no</think> ü < "
 
 
-def test_an_answer_that_is_cut_off_shows_all_that_it_has(thinker: Any) -> None:
+def test_a_truncated_answer_shows_all_its_text(thinker: Any) -> None:
     for text in ("a ", "a <", "a <thi", "x  ", "ü"):
         length = len(ids_of(thinker, text))
         decoder, ended, shown = write(thinker, Sampling(max_tokens=length), text)
@@ -161,16 +159,16 @@ def test_an_answer_that_is_cut_off_shows_all_that_it_has(thinker: Any) -> None:
     assert write(thinker, Sampling(max_tokens=2), "aü")[2] == "a", "no half character"
 
 
-def test_cut_off_anywhere_and_continued_it_is_the_same_text(thinker: Any) -> None:
+def test_an_answer_truncated_anywhere_continues_to_the_same_text(thinker: Any) -> None:
     ids = ids_of(thinker, TEXT)
     whole, _, shown = write(thinker, Sampling(max_tokens=len(ids)), TEXT)
     assert whole.text == shown == "a <b> <  ü < "
     for cut in range(len(ids)):
         first = write(thinker, Sampling(max_tokens=cut), TEXT) if cut else None
-        begun = first[2] if first else ""
+        first_text = first[2] if first else ""
         rest = Sampling(max_tokens=len(ids) - cut)
         decoder, _, more = write(thinker, rest, TEXT, prefix=tuple(ids[:cut]))
-        assert begun + more == decoder.text == shown, cut
+        assert first_text + more == decoder.text == shown, cut
 
 
 TEMPLATE = (
@@ -179,7 +177,7 @@ TEMPLATE = (
 )
 
 
-def test_thinking_is_switched_off_where_the_template_can(thinker: Any) -> None:
+def test_thinking_is_switched_off_if_the_template_supports_it(thinker: Any) -> None:
     asked = (Message(Role.USER, "What?"),)
 
     def ends_with(thinking: bool) -> str:
@@ -195,11 +193,11 @@ def test_thinking_is_switched_off_where_the_template_can(thinker: Any) -> None:
 
 @cache
 def model() -> Any:
-    return tiny.build("llama", vocabulary=320)  # all bytes, and what opens and ends thinking
+    return tiny.build("llama", vocabulary=320)  # all bytes, and the thinking tags
 
 
 class Run:
-    """A tiny model writes after a prompt that opens its thinking."""
+    """A tiny model continues a prompt that opens thinking."""
 
     def __init__(self, thinker: Any, sampling: Sampling, stop_after: int = 10**6) -> None:
         self.model = model()
@@ -239,7 +237,7 @@ def closing_of(thinker: Any) -> list[int]:
     return found
 
 
-def test_thinking_ends_after_its_budget_and_the_answer_goes_on(thinker: Any) -> None:
+def test_thinking_ends_after_its_budget_and_the_answer_continues(thinker: Any) -> None:
     closing = closing_of(thinker)
     budget, length = 12, 40
     run = Run(thinker, Sampling(max_tokens=length, thinking_budget=budget))
@@ -251,7 +249,7 @@ def test_thinking_ends_after_its_budget_and_the_answer_goes_on(thinker: Any) -> 
     assert ids[budget : budget + len(closing)] == closing
     assert free[budget : budget + len(closing)] != closing
     assert run.cached == len(run.prompt) + length
-    # From there on it is what the model writes after all that.
+    # From there on, the model continues after the closing tag.
     continued = Run(thinker, Sampling(max_tokens=1))
     continued.prompt = np.array([*run.prompt, *ids[: budget + len(closing)]], np.int32)
     continued.cache = make_stock_cache(run.model)
@@ -262,7 +260,7 @@ def test_thinking_ends_after_its_budget_and_the_answer_goes_on(thinker: Any) -> 
     assert ids[budget + len(closing) :] == decoder.ids
 
 
-def test_stopped_while_its_thinking_is_ended_everything_written_is_cached(thinker: Any) -> None:
+def test_an_answer_stopped_while_thinking_is_closed_is_cached_completely(thinker: Any) -> None:
     budget = 5
     written = set()
     for stop_after in range(3, budget + len(closing_of(thinker)) + 3):
@@ -273,13 +271,13 @@ def test_stopped_while_its_thinking_is_ended_everything_written_is_cached(thinke
     assert len(written) > 3
 
 
-def test_a_budget_that_leaves_no_room_for_an_answer_changes_nothing(thinker: Any) -> None:
+def test_a_thinking_budget_without_room_for_an_answer_has_no_effect(thinker: Any) -> None:
     length = 8
     run = Run(thinker, Sampling(max_tokens=length, thinking_budget=6))
     assert run.decoder.ids == Run(thinker, Sampling(max_tokens=length)).decoder.ids
 
 
-def test_what_was_thought_is_no_part_of_the_answer(thinker: Any) -> None:
+def test_thinking_is_not_part_of_the_answer(thinker: Any) -> None:
     run = Run(thinker, Sampling(max_tokens=30, thinking_budget=6))
     answer = "".join(event.text for event in run.events)
     assert run.thought
@@ -288,21 +286,21 @@ def test_what_was_thought_is_no_part_of_the_answer(thinker: Any) -> None:
 
 
 def stops_at(ids: list[int]) -> int | None:
-    """After how many tokens."""
+    """Number of tokens after which the detector stops, or None."""
     watch = LoopDetector()
     return next((at for at, token in enumerate(ids, 1) if watch.advance(token)), None)
 
 
-@pytest.mark.parametrize("period", [1, 2, 11, 12, 24, 25, LONGEST_PERIOD])
+@pytest.mark.parametrize("period", [1, 2, 11, 12, 24, 25, MAX_PERIOD])
 def test_a_loop_is_stopped_after_its_last_allowed_repeat(period: int) -> None:
     before, loop = list(range(500, 800)), list(range(period))
     stopped = stops_at(before + loop * 1_000)
     assert stopped is not None
-    shortest = SHORTEST_LOOP if period < 12 else SENTENCE_LOOP
-    assert stopped - len(before) == max(shortest, REPEATS * period)
+    shortest = MIN_LOOP if period < 12 else MIN_SENTENCE_LOOP
+    assert stopped - len(before) == max(shortest, MIN_REPEATS * period)
 
 
-def test_a_loop_that_is_never_exact_for_long_is_not_stopped() -> None:
+def test_inexact_repetition_is_not_stopped() -> None:
     loop = list(range(20))
     almost = [token for turn in range(100) for token in (*loop, 100 + turn % 7)]
     assert stops_at(almost) is None
@@ -333,24 +331,24 @@ HONEST = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_lists_tables_code_and_data_go_on(name: str, encode: object) -> None:
+def test_lists_tables_code_and_data_are_not_stopped(name: str, encode: object) -> None:
     ids = encode.encode(HONEST[name], add_special_tokens=False).ids  # type: ignore[attr-defined]
     assert stops_at(ids) is None
 
 
-def test_watching_costs_little_beside_a_token() -> None:
+def test_loop_detection_is_fast_compared_with_a_token() -> None:
     watch, began = LoopDetector(), time.process_time()
     for token in range(2_000):
         watch.advance(token)
     assert (time.process_time() - began) / 2_000 < 1e-3
 
 
-def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
+def test_a_looping_model_is_stopped_only_if_requested(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tiny random model that is greedy soon is in one."""
-    monkeypatch.setattr("app.engine.turn.decode.SHORTEST_LOOP", 24)
-    monkeypatch.setattr("app.engine.turn.decode.REPEATS", 3)
+    """A tiny random model with greedy decoding soon loops."""
+    monkeypatch.setattr("app.engine.turn.decode.MIN_LOOP", 24)
+    monkeypatch.setattr("app.engine.turn.decode.MIN_REPEATS", 3)
     asked = question(tokens=120, text=LONG_TEXT)
     free = loaded.answer(asked)
     guarded = Sampling(max_tokens=120, stop_repeats=True)
@@ -364,9 +362,7 @@ def test_a_model_in_a_loop_is_stopped_and_only_where_that_is_wanted(
 RECOMMENDED = {"do_sample": True, "temperature": 1.5, "top_k": 40, "repetition_penalty": 1.3}
 
 
-def test_what_nobody_chose_is_sampled_as_the_model_s_makers_recommend(
-    tmp_path: Path, driver: Driver
-) -> None:
+def test_unset_sampling_parameters_come_from_the_model(tmp_path: Path, driver: Driver) -> None:
     folder = tiny.save(tmp_path / "m")
     config = RECOMMENDED | {"top_p": 40}
     (folder / "generation_config.json").write_text(json.dumps(config))

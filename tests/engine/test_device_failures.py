@@ -1,4 +1,4 @@
-"""Running out of memory, in every wording that there is: told as what it is, never made worse."""
+"""Out of memory and lost GPUs: recognised by every message, reported, and not made worse."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ OTHERS: dict[str, BaseException] = {
 
 
 @pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
-def test_every_wording_of_running_out_of_memory_is_known(error: BaseException) -> None:
+def test_every_out_of_memory_message_is_recognised(error: BaseException) -> None:
     assert is_oom(error)
     outer = LoadError(FailureKind.MODEL_UNREADABLE)
     outer.__cause__ = error
@@ -103,21 +103,21 @@ def test_every_wording_of_running_out_of_memory_is_known(error: BaseException) -
 
 
 @pytest.mark.parametrize("error", OTHERS.values(), ids=OTHERS)
-def test_other_errors_are_not_taken_for_running_out_of_memory(error: BaseException) -> None:
+def test_other_errors_are_not_out_of_memory(error: BaseException) -> None:
     assert not is_oom(error)
 
 
-def test_numpy_says_it_as_well() -> None:
+def test_numpys_memory_error_is_recognised() -> None:
     with pytest.raises(MemoryError) as caught:
         np.zeros(1 << 60, np.uint8)
     assert is_oom(RuntimeError(str(caught.value)))
 
 
 @pytest.mark.parametrize("where", ["the draft reads", "the draft observes", "the target reads"])
-def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
+def test_a_sparse_turn_out_of_memory_does_not_fall_back_to_dense(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """It frees what it can, and says one sentence."""
+    """It frees memory and reports one failure."""
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     loaded.answer(replace(first_question(), conversation="other"))
     expected = loaded.answer(first_question()).generated_ids
@@ -152,10 +152,10 @@ def test_a_sparse_turn_that_runs_out_of_memory_reads_no_more(
     ), "the engine lives on"
 
 
-def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
+def test_out_of_memory_in_the_probe_does_not_make_a_model_dense_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be read in full as long as it is loaded, which needs more."""
+    """Dense reading would need even more memory."""
     folder = str(tiny.save(tmp_path / "m"))
     monkeypatch.setattr(findings, "probe_error", mock.Mock(side_effect=RuntimeError(METAL)))
     with pytest.raises(RuntimeError) as raised:
@@ -164,7 +164,7 @@ def test_running_out_of_memory_in_the_probe_is_not_taken_for_the_models_fault(
 
 
 @pytest.mark.parametrize("step", ["_check_no_nans", "_measure", "load_model", "find_quantisation"])
-def test_running_out_of_memory_while_loading_is_said(
+def test_out_of_memory_while_loading_is_reported(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     folder = tiny.save(tmp_path / "m", head_dim=32)
@@ -175,7 +175,7 @@ def test_running_out_of_memory_while_loading_is_said(
     assert failed.failure == Failure(FailureKind.OUT_OF_MEMORY, {"loading": True})
 
 
-def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
+def test_a_snapshot_survives_out_of_memory_while_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = pair(tiny.build("llama"))
@@ -192,7 +192,7 @@ def test_a_snapshot_outlives_running_out_of_memory_while_it_is_loaded(
     assert snapshots.load("c", lambda: ConversationCache(models)) is not None
 
 
-def test_running_out_of_memory_while_saving_does_not_blame_the_disk(
+def test_out_of_memory_while_saving_is_not_reported_as_a_disk_error(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path / "s")))
@@ -244,7 +244,7 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_every_wording_of_a_lost_gpu_is_known(name: str) -> None:
+def test_every_lost_gpu_message_is_recognised(name: str) -> None:
     text = LOST[name]
     outer = LoadError(FailureKind.MODEL_UNREADABLE)
     outer.__cause__ = RuntimeError(text)
@@ -259,7 +259,7 @@ def test_every_wording_of_a_lost_gpu_is_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("error", RAN_OUT.values(), ids=RAN_OUT)
-def test_running_out_of_memory_is_not_taken_for_a_lost_gpu(error: BaseException) -> None:
+def test_out_of_memory_is_not_a_lost_gpu(error: BaseException) -> None:
     assert not is_gpu_lost(error)
     assert to_failed(1, error).failure.kind is FailureKind.OUT_OF_MEMORY
 
@@ -274,7 +274,7 @@ POINTS = {
 
 @pytest.mark.parametrize("text", [IGNORED, INTERACTIVITY], ids=["ignored", "too long"])
 @pytest.mark.parametrize("point", [p for p in POINTS if p != "the draft proposes"])
-def test_after_a_lost_gpu_nothing_more_is_tried(
+def test_after_a_lost_gpu_all_commands_are_refused(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch, point: str, text: str, folders: dict[str, Path]
 ) -> None:
     loaded.answer(replace(first_question(), conversation="other"))
@@ -300,7 +300,7 @@ def test_after_a_lost_gpu_nothing_more_is_tried(
 
 
 @pytest.mark.parametrize("step", ["_check_no_nans", "_measure"])
-def test_a_gpu_that_is_lost_while_loading_is_said(
+def test_a_gpu_lost_while_loading_is_reported(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(loader, step, mock.Mock(side_effect=RuntimeError(IGNORED)))
@@ -309,7 +309,7 @@ def test_a_gpu_that_is_lost_while_loading_is_said(
     assert driver.until(GpuLost, Failed) == GpuLost(failed.failure)
 
 
-def test_a_gpu_that_is_lost_between_two_turns_is_reported_without_a_failed_turn(
+def test_a_gpu_lost_between_turns_is_reported_without_a_failed_turn(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded.answer(first_question())
@@ -318,7 +318,7 @@ def test_a_gpu_that_is_lost_between_two_turns_is_reported_without_a_failed_turn(
     assert isinstance(loaded.run(first_question()), Failed)
 
 
-def test_background_reading_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_prefill_does_not_hide_a_lost_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = Idle(ALWAYS)
     monkeypatch.setattr(BackgroundPrefill, "step", mock.Mock(side_effect=RuntimeError(IGNORED)))
     with pytest.raises(RuntimeError, match="Ignored"):
@@ -326,7 +326,7 @@ def test_background_reading_does_not_hide_it(monkeypatch: pytest.MonkeyPatch) ->
     assert not idle.of(EngineWarning)
 
 
-def test_the_last_good_snapshot_outlives_it(
+def test_the_last_good_snapshot_survives_a_lost_gpu(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = opened(folders, CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)))

@@ -1,4 +1,4 @@
-"""The embedded pair, end to end: it finds the answers, and a broken scorer does not."""
+"""The embedded pair end to end finds the answers; a broken scorer does not."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _answer(
     return finished, finished.statistics, events
 
 
-def test_the_search_for_what_to_quote_is_expected_where_it_is_timed() -> None:
-    """Scoring is timed with it, whatever else comes before the first word without it."""
+def test_the_search_for_a_quotation_is_part_of_the_forecast() -> None:
+    """Scoring is timed including the search."""
     quotes = load_pair(resolve_pair())
     writes = replace(quotes, only_quotes=False)
     costs, others = first_costs(quotes), first_costs(writes)
@@ -69,7 +69,7 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_demo_quotes_the_right_sentence_from_a_fifth(
+def test_the_demo_quotes_the_right_sentence_at_keep_0_2(
     session: EngineSession, licence: Document
 ) -> None:
     finished, statistics, events = _answer(
@@ -85,8 +85,10 @@ def test_the_demo_quotes_the_right_sentence_from_a_fifth(
     assert "any express agreement or commitment" in _flat(read)
 
 
-def test_the_first_word_comes_sooner_than_in_full(writer: EngineSession, licence: Document) -> None:
-    """Six times sooner at a quarter of the text when this was written: the margin is not noise."""
+def test_the_first_token_comes_sooner_than_with_dense_reading(
+    writer: EngineSession, licence: Document
+) -> None:
+    """It was six times sooner at a quarter of the text, far beyond noise."""
     quarter = Document(FILE, licence.text[-len(licence.text) // 4 :])
     _, sparse, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.SPARSE, KEEP))
     _, full, _ = _answer(writer, Question(QUESTION, (quarter,), Mode.FULL))
@@ -97,7 +99,7 @@ def test_the_first_word_comes_sooner_than_in_full(writer: EngineSession, licence
 
 
 def _others(licence: Document) -> list[tuple[str, str]]:
-    """Phrases that occur once, from all over the text, with the rest of their sentences."""
+    """Unique phrases from all parts of the text, with the rest of their sentences."""
     text = licence.text
     found = []
     for start in range(2000, len(text) - 1500, 2400):
@@ -108,7 +110,7 @@ def _others(licence: Document) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_it_finds_most_other_passages_too(
+def test_most_other_passages_are_found_too(
     writer: EngineSession, licence: Document, every: int
 ) -> None:
     asked = _others(licence)[::every]
@@ -125,7 +127,7 @@ SENTENCE_END = re.compile(r"[.?!](?=\s|$)|(?=\n[ \t]*\n)|$")
 
 
 def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
-    """Whether everything from a phrase to its sentence's end is in the last selection."""
+    """Whether the last selection contains everything from a phrase to the end of its sentence."""
     start = text.index(phrase)
     match = SENTENCE_END.search(text, start + len(phrase))
     selected = [e for e in events if isinstance(e, Selected)][-1]
@@ -133,9 +135,7 @@ def _whole_sentence_kept(events: list[Any], text: str, phrase: str) -> bool:
 
 
 @pytest.mark.slow
-def test_counting_neighbours_keeps_sentences_whole(
-    writer: EngineSession, licence: Document
-) -> None:
+def test_adjacent_chunks_keep_sentences_complete(writer: EngineSession, licence: Document) -> None:
     complete: dict[float, list[bool]] = {0.0: [], DEFAULT_TUNING.neighbours: []}
     for phrase, _ in _others(licence):
         for share, whole in complete.items():
@@ -152,7 +152,7 @@ def test_counting_neighbours_keeps_sentences_whole(
 
 
 @pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
-def test_the_embedded_pair_answers_by_that_sentence(
+def test_the_embedded_pair_answers_from_the_selected_sentence(
     session: EngineSession, licence: Document, mode: Mode
 ) -> None:
     short = Document(licence.name, licence.text[-14000:])
@@ -166,7 +166,7 @@ def test_the_embedded_pair_answers_by_that_sentence(
         assert any(t.start <= start and start + 20 <= t.end for t in selected.texts)
 
 
-def test_the_embedded_pair_says_when_it_finds_nothing(
+def test_the_embedded_pair_reports_that_it_found_nothing(
     session: EngineSession, licence: Document
 ) -> None:
     short = Document(licence.name, licence.text[:3000])
@@ -177,7 +177,7 @@ def test_the_embedded_pair_says_when_it_finds_nothing(
 def test_a_broken_scorer_finds_nothing(
     writer: EngineSession, licence: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other tests of this file would notice: importance at random misses the sentence."""
+    """Random importance misses the sentence, so the tests above would fail."""
 
     def at_random(model: Any, prefix: Any, ids: Any, *_: Any, **__: Any) -> Any:
         return np.random.default_rng(0).random(len(ids)).astype(np.float32)

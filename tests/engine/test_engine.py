@@ -1,4 +1,4 @@
-"""The engine's thread and its turns, on tiny random models of real architectures."""
+"""The engine thread and its turns, with tiny random models of real architectures."""
 
 from __future__ import annotations
 
@@ -59,10 +59,8 @@ def _phases(driver: Driver) -> list[Phase]:
 
 
 @pytest.mark.parametrize("mode", [Mode.SPARSE, Mode.FULL])
-def test_what_a_turn_read_goes_without_waiting_for_the_collector(
-    loaded: Driver, mode: Mode
-) -> None:
-    """Python's collector counts objects, not bytes: gigabytes would wait for it."""
+def test_a_turns_arrays_are_freed_without_the_garbage_collector(loaded: Driver, mode: Mode) -> None:
+    """Python's collector counts objects, not bytes, so gigabytes could wait for it."""
 
     def caches() -> int:
         return sum(isinstance(each, KVCache) for each in gc.get_objects())
@@ -80,7 +78,7 @@ def test_what_a_turn_read_goes_without_waiting_for_the_collector(
     assert max(counts) <= 2 * counts[0]  # the last turn's may still be there
 
 
-def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
+def test_a_sparse_turn_emits_all_events(loaded: Driver) -> None:
     finished = loaded.answer(question())
     assert _phases(loaded) == [Phase.SCORE, Phase.LOOKAHEAD, Phase.PREFILL, Phase.DECODE]
     for phase in (Phase.SCORE, Phase.PREFILL):
@@ -111,7 +109,7 @@ def test_a_sparse_turn_says_everything_a_screen_needs(loaded: Driver) -> None:
     assert len(finished.generated_ids) == 12
 
 
-def test_span_texts_are_what_the_tokens_say(loaded: Driver) -> None:
+def test_span_texts_match_their_tokens(loaded: Driver) -> None:
     loaded.answer(question())
     (planned,), (selected,) = loaded.of(Planned), loaded.of(Selected)
     document = next(s for s in planned.segments if s.document == 0)
@@ -151,7 +149,7 @@ def test_auto_reads_the_first_long_prompt_sparsely(
     assert finished.statistics.reasons[0].code is ReasonCode.FASTER
 
 
-def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) -> None:
+def test_an_unseeded_answer_reports_its_seed_and_can_be_repeated(loaded: Driver) -> None:
     ask = question(Mode.FULL, tokens=30)
 
     def sampled(seed: int | None) -> Finished:
@@ -164,7 +162,7 @@ def test_an_unseeded_answer_says_its_seed_and_can_be_repeated(loaded: Driver) ->
     assert sampled(first.statistics.seed).generated_ids == first.generated_ids
 
 
-def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
+def test_reselecting_uses_the_stored_scores(loaded: Driver) -> None:
     loaded.answer(question(keep=0.2))
     (first,) = loaded.of(Selected)
     for keep in (0.01, 0.5, 0.2):
@@ -177,7 +175,7 @@ def test_reselect_answers_at_once_from_kept_scores(loaded: Driver) -> None:
             assert (selected.selected_tokens > first.selected_tokens) == (keep > 0.2)
 
 
-def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded: Driver) -> None:
+def test_the_same_prompt_is_scored_once_and_can_be_read_again_from_scratch(loaded: Driver) -> None:
     fresh = loaded.answer(replace(question(), keep_ratio=0.5))
     first_map = loaded.of(ImportanceMap)[-1]
     loaded.answer(replace(question(), conversation="x", keep_ratio=0.1))
@@ -195,7 +193,7 @@ def test_the_same_prompt_is_scored_once_and_read_again_as_if_it_were_new(loaded:
 
 
 @pytest.mark.parametrize("draft", [None, "draft"])
-def test_a_passage_that_is_no_longer_pinned_is_as_important_as_one_that_never_was(
+def test_an_unpinned_passage_is_scored_as_if_never_pinned(
     driver: Driver, folders: dict[str, Path], draft: str | None
 ) -> None:
     driver.load(folders["target"], folders[draft] if draft else None)
@@ -248,14 +246,14 @@ BORDERS = {
 
 
 @pytest.mark.parametrize("target", ["target", "hybrid", "sliding"])
-def test_cancel_at_every_border_leaves_the_next_turn_as_fresh(
+def test_a_cancel_at_any_step_does_not_affect_the_next_turn(
     driver: Driver, folders: dict[str, Path], target: str
 ) -> None:
     driver.load(folders[target], folders["draft"])
     fresh = driver.answer(question())
     for border, reached in BORDERS.items():
         driver.cancel_when(reached)
-        # Long enough an answer that the turn cannot end before its first tokens are reported.
+        # The answer is long enough not to end before its first tokens are reported.
         tokens = 4000 if border == "decoding" else 12
         stopped = driver.answer(replace(question(tokens=tokens), conversation=border))
         driver.on_event = lambda event: None
@@ -304,7 +302,7 @@ def test_tokenising_can_be_cancelled(loaded: Driver, monkeypatch: pytest.MonkeyP
     assert loaded.answer(question()).finish_reason is not FinishReason.CANCELLED
 
 
-def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
+def test_a_queued_turn_can_be_cancelled(loaded: Driver) -> None:
     second = threading.Event()
 
     def cancel_the_second(event: Event) -> None:
@@ -321,7 +319,7 @@ def test_a_turn_that_waits_can_be_cancelled(loaded: Driver) -> None:
     assert last == Finished(2, FinishReason.CANCELLED, "", (), None)
 
 
-def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) -> None:
+def test_a_cancelled_turn_reports_the_tokens_read_so_far(loaded: Driver) -> None:
     loaded.cancel_when(
         lambda e: isinstance(e, PhaseProgress) and e.phase is Phase.PREFILL and e.done >= 128
     )
@@ -330,8 +328,8 @@ def test_what_was_read_until_a_cancel_is_what_the_figures_say(loaded: Driver) ->
     assert stopped.statistics.ttft == 0.0
 
 
-def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None:
-    """From inside the listener, and its cancel is not lost."""
+def test_a_turn_can_be_asked_again_from_its_last_event(loaded: Driver) -> None:
+    """It is asked from within the listener, and its cancel is not lost."""
     asked = iter([question(), None])
 
     def ask_again(event: Event) -> None:
@@ -345,8 +343,8 @@ def test_a_turn_may_be_asked_again_the_moment_it_is_over(loaded: Driver) -> None
     assert second.finish_reason is FinishReason.CANCELLED
 
 
-def test_a_question_goes_before_requests_that_wait(loaded: Driver) -> None:
-    """And a request is made only when its turn starts, or never if it was cancelled before."""
+def test_a_question_runs_before_queued_background_requests(loaded: Driver) -> None:
+    """`make_ask` is called when the turn starts, and never if it was cancelled before."""
     made: list[str] = []
 
     def request(name: str) -> Callable[[], Ask]:
@@ -374,7 +372,7 @@ def test_a_question_goes_before_requests_that_wait(loaded: Driver) -> None:
     assert made == ["waits"]
 
 
-def test_a_cancel_that_comes_too_late_stops_nothing(loaded: Driver) -> None:
+def test_a_late_cancel_has_no_effect(loaded: Driver) -> None:
     fresh = loaded.answer(question())
     loaded.cancel()
     for _ in range(2):
@@ -399,15 +397,15 @@ def _state(model: Any) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("name", tiny.ORACLE)
-def test_the_model_is_never_altered(
+def test_the_model_is_never_modified(
     driver: Driver,
     tmp_path: Path,
     folders: dict[str, Path],
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Plain mlx-lm on the engine's own model gives the same logits before any turn and after
-    finished, cancelled, fallen back and failed ones."""
+    """Plain mlx-lm on the engine's model gives the same logits before and after finished,
+    cancelled, fallen back and failed turns."""
     driver.load(tiny.save(tmp_path / name, name, 5), folders["draft"])
     pair = driver.engine._loaded.pair
     model = pair.target.model
@@ -446,7 +444,7 @@ def test_the_model_is_never_altered(
 def test_a_bfloat16_model_keeps_bfloat16_caches(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After sparse prefill, and to the end of decoding."""
+    """This holds after sparse prefill and until the end of decoding."""
     driver.load(folders["bf16"], folders["draft"])
     caches: list[Any] = []
     original = loader.make_positioned_cache
@@ -473,7 +471,7 @@ def test_a_bfloat16_model_keeps_bfloat16_caches(
 # ------------------------------------------------------------------------- when things fail
 
 
-def test_a_failing_draft_falls_back_and_says_so(
+def test_a_failing_draft_falls_back_and_reports_it(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = loaded.answer(question(Mode.FULL))
@@ -501,7 +499,7 @@ def test_a_draft_with_hidden_attention_falls_back(driver: Driver, folders: dict[
 @pytest.mark.parametrize(
     ("target", "rereads"), [("target", False), ("sliding", False), ("hybrid", True)]
 )
-def test_it_is_told_whether_a_target_must_read_again_what_stands_behind(
+def test_loading_reports_whether_recall_is_expensive(
     driver: Driver, folders: dict[str, Path], target: str, rereads: bool
 ) -> None:
     event = driver.load(folders[target], folders["draft"])
@@ -530,7 +528,7 @@ def test_a_prompt_longer_than_the_context_is_refused(
     assert not failed.predicted, "to insist would not help"
 
 
-def test_asking_without_a_model_and_loading_nonsense_are_sentences(
+def test_asking_without_a_model_and_loading_nonsense_fail_cleanly(
     driver: Driver, tmp_path: Path, folders: dict[str, Path]
 ) -> None:
     failed = driver.run(question())
@@ -545,11 +543,11 @@ def test_asking_without_a_model_and_loading_nonsense_are_sentences(
 
 
 class PanicException(BaseException):
-    """As tokenizers raise one: no Exception."""
+    """Tokenizers raise errors that are no `Exception`."""
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(1), PanicException("a, b")])
-def test_an_unforeseen_error_does_not_end_the_thread(
+def test_an_unexpected_error_does_not_end_the_thread(
     error: BaseException, loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: turn.Turn, prompt: object) -> None:
@@ -569,7 +567,7 @@ def test_an_unforeseen_error_does_not_end_the_thread(
         (PanicException("a, b"), FailureKind.MODEL_NOT_LOADED),
     ],
 )
-def test_a_model_whose_module_ends_the_program_does_not_load(
+def test_a_model_whose_module_exits_does_not_load(
     error: BaseException,
     kind: FailureKind,
     driver: Driver,
@@ -599,7 +597,7 @@ def test_without_mlx_every_command_is_answered(monkeypatch: pytest.MonkeyPatch) 
     driver.close()
 
 
-def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
+def test_time_before_a_fallback_counts_in_its_phase(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(*_: Any, **__: Any) -> Any:
@@ -613,8 +611,8 @@ def test_time_lost_before_a_fallback_is_booked_where_it_was_spent(
     assert phases[Phase.DECODE] < 0.5
 
 
-def test_a_pair_asked_for_later_stops_the_one_before(tmp_path: Path) -> None:
-    """Each is answered, in order, and the last one is there."""
+def test_a_newer_load_stops_the_previous_one(tmp_path: Path) -> None:
+    """Each load is answered in order, and the last pair is loaded."""
     driver = Driver()
     first, second = (Load(str(tiny.save(tmp_path / name))) for name in ("first", "second"))
     both = threading.Event()

@@ -1,4 +1,4 @@
-"""When the first word is expected, while phases run faster, slower or otherwise than predicted."""
+"""The predicted time to the first token while phases run faster or slower than predicted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from app.protocol.events import Event, PhaseProgress
 from app.protocol.stats import Phase
 
 TICKS = 40
-"""Reports of a step."""
+"""Number of progress reports per step."""
 
 Slowness = Callable[[float], float]
-"""By how much the machine is slower than predicted, that many predicted seconds after the start."""
+"""(predicted seconds since the start) -> slowdown of the machine."""
 
 PATHS: dict[str, list[Step]] = {
     "full": [Step(Phase.PREFILL, 60.0), Step(Phase.DECODE, 0.2)],
@@ -43,7 +43,7 @@ PATHS: dict[str, list[Step]] = {
 
 @dataclass
 class Played:
-    """A turn on a clock of its own: at each report, what was shown and what was true."""
+    """A turn on a simulated clock: the shown and the true remaining seconds at each report."""
 
     etas: list[tuple[float, float]]
     shown: list[PhaseProgress]
@@ -55,7 +55,7 @@ def play(
     monkeypatch: pytest.MonkeyPatch,
     forecast: list[Step] | None = None,
 ) -> Played:
-    """Run these steps, of which `forecast` was predicted."""
+    """Simulate these steps, with the prediction `forecast`."""
     now = [0.0]
     monkeypatch.setattr("app.engine.progress.time.perf_counter", lambda: now[0])
     events: list[Event] = []
@@ -82,7 +82,7 @@ def play(
 
 
 def share_within(played: Played, factor: float) -> float:
-    """The share of the time in which what is shown is right up to this factor."""
+    """Share of the time in which the shown value is right up to this factor."""
     ends = [true for _, true in played.etas[1:]] + [0.0]
     good = whole = 0.0
     for (shown, true), end in zip(played.etas, ends, strict=True):
@@ -94,7 +94,7 @@ def share_within(played: Played, factor: float) -> float:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("factor", [1.0, 3.0, 1 / 3])
-def test_a_machine_of_another_speed_is_soon_known(
+def test_the_forecast_adapts_to_the_machines_speed(
     path: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play(PATHS[path], lambda at: factor, monkeypatch)
@@ -104,7 +104,7 @@ def test_a_machine_of_another_speed_is_soon_known(
 
 @pytest.mark.parametrize("path", ["full", "built-in draft", "joined"])
 @pytest.mark.parametrize("factor", [3.0, 1 / 3])
-def test_a_machine_that_changes_its_speed_midway_is_known_again(
+def test_the_forecast_adapts_to_a_change_of_speed(
     path: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     middle = sum(step.seconds for step in PATHS[path]) / 2
@@ -115,14 +115,14 @@ def test_a_machine_that_changes_its_speed_midway_is_known_again(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_it_never_sticks_near_zero(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times slower than predicted: still, whoever has to wait is told so."""
+def test_the_forecast_never_stays_near_zero(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is ten times slower than predicted."""
     for shown, true in play(PATHS[path], lambda at: 10.0, monkeypatch).etas:
         assert shown >= true / 12 - 0.2
         assert shown > 1.0 or true < 5.0
 
 
-def test_a_step_that_never_comes_or_was_not_predicted_leaves_those_behind_it(
+def test_missing_and_unpredicted_steps_do_not_affect_later_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     joined = PATHS["joined"]
@@ -134,7 +134,7 @@ def test_a_step_that_never_comes_or_was_not_predicted_leaves_those_behind_it(
     assert all(shown >= 30 for shown, true in etas if true > 31)
 
 
-def test_reading_again_and_a_better_prediction_start_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_phase_and_a_new_prediction_start_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("app.engine.progress.time.perf_counter", lambda: now[0])
     events: list[Event] = []
@@ -164,7 +164,7 @@ def test_reading_again_and_a_better_prediction_start_over(monkeypatch: pytest.Mo
     assert eta() == pytest.approx(7.0)
 
 
-def test_a_short_step_that_takes_long_says_little_about_a_long_one(
+def test_a_slow_short_step_hardly_changes_the_forecast_of_a_long_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = PATHS["built-in draft"]

@@ -1,4 +1,5 @@
-"""Whatever a model's folder holds: one sentence, soon, and nothing of it is run."""
+"""Malicious or broken model folders are refused quickly with one sentence, and no code in them
+runs."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests import tiny
 Change = Callable[[Path], object]
 
 MARK = "code-ran"
-"""A file that code in a folder would leave beside it."""
+"""A file that code in the folder would create."""
 
 
 def evil(folder: Path) -> str:
@@ -66,7 +67,7 @@ def cut(name: str, keep: Callable[[int], int]) -> Change:
 
 
 def sparse(name: str, size: int) -> Change:
-    """A file that is very long and takes no space."""
+    """A long sparse file that uses no disk space."""
 
     def change(folder: Path) -> None:
         with (folder / name).open("wb") as file:
@@ -84,7 +85,7 @@ def linked(name: str, target: str) -> Change:
 
 
 def header(change: Callable[[dict[str, Any]], object]) -> Change:
-    """Change the header of the weights, with the data left as it is."""
+    """Change the header of the weights, but not the data."""
 
     def act(folder: Path) -> None:
         path = folder / "model.safetensors"
@@ -114,7 +115,7 @@ def first(tensors: dict[str, Any], part: str = "weight") -> str:
 
 
 def filled(value: float, part: str = "weight") -> Change:
-    """One whole tensor has this value."""
+    """Fill one tensor with this value."""
 
     def change(arrays: dict[str, mx.array]) -> None:
         name = first(arrays, part)
@@ -151,7 +152,7 @@ def tokenizer(change: Callable[[dict[str, Any]], object]) -> Change:
 
 
 def high_token(content: dict[str, Any]) -> None:
-    """Every token is beyond what the model has rows for."""
+    """Every token id is beyond the embedding table."""
     vocabulary = content["model"]["vocab"]
     content["model"]["vocab"] = {token: id + 1_000_000 for token, id in vocabulary.items()}
 
@@ -174,7 +175,8 @@ def only_pickles(folder: Path) -> None:
 
 
 def modules(folder: Path) -> None:
-    """Modules in every place where one might be looked for, and what asks for them."""
+    """Modules in all places where they might be loaded from, with configurations that request
+    them."""
     for name in ("modeling.py", "tokenization.py", "qwen3.py", "__init__.py", "evil.py"):
         (folder / name).write_text(evil(folder))
 
@@ -220,7 +222,7 @@ def one_token(text: str = "token", number: int = 300) -> Change:
 
 
 def added(count: int) -> Change:
-    """Many added tokens."""
+    """Add many tokens to the tokenizer."""
 
     def change(content: dict[str, Any]) -> None:
         like = content["added_tokens"][0]
@@ -387,7 +389,7 @@ HOSTILE: dict[str, Change] = {
 }
 
 
-SECONDS = 15.0  # an endless template is given up after one, on a busy machine later
+SECONDS = 15.0  # an endless template is stopped after one second, on a busy machine later
 HELLO = (Message(Role.USER, "Hello?"),)
 
 
@@ -399,7 +401,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(target: Path) -> str | None:
-    """What is said on the way from a folder's name to a prompt for it."""
+    """The message of the failure between naming a folder and building a prompt; None if there is
+    none."""
     try:
         load = resolve_pair(str(target))
         load_pair(load).prompts.build(HELLO)
@@ -419,12 +422,14 @@ def check_sentence(sentence: str | None) -> None:
     assert "root:" not in sentence  # of /etc/passwd
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_hostile_folders() -> None:
     assert len(HOSTILE) >= 40
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_folder_is_one_sentence(sound: Path, tmp_path: Path, name: str) -> None:
+def test_a_hostile_folder_is_refused_with_one_sentence(
+    sound: Path, tmp_path: Path, name: str
+) -> None:
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
     HOSTILE[name](folder)
@@ -435,8 +440,8 @@ def test_a_hostile_folder_is_one_sentence(sound: Path, tmp_path: Path, name: str
     assert not (tmp_path / MARK).exists()
 
 
-def test_modules_beside_a_model_are_not_run(sound: Path, tmp_path: Path) -> None:
-    """One that asks for none of them can be used."""
+def test_modules_in_a_models_folder_are_not_run(sound: Path, tmp_path: Path) -> None:
+    """A folder that does not request them can be used."""
     folder = tmp_path / "model"
     shutil.copytree(sound, folder)
     modules(folder)

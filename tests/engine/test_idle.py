@@ -1,4 +1,4 @@
-"""Work while idle: its memory is counted and freed first, and failures are reported."""
+"""Idle work: its memory is counted and freed first, and its failures are reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.tiny import build
 
 
 class Power:
-    """Plugged in, or not, as a test says."""
+    """A power probe controlled by the test."""
 
     def __init__(self, battery: bool = False) -> None:
         self.battery, self.asked = battery, 0
@@ -58,7 +58,7 @@ class Power:
 
 
 class Idle:
-    """Conversations of a tiny model that have read sparsely, without an engine around them."""
+    """A pool of sparsely read conversations of a tiny model, without an engine."""
 
     def __init__(self, policy: CachePolicy, names: str = "c", model: str = "llama") -> None:
         self.pair = pair(build(model))
@@ -100,7 +100,7 @@ ALWAYS = CachePolicy(BackgroundPolicy.ALWAYS)
 # ------------------------------------------------------- the fork counts, and goes first
 
 
-def test_what_is_read_in_the_background_is_counted() -> None:
+def test_memory_of_background_prefill_is_counted() -> None:
     idle = Idle(ALWAYS, "ab")
     before, others = idle.pool.nbytes, idle.pool.idle_bytes
     assert idle.pool.step()
@@ -112,7 +112,7 @@ def test_what_is_read_in_the_background_is_counted() -> None:
     assert idle.pool.nbytes == before
 
 
-def test_cancelling_it_frees_its_memory() -> None:
+def test_cancelling_background_prefill_frees_its_memory() -> None:
     idle = Idle(ALWAYS)
     for _ in range(3):
         idle.pool.step()
@@ -124,7 +124,7 @@ def test_cancelling_it_frees_its_memory() -> None:
     assert event.reason.code is ReasonCode.BACKGROUND_FREED
 
 
-def test_a_long_step_of_it_is_left_for_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_background_step_is_abandoned_for_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill, "PART_SECONDS", 1e-9)
     idle = Idle(ALWAYS)
     idle.pool.step()
@@ -137,7 +137,7 @@ def test_a_long_step_of_it_is_left_for_a_command(monkeypatch: pytest.MonkeyPatch
     assert idle.of(EngineWarning) == []
 
 
-def test_it_is_cancelled_before_other_conversations_are_evicted(
+def test_background_prefill_is_cancelled_before_other_conversations_are_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle = Idle(ALWAYS, "ab")
@@ -152,7 +152,7 @@ def test_it_is_cancelled_before_other_conversations_are_evicted(
     assert len(idle.of(MemoryFreed)) == 1
 
 
-def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_saved(
+def test_background_prefill_starts_only_within_the_budget(
     tmp_path: Path,
 ) -> None:
     one = Idle(ALWAYS).pool.nbytes
@@ -172,8 +172,8 @@ def test_it_begins_only_within_the_budget_and_never_at_the_cost_of_what_is_not_s
 
 
 @pytest.mark.parametrize("why", ["never saved", "saving failed", "deleted"])
-def test_it_never_takes_the_place_of_what_is_not_on_the_disk(tmp_path: Path, why: str) -> None:
-    """As what other programs ask, and what did not fit there."""
+def test_background_prefill_never_evicts_unsaved_caches(tmp_path: Path, why: str) -> None:
+    """Conversations that are never saved, such as those of the server."""
     one = Idle(ALWAYS).pool.nbytes
     policy = CachePolicy(
         BackgroundPolicy.ALWAYS, memory_budget=2 * one + 1, snapshot_folder=str(tmp_path)
@@ -197,8 +197,8 @@ def test_it_never_takes_the_place_of_what_is_not_on_the_disk(tmp_path: Path, why
     assert len(idle.pool._caches["a"].target)
 
 
-def test_it_is_dropped_when_there_are_no_gaps_any_more() -> None:
-    """As after a turn that read everything."""
+def test_background_prefill_is_dropped_when_no_gaps_are_left() -> None:
+    """This happens after a turn that read everything."""
     idle = Idle(ALWAYS)
     idle.pool.step()
     idle.pool._caches["c"].reset_to_stock()
@@ -209,7 +209,7 @@ def test_it_is_dropped_when_there_are_no_gaps_any_more() -> None:
 # ---------------------------------------------------------------------------- failures
 
 
-def test_a_failure_in_the_background_is_reported_once_and_costs_nothing_else(
+def test_a_background_failure_is_reported_once_and_has_no_other_effect(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     idle = Idle(ALWAYS, "ab")
@@ -231,7 +231,7 @@ def test_a_failure_in_the_background_is_reported_once_and_costs_nothing_else(
     assert idle.of(BackgroundProgress)
 
 
-def test_running_out_of_memory_in_the_background_is_reported_as_such(
+def test_out_of_memory_in_the_background_is_reported_as_such(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle = Idle(ALWAYS)
@@ -242,7 +242,7 @@ def test_running_out_of_memory_in_the_background_is_reported_as_such(
     assert data["failure"]["kind"] == FailureKind.OUT_OF_MEMORY
 
 
-def test_any_failure_of_the_idle_pass_keeps_every_cache(
+def test_failures_of_idle_work_keep_all_caches(
     loaded: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
@@ -279,7 +279,7 @@ def test_a_damaged_cache_is_neither_saved_nor_extended(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- power
 
 
-def test_ac_power_starts_background_reading(
+def test_ac_power_starts_background_prefill(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "RECHECK_INTERVAL", 0.01)
@@ -301,7 +301,7 @@ def test_ac_power_starts_background_reading(
     assert driver.engine._recheck_delay is None
 
 
-def test_nothing_is_rechecked_where_nothing_waits(loaded: Driver) -> None:
+def test_without_waiting_work_nothing_is_rechecked(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(first_question())
     assert loaded.engine._recheck_delay is None
@@ -317,7 +317,7 @@ def test_nothing_is_rechecked_where_nothing_waits(loaded: Driver) -> None:
 
 @pytest.mark.parametrize("files", [0, 2])
 def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, files: int) -> None:
-    """At a file's end; the conversation stays as it was, and is saved later."""
+    """The save stops after a file; the conversation is unchanged and saved later."""
     idle = Idle(CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path)), "ab")
     idle.stopped = lambda: len(idle.of(SnapshotProgress)) >= files
     manager = MemoryManager(idle.pair, idle.events.append, idle.pool)
@@ -332,7 +332,7 @@ def test_saving_for_a_turn_stops_when_the_turn_is_cancelled(tmp_path: Path, file
     assert len([*tmp_path.glob(f"*/{MANIFEST}")]) == 2
 
 
-def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_path: Path) -> None:
+def test_a_question_cancels_a_save_and_closing_completes_it(tmp_path: Path) -> None:
     policy = CachePolicy(BackgroundPolicy.OFF, snapshot_folder=str(tmp_path))
     idle = Idle(policy, "ab")
 
@@ -367,10 +367,10 @@ def test_a_new_question_leaves_nothing_of_a_save_and_closing_finishes_one(tmp_pa
     [(None, None, 183), (FIRST, FIRST, 47), (FIRST, LATER, 4)],
     ids=["dense", "nothing new is needed", "recalled"],
 )
-def test_a_model_of_recurrent_layers_alone_reuses_what_it_read(
+def test_a_purely_recurrent_model_reuses_its_cache(
     needed: tuple[int, ...] | None, later: tuple[int, ...] | None, reused: int
 ) -> None:
-    """A recall starts again at the documents, as for other models with recurrent layers."""
+    """Recall starts again at the documents, as with all recurrent layers."""
     model = build("mamba2")
     first, answer, second = conversation()
     chat = Chat(model)

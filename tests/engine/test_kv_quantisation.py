@@ -1,4 +1,4 @@
-"""Keys and values in few bits: what they change, what they take, and whom they do not suit."""
+"""Quantised caches: accuracy, size, and models that do not support them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ from tests.engine.oracle import difference, prompt
 
 WIDE = {"head_dim": 32}
 UNPACKED = ("gpt_oss", "gemma4_text", "gemma2", "deepseek_v3")
-"""Their attention cannot take packed numbers: sinks, shared keys, capped scores, latent keys."""
+"""Models whose attention cannot read packed values: sinks, shared keys, capped scores, latent
+keys."""
 SUITED = tuple(dict.fromkeys((*tiny.ORACLE, *UNPACKED)))
 
 
@@ -59,7 +60,7 @@ mlx_patches.install()
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The oracle's architectures with heads that 32 numbers fit into."""
+    """The oracle's architectures with heads of at least 32 dimensions."""
     for name in SUITED:
         config = tiny.config_of(name)
         for part in (config, config.get("text_config", {})):
@@ -90,7 +91,7 @@ def read_in_full(model: Any, caches: Any) -> tuple[mx.array, Any]:
 
 @pytest.mark.parametrize("read", [read_sparsely, read_in_full])
 @pytest.mark.parametrize("name", SUITED)
-def test_reading_with_few_bits_is_nearly_the_same(name: str, read: Any, wide: Any) -> None:
+def test_a_quantised_cache_changes_logits_little(name: str, read: Any, wide: Any) -> None:
     model = wide(name)
     expected, _ = read(model, model)
     errors = {}
@@ -107,7 +108,9 @@ def test_reading_with_few_bits_is_nearly_the_same(name: str, read: Any, wide: An
 
 @pytest.mark.parametrize("name", SUITED)
 @pytest.mark.parametrize("bits", [8, 4])
-def test_its_size_is_predicted_within_one_percent(name: str, bits: int, wide: Any) -> None:
+def test_the_size_of_a_quantised_cache_is_predicted_within_one_percent(
+    name: str, bits: int, wide: Any
+) -> None:
     model = wide(name)
     caches = CacheMaker(model, find_quantisation(model, bits))
     cache = make_stock_cache(caches)
@@ -123,7 +126,7 @@ def test_its_size_is_predicted_within_one_percent(name: str, bits: int, wide: An
 
 
 @pytest.mark.parametrize("mask", ["causal", "array", None])
-def test_attention_on_dequantised_keys_is_the_same(mask: str | None) -> None:
+def test_attention_over_dequantised_keys_is_the_same(mask: str | None) -> None:
     q, k, v = (mx.random.normal((1, heads, 200, 64)) for heads in (8, 2, 2))
     packed = [mx.quantize(each, group_size=64, bits=8) for each in (k, v)]
     seen = mx.tril(mx.ones((200, 200), mx.bool_)) if mask == "array" else mask
@@ -134,10 +137,10 @@ def test_attention_on_dequantised_keys_is_the_same(mask: str | None) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3_next"])
-def test_a_quantised_cache_was_prefilled_unfused(
+def test_long_steps_on_a_quantised_cache_use_fused_attention(
     name: str, wide: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every score of a step was written, three times over."""
+    """Before, every score of a step was materialised three times."""
     model = wide(name)
     caches = CacheMaker(model, find_quantisation(model, 8))
     ids = (np.arange(1024, dtype=np.int32) * 7) % tiny.VOCABULARY
@@ -166,7 +169,7 @@ def test_a_quantised_cache_was_prefilled_unfused(
     calls.clear()
     fused, less = read(mlx_patches.DEQUANTISE_FROM)
     assert max(calls) == 2, "a few tokens are attended to as they are stored"
-    # A value that one layer rounds differently may round to another number of 8 bits in the next.
+    # A value that one layer rounds differently may be quantised differently in the next.
     assert float((mx.linalg.norm(fused - unfused) / mx.linalg.norm(unfused)).item()) < 1e-2
     assert less < 0.7 * much
     config = tiny.config_of(name)
@@ -183,7 +186,9 @@ def filled(caches: Any, ids: Any, model: Any = None) -> Any:
     return cache
 
 
-def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_cannot_be_quantised_are_refused(
+    wide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(NotQuantisable, match="only 8 and 4"):
         find_quantisation(wide("llama"), 3)
     monkeypatch.undo()
@@ -192,7 +197,7 @@ def test_whom_it_does_not_suit(wide: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("error", ["Impacting Interactivity", "Insufficient Memory"])
-def test_a_failing_device_is_not_taken_for_unsuitable_attention(
+def test_a_failing_device_is_not_reported_as_unsuitable_attention(
     error: str, wide: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = mock.Mock(side_effect=RuntimeError(f"{error} (kIOGPUCommandBufferCallbackError)"))
@@ -203,7 +208,7 @@ def test_a_failing_device_is_not_taken_for_unsuitable_attention(
 
 
 @pytest.mark.parametrize(("name", "packed"), [("gemma3", True), ("gemma4_text", False)])
-def test_windows_stay_as_they_are(name: str, packed: bool, wide: Any) -> None:
+def test_sliding_windows_are_not_quantised(name: str, packed: bool, wide: Any) -> None:
     model = wide(name)
     cache = make_positioned_cache(CacheMaker(model, Quantisation(8, 32, packed)))
     kinds = {type(c) for c in positioned_layers(cache)}
@@ -212,7 +217,7 @@ def test_windows_stay_as_they_are(name: str, packed: bool, wide: Any) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3", "gemma4_text", "gpt_oss"])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_models_with_windows_answer_turn_after_turn(
+def test_windowed_models_with_a_quantised_cache_answer_several_turns(
     name: str, bits: int, tmp_path: Path, wide: Any, driver: Driver
 ) -> None:
     target, draft = tiny.save(tmp_path / "target", name), tiny.save(tmp_path / "draft", "qwen3", 1)
@@ -253,7 +258,7 @@ def pair(tmp_path: Path, wide: Any) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-def test_turns_recall_rewind_and_come_back_from_disk(
+def test_quantised_caches_support_recall_rewind_and_snapshots(
     tmp_path: Path, pair: tuple[Path, Path]
 ) -> None:
     def asked(number: int, texts: list[str]) -> Any:
@@ -290,7 +295,7 @@ def test_turns_recall_rewind_and_come_back_from_disk(
     assert answers[0] == answers[1]
 
 
-def test_another_precision_makes_a_snapshot_worthless(pair: tuple[Path, Path]) -> None:
+def test_another_precision_makes_a_snapshot_unusable(pair: tuple[Path, Path]) -> None:
     prints = {load_one(str(pair[0]), "t", None, bits).fingerprint for bits in (None, 8, 4)}
     assert len(prints) == 3
 

@@ -1,4 +1,4 @@
-"""For real: a process under a limit refuses what does not fit, does what fits, and lives."""
+"""A process with a real memory limit refuses turns that do not fit, runs others, and survives."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests import tiny
 MB = 1_000_000
 SCANT = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 WIDE = {**SCANT, "num_hidden_layers": 13, "head_dim": 2048, "max_position_embeddings": 1 << 16}
-"""Of every token it keeps 2 x 13 x 2 x 2,048 numbers, 426 KB."""
+"""Its cache has 2 x 13 x 2 x 2,048 numbers per token, 426 KB."""
 HEAVY = {**SCANT, "hidden_size": 1536, "intermediate_size": 12_288, "head_dim": 64}
-"""240 MB of weights."""
+"""A draft with 240 MB of weights."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="macOS has no such limit")
 
@@ -37,7 +37,7 @@ def saved(
 def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.engine.limited"]
     what = [str(limit), str(target), str(draft), str(gates), *modes]
-    # As when nothing is set, on two cores: with one thread OpenBLAS dies where memory is refused.
+    # The default on two cores. With one thread, OpenBLAS crashes if an allocation fails.
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
     done = subprocess.run(
         [*command, *what], capture_output=True, text=True, timeout=300, env=environment
@@ -47,7 +47,7 @@ def run(limit: int, target: Path, draft: Path, gates: int, *modes: str) -> list[
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
+def test_a_turn_that_does_not_fit_densely_is_refused_and_runs_sparsely(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
@@ -68,12 +68,12 @@ def test_what_does_not_fit_in_full_is_refused_and_runs_sparsely(
 
 
 @pytest.mark.slow
-def test_what_is_dared_stops_before_it_is_too_late(
+def test_a_forced_turn_stops_before_memory_runs_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, WIDE)
     draft = saved(monkeypatch, tmp_path / "draft", 1, SCANT)
-    # The first sparse one lets OpenBLAS allocate its buffers, which it cannot do without later.
+    # In the first sparse turn, OpenBLAS allocates buffers that it needs later.
     modes = ("sparse", "full", "full!", "sparse")
     first, refused, dared, sparse = run(700 * MB, target, draft, 60, *modes)
 
@@ -82,12 +82,12 @@ def test_what_is_dared_stops_before_it_is_too_late(
     assert refused["kinds"].count("PhaseProgress") == 0
     assert dared["event"] == "Failed"
     assert "Memory was nearly used up" in dared["said"][-1]
-    assert dared["kinds"].count("PhaseProgress") > 3, "it was begun"
+    assert dared["kinds"].count("PhaseProgress") > 3, "it was started"
     assert sparse["event"] == "Finished", "the process lives"
 
 
 @pytest.mark.slow
-def test_two_models_that_do_not_fit_together_take_turns(
+def test_models_that_do_not_fit_together_are_loaded_alternately(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     target = saved(monkeypatch, tmp_path / "target", 0, HEAVY)

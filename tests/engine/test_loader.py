@@ -1,4 +1,4 @@
-"""Loading: which models read sparsely, and what their caches take."""
+"""Loading: the sparse probe, cache sizes, stored findings and damaged models."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ MORE = (
     *("deepseek_v3", "deepseek_v32", "gemma3n", "gemma4_text", "falcon_h1", "gemma2"),
     *("ministral3", "mistral4"),
 )
-"""Latent attention, key selection, shared caches, lists of caches, capped attention, and queries
-that are scaled by their positions."""
+"""Architectures with latent attention, key selection, shared caches, cache lists, capped attention,
+and queries scaled by position."""
 
 
 @pytest.mark.parametrize("name", [*ORACLE, *MORE])
-def test_the_probe_lets_exact_architectures_pass(name: str) -> None:
+def test_the_probe_accepts_exact_architectures(name: str) -> None:
     assert probe(build(name), 4096) is None
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_more_architectures_read_gaps_as_one_by_one(name: str) -> None:
+def test_further_architectures_pass_the_probe(name: str) -> None:
     model, (ids, kept) = build(name), oracle.prompt()
     together = oracle.sparse_logits(model, ids, kept)
     alone = oracle._one_by_one(model, ids, kept)
@@ -56,10 +56,10 @@ def test_more_architectures_read_gaps_as_one_by_one(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed"), [("llama", 0), ("gemma3", 0), ("qwen3_5", 0), ("gpt_oss", 4)]
 )
-def test_the_probe_refuses_lost_positions_and_no_rounding(
+def test_the_probe_rejects_lost_positions_but_not_rounding(
     name: str, seed: int, precision: str
 ) -> None:
-    """Where a GPU rounds: experts of GPT-OSS are other ones for some tokens then."""
+    """With a GPU's rounding, GPT-OSS chooses different experts for some tokens."""
     model = build(name, seed, rounding.DTYPES[precision])
     mx.random.seed(seed)
     with rounding.as_on_a_gpu(rounding.DTYPES[precision]):
@@ -71,10 +71,10 @@ def test_the_probe_refuses_lost_positions_and_no_rounding(
 
 @pytest.mark.parametrize("precision", rounding.DTYPES)
 @pytest.mark.parametrize(("name", "context"), rounding.WRONG.items())
-def test_the_probe_refuses_what_depends_on_the_offset(
+def test_the_probe_rejects_attention_that_depends_on_the_offset(
     name: str, context: int, precision: str
 ) -> None:
-    """Learned positions."""
+    """A model with learned positions."""
     model = build(name, dtype=rounding.DTYPES[precision])
     assert probe(model, context, precision == "TF32") is not None
 
@@ -93,7 +93,7 @@ def test_a_gpu_multiplies_float32_in_tf32_unless_that_is_forbidden(
     assert backend.uses_tf32 is uses
 
 
-def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_an_unknown_cache_reads_densely(monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         pass
 
@@ -105,7 +105,7 @@ def test_a_cache_of_an_unknown_kind_reads_in_full(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", "qwen3_next"])
 @pytest.mark.parametrize("tokens", [1000, 3000])
-def test_the_predicted_cache_is_the_real_one(name: str, tokens: int) -> None:
+def test_the_predicted_cache_size_is_the_real_one(name: str, tokens: int) -> None:
     model = build(name)
     used = make_stock_cache(model)
     mx.eval(forward(model, used, np.zeros(1, np.int32)))
@@ -114,16 +114,16 @@ def test_the_predicted_cache_is_the_real_one(name: str, tokens: int) -> None:
     ids = np.zeros(tokens, np.int32)
     prefill(model, cache, ids, None, StepSize(64), lambda done: None)
     real = sum(c.nbytes for c in cache if hasattr(c, "keys"))
-    # Buffers grow in pieces of 256, and a window holds a step more while it is being read.
+    # Buffers grow by 256 entries, and a window holds one more step during prefill.
     assert predicted == pytest.approx(real, rel=0.35)
 
 
-def test_context_is_found_under_its_other_names(tmp_path: Path) -> None:
+def test_the_context_length_is_found_under_other_names(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "gpt2", "gpt2")
     assert load_pair(Load(str(folder))).target.info.context_length == 512
 
 
-def test_models_are_named_as_asked_or_by_their_folders(tmp_path: Path) -> None:
+def test_models_are_named_as_requested_or_by_their_folders(tmp_path: Path) -> None:
     target, draft = tiny.save(tmp_path / "big"), tiny.save(tmp_path / "small")
     pair = load_pair(Load(str(target), str(draft)))
     assert (pair.target.info.name, pair.draft.info.name) == ("big", "small")
@@ -131,7 +131,7 @@ def test_models_are_named_as_asked_or_by_their_folders(tmp_path: Path) -> None:
     assert pair.target.info.name == "One"
 
 
-def test_loading_can_be_stopped_between_pieces(
+def test_loading_can_be_stopped_between_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader, "WEIGHT_BATCH_BYTES", 1000)
@@ -146,14 +146,14 @@ def test_loading_can_be_stopped_between_pieces(
     assert len(asked) == 3
 
 
-def test_a_damaged_model_is_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_model_is_refused_with_one_sentence(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(LoadError, match=FailureKind.MODEL_NOT_LOADED):
         load_pair(Load(str(folder)))
 
 
-def test_a_context_past_all_positions_is_read_in_full(tmp_path: Path) -> None:
+def test_a_context_beyond_all_positions_is_read_densely(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "m", max_position_embeddings=1 << 60)
     refusal = load_pair(Load(str(folder), str(folder))).dense_only
     assert refusal.code is ReasonCode.GAPS_FAIL
@@ -168,7 +168,7 @@ def load(folder: Path, records: Path, kv_bits: int | None = None) -> LoadedModel
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, mock.Mock]:
-    """What a load runs the model for."""
+    """Counts how often loading runs the model."""
     found = {name: mock.Mock(wraps=getattr(loader, name)) for name in ("_measure", "probe")}
     found["_check_no_nans"] = mock.Mock(wraps=loader._check_no_nans)
     for name, watched in found.items():
@@ -183,7 +183,7 @@ def counts(runs: dict[str, mock.Mock]) -> list[bool]:
     return called
 
 
-def test_a_second_load_runs_nothing_and_knows_the_same(
+def test_a_second_load_uses_the_stored_findings(
     tmp_path: Path, folders: dict[str, Path], runs: dict[str, mock.Mock]
 ) -> None:
     for name, dense in (("target", False), ("gpt2", True)):
@@ -224,7 +224,7 @@ def test_a_draft_that_becomes_a_target_is_probed(
         lambda stored: json.dumps(stored | {"cache_size": {"unknown": 1.0}}),
     ],
 )
-def test_a_damaged_file_is_ignored_and_replaced(
+def test_a_damaged_findings_file_is_ignored_and_replaced(
     tmp_path: Path, folders: dict[str, Path], runs: dict[str, mock.Mock], damage: mock.Mock
 ) -> None:
     load(folders["target"], tmp_path)

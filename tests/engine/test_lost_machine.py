@@ -1,4 +1,4 @@
-"""What the engine does when a machine of a spread target is gone; the rank is in this process."""
+"""The engine's reaction to a lost machine of a sharded target; the rank is in this process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def spread(folder: Path) -> Iterator[Spread]:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Finished:
-    """The answer on one machine."""
+    """The answer on a single machine."""
     driver = Driver()
     driver.load(folder)
     finished = driver.answer(asked())
@@ -77,7 +77,7 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------ it does not load here
 
 
-def test_where_it_does_not_fit_no_pair_is_loaded_and_that_is_said(
+def test_if_the_target_does_not_fit_on_this_machine_no_pair_is_loaded(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = spread.driver
@@ -96,7 +96,7 @@ def test_where_it_does_not_fit_no_pair_is_loaded_and_that_is_said(
     assert isinstance(driver.run(asked()), Finished), "the same pair loads again"
 
 
-def test_between_two_questions_that_is_no_answer_to_a_load(
+def test_a_loss_between_turns_does_not_answer_a_load(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -107,7 +107,9 @@ def test_between_two_questions_that_is_no_answer_to_a_load(
     assert not spread.driver.of(Failed)
 
 
-def test_whatever_fails_there_is_said(spread: Spread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failure_of_loading_alone_is_reported(
+    spread: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: object, **options: object) -> None:
         raise RuntimeError("[metal::malloc] no")
 
@@ -162,7 +164,7 @@ def test_an_answer_with_its_stop_sequence_is_complete(
 
 
 @pytest.mark.parametrize("last", [1, 20, TOKENS - 1])
-def test_an_answer_before_its_end_goes_on(
+def test_an_unfinished_answer_continues(
     spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
     lose_after(spread, monkeypatch, lambda decoder: len(decoder.ids) == last)
@@ -176,7 +178,7 @@ def test_an_answer_before_its_end_goes_on(
 
 
 def slow_load(patch: pytest.MonkeyPatch, on_load: Callable[[], None]) -> None:
-    """Loading takes until it is stopped, but for `LIMIT` seconds at most."""
+    """Make loading last until it is stopped, at most `LIMIT` seconds."""
 
     def load(path: Path, model: object, stopped: Callable[[], bool], check: bool) -> None:
         on_load()
@@ -189,7 +191,7 @@ def slow_load(patch: pytest.MonkeyPatch, on_load: Callable[[], None]) -> None:
     patch.setattr("app.engine.model.loader._evaluate_weights", load)
 
 
-def test_esc_while_it_is_loaded_here_keeps_what_was_written(
+def test_cancelling_while_loading_alone_keeps_the_answer_so_far(
     spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = spread.driver
@@ -206,7 +208,7 @@ def test_esc_while_it_is_loaded_here_keeps_what_was_written(
     assert again.generated_ids == alone.generated_ids
 
 
-def test_after_esc_it_is_loaded_here_when_nothing_is_asked(
+def test_after_a_cancel_the_target_is_loaded_when_idle(
     spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = spread.driver
@@ -229,7 +231,7 @@ def test_after_esc_it_is_loaded_here_when_nothing_is_asked(
     assert not driver.of(PairLost)
 
 
-def test_esc_while_the_prompt_is_read_again_keeps_what_was_written(
+def test_cancelling_while_the_prompt_is_read_again_keeps_the_answer_so_far(
     spread: Spread, alone: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = spread.driver
@@ -244,7 +246,7 @@ def test_esc_while_the_prompt_is_read_again_keeps_what_was_written(
 
 
 @pytest.mark.parametrize("command", [Close(), None])
-def test_between_two_questions_closing_and_another_pair_stop_it(
+def test_closing_or_another_load_stops_loading_alone_between_turns(
     folder: Path, monkeypatch: pytest.MonkeyPatch, command: Close | None
 ) -> None:
     spread, loading = Spread(folder), threading.Event()
@@ -267,7 +269,7 @@ def test_between_two_questions_closing_and_another_pair_stop_it(
         driver.close()
 
 
-def test_where_another_pair_is_requested_it_is_not_loaded_here_first(
+def test_if_another_pair_is_requested_the_lost_target_is_not_loaded(
     spread: Spread, folder: Path
 ) -> None:
     driver, engine = spread.driver, spread.driver.engine
@@ -286,7 +288,7 @@ def test_where_another_pair_is_requested_it_is_not_loaded_here_first(
     assert not driver.of(LoadingAlone)
 
 
-def test_one_that_is_lost_while_the_tokenizer_is_loaded_is_noticed(folder: Path) -> None:
+def test_a_machine_lost_while_the_tokenizer_loads_is_noticed(folder: Path) -> None:
     spread = Spread(folder)
     spread.lost_while_loading = True
     spread.load()
@@ -297,7 +299,7 @@ def test_one_that_is_lost_while_the_tokenizer_is_loaded_is_noticed(folder: Path)
 # ------------------------------------------------------------------ what is said of the turn
 
 
-def test_numbers_are_of_the_whole_answer_and_teach_nothing(
+def test_statistics_cover_the_whole_answer_and_are_not_used_as_timings(
     folder: Path, alone: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spread = Spread(folder)
@@ -322,7 +324,7 @@ def test_numbers_are_of_the_whole_answer_and_teach_nothing(
     spread.driver.close()
 
 
-def test_what_is_lost_while_the_prompt_is_read_counts_as_loading(
+def test_time_of_an_interrupted_prefill_counts_as_loading(
     spread: Spread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spread.lose_when(lambda event: isinstance(event, PhaseProgress))
@@ -334,7 +336,7 @@ def test_what_is_lost_while_the_prompt_is_read_counts_as_loading(
 # ------------------------------------------------------------------ the engine's thread
 
 
-def test_an_error_that_cannot_be_described_is_still_said(spread: Spread) -> None:
+def test_an_error_that_cannot_be_converted_to_text_is_still_reported(spread: Spread) -> None:
     class Silent(RuntimeError):
         def __str__(self) -> str:
             raise ValueError("no text")
@@ -348,13 +350,13 @@ def test_an_error_that_cannot_be_described_is_still_said(spread: Spread) -> None
     assert isinstance(spread.load(), Loaded)
 
 
-def test_causes_in_a_circle_are_described() -> None:
+def test_circular_causes_are_described() -> None:
     first, second = RuntimeError("a"), RuntimeError("b")
     first.__cause__, second.__cause__ = second, first
     assert to_failed(1, first).failure.kind is FailureKind.INTERNAL
 
 
-def test_saving_that_a_lost_machine_stops_leaves_the_older_snapshot(
+def test_a_save_interrupted_by_a_lost_machine_keeps_the_older_snapshot(
     folder: Path, tmp_path: Path
 ) -> None:
     spread = Spread(folder)

@@ -1,4 +1,5 @@
-"""Reading on while an answer is written: exact on every architecture, and only what is needed."""
+"""Recall while an answer is written is exact on every architecture and reads only what is
+needed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from app.engine.model.prompt import Prompt
 from app.engine.model.token_stream import Match
 from app.engine.progress import TurnCancelled
 from app.engine.turn.decode import Decoder
-from app.engine.turn.mid_answer_recall import READ_AGAIN, MidAnswerRecall
+from app.engine.turn.mid_answer_recall import REREAD_TOKENS, MidAnswerRecall
 from app.models.embedded import target_path
 from app.protocol.commands import Ask
 from app.protocol.events import Event, Planned, Selected
@@ -47,22 +48,22 @@ from tests.tiny import HYBRID, PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
 WRITTEN, AFTER = 40, 6
-"""Tokens of an answer, longer than what is read again, and those after it that are compared."""
+"""Length of the answer (more than is re-read), and of the compared tokens after it."""
 EARLY, LATE = (1, 15), 9
-"""Chunks that are recalled in the midst of the answer, each with the next one, and then at its end,
-where the chunk after the next one was read before."""
+"""Chunks recalled within the answer, each with its successor, and at its end, where the chunk after
+the next one was read before."""
 mlx_patches.install()
 
 
 def text() -> tuple[Prompt, NDArray[np.int32]]:
-    """A question about a document, and its answer."""
+    """A question about a document and its answer."""
     prompt = conversation_of()[0]
     answer = np.random.default_rng(7).integers(0, VOCABULARY, WRITTEN + AFTER)
     return prompt, answer.astype(np.int32)
 
 
 class Writing:
-    """An answer that is written after FIRST was read."""
+    """An answer written after the chunks FIRST were read."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Writing:
         self.chat.read(self.prompt, FIRST)
         self.target = self.chat.conversation.target
         self.read: list[tuple[NDArray[np.int32], int]] = []
-        """What was recalled, and after how many of the answer's tokens."""
+        """(number of tokens written, chunks recalled) in order."""
         self._end = len(self.prompt.ids)
         self.steps = self.fail_at = 0
         self.recall = MidAnswerRecall(
@@ -95,13 +96,13 @@ class Writing:
             raise TurnCancelled
 
     def write(self, start: int, end: int) -> list[mx.array]:
-        """Logits after each of the answer's tokens from `start` up to `end`."""
+        """Logits after each token of the answer from `start` up to `end`."""
         ids = np.concatenate([self.prompt.ids, self.answer])
         places = range(self._end + start, self._end + end)
         return [self.chat._feed(ids[at : at + 1], ids[: at + 1]) for at in places]
 
     def recall_at(self, chunk: int, written: int) -> mx.array:
-        """Read it after the answer's `written` tokens. The logits after the last of them."""
+        """Recall after `written` tokens of the answer. Returns the logits after the last one."""
         assert self.recall.find(Match((0,), int(chunk_positions(chunk)[4]), 4))
         assert self.recall.read(self.answer[:written].tolist()) == self.answer[written - 1]
         assert find_mismatch(self.target) is None
@@ -113,8 +114,8 @@ def expected(
     recalls: list[tuple[NDArray[np.int32], int]],
     kept: Callable[[mx.array], mx.array] = lambda each: each,
 ) -> mx.array:
-    """Logits after every token, with those `recalls`: each token sees what had been read when it
-    was computed for the last time. `kept` is what a cache makes of keys and values."""
+    """Reference logits after every token, with these `recalls`. Each token sees what had been read
+    when it was last computed. `kept` converts keys and values as a cache does."""
     prompt, answer = text()
     ids = np.concatenate([prompt.ids, answer])
     total, end = len(ids), len(prompt.ids)
@@ -127,7 +128,7 @@ def expected(
     for number, (recalled, written) in enumerate(recalls, 1):
         following = np.arange(recalled[-1] + 1, recalled[-1] + 1 + CHUNK)
         following = following[np.cumprod(order[following] < 99).astype(bool)]
-        again = np.arange(max(prompt.question_start, end + written - 1 - READ_AGAIN), total)
+        again = np.arange(max(prompt.question_start, end + written - 1 - REREAD_TOKENS), total)
         before = order.copy()
         order[np.concatenate([recalled, following, again])] = number
         logits, stored = _pass(model, ids, order, before == order, stored, kept)
@@ -152,7 +153,7 @@ def _pass(
 @pytest.mark.parametrize(
     ("name", "backend"), [*((name, "cpu") for name in PURE), ("llama", "gpu"), ("gpt_oss", "gpu")]
 )
-def test_what_is_recalled_while_it_writes_equals_the_oracle(
+def test_mid_answer_recall_equals_the_oracle(
     name: str, backend: str, models: dict[str, Any]
 ) -> None:
     writing = Writing(models[name], backend)
@@ -172,9 +173,11 @@ def test_what_is_recalled_while_it_writes_equals_the_oracle(
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("llama", TOLERANCE), ("qwen3", 2e-3)])
-def test_so_does_it_in_a_quantised_cache(name: str, tolerance: float, wide: Any) -> None:
-    """The oracle rounds keys and values as the cache does. One that it computes in other steps may
-    be rounded the other way, as in the second model."""
+def test_mid_answer_recall_in_a_quantised_cache_equals_the_oracle(
+    name: str, tolerance: float, wide: Any
+) -> None:
+    """The oracle quantises keys and values like the cache. Values from different steps may round
+    differently, as in the second model."""
     model = wide(name)
     how = find_quantisation(model, 8)
 
@@ -193,14 +196,14 @@ def test_so_does_it_in_a_quantised_cache(name: str, tolerance: float, wide: Any)
 
 
 @pytest.mark.parametrize("name", HYBRID)
-def test_recurrent_layers_read_nothing_while_they_write(name: str, models: dict[str, Any]) -> None:
+def test_models_with_recurrent_layers_do_not_recall(name: str, models: dict[str, Any]) -> None:
     prompt, _ = text()
     chat = Chat(models[name])
     chat.read(prompt, FIRST)
-    assert not MidAnswerRecall.possible(chat.conversation.target)
+    assert not MidAnswerRecall.is_possible(chat.conversation.target)
 
 
-def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any]) -> None:
+def test_only_a_rare_match_in_a_skipped_chunk_triggers_recall(models: dict[str, Any]) -> None:
     writing = Writing(models["llama"], budget=CHUNK)
     skipped, read = (int(chunk_positions(chunk)[0]) for chunk in (6, FIRST[1]))
     find = writing.recall.find
@@ -217,7 +220,7 @@ def test_only_a_rare_match_in_what_was_skipped_is_a_sign(models: dict[str, Any])
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3])
-def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
+def test_after_a_cancelled_recall_the_next_turn_continues_from_there(
     fail_at: int, models: dict[str, Any]
 ) -> None:
     second = conversation_of()[2]
@@ -238,7 +241,7 @@ def test_cancelled_while_it_reads_on_the_next_turn_goes_on_from_there(
 
 
 def chain(session: EngineSession, turn: int = 1, **options: Any) -> tuple[str, str, list[Event]]:
-    """The answer about a variable's number, behind two others, and the number."""
+    """The answer about a variable that is two steps from its number, and the number."""
     tokenizer = load_tokenizer(target_path())
 
     def count(text: str) -> int:
@@ -276,16 +279,17 @@ def test_a_chain_is_followed_to_its_end(writer: EngineSession) -> None:
 
 
 def texts_of(selected: Selected, events: list[Event]) -> list[str]:
-    """The texts that were read while the answer was written."""
+    """Texts recalled while the answer was written."""
     planned = next(e for e in events if isinstance(e, Planned))
     tokenizer = load_tokenizer(target_path())
     return [tokenizer.decode(planned.prompt_ids[s.start : s.end]) for s in selected.read_on]
 
 
 LENGTH, PASSAGE = 40, 2 * CHUNK - 5
-"""Tokens of an answer, and of a passage of it that the document has: it ends in the next chunk."""
+"""Length of the answer, and of a passage in it that also occurs in the document, across two
+chunks."""
 PLANTED = (1, 6, 13)
-"""Skipped chunks in which such passages start."""
+"""Skipped chunks in which these passages start."""
 mlx_patches.install()
 model_of = cache(build)
 tokenizer = cache(lambda: load_tokenizer(target_path()))
@@ -294,8 +298,8 @@ tokenizer = cache(lambda: load_tokenizer(target_path()))
 def answer(
     name: str, ids: NDArray[np.int32], sampling: Sampling
 ) -> tuple[list[int], int, list[tuple[int, ...]]]:
-    """What the model answers after it has read the chunks FIRST of the document, how many tokens
-    of that were copied ahead, and what it recalled meanwhile."""
+    """The answer after reading the chunks FIRST, the number of tokens copied, and the chunks
+    recalled."""
     first = conversation()[0]
     prompt = Prompt(ids, first.segments, {})
     target = pair(model_of(name)).target
@@ -336,13 +340,13 @@ def answer(
 
 
 def compare(seed: int, **options: Any) -> tuple[int, int]:
-    """How many tokens were copied ahead, and how often something was recalled."""
+    """(tokens copied, number of recalls)."""
     random, rng = Random(seed), np.random.default_rng(seed)
     name, ids = random.choice(PURE), conversation()[0].ids.copy()
     ids[slice(*DOCUMENT)] = rng.integers(0, ids.max(), DOCUMENT[1] - DOCUMENT[0])
     sampling = Sampling(max_tokens=LENGTH, speculate=False, seed=seed, **options)
     plain, _, recalled = answer(name, ids, sampling)
-    for chunk in PLANTED:  # what was skipped changes nothing before it is recalled
+    for chunk in PLANTED:  # skipped chunks have no effect before they are recalled
         place = int(chunk_positions(chunk)[0]) + random.randint(0, 4)
         start = random.randint(0, LENGTH - PASSAGE)
         ids[place : place + PASSAGE] = plain[start : start + PASSAGE]
@@ -352,8 +356,9 @@ def compare(seed: int, **options: Any) -> tuple[int, int]:
     return copied, len(recalled)
 
 
-def test_the_end_of_a_prompt_does_not_recall_what_follows_it_elsewhere() -> None:
-    """A template writes the same before every answer: earlier ones may have been skipped."""
+def test_a_match_of_the_prompts_end_does_not_trigger_recall() -> None:
+    """A template writes the same text before every answer, and earlier ones may have been
+    skipped."""
     ids = conversation()[0].ids.copy()
     for chunk in PLANTED:
         place = int(chunk_positions(chunk)[-1]) + 1
@@ -367,7 +372,7 @@ OPTIONS = ({}, {"temperature": 1.0}, {"repetition_penalty": 1.3})
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_copying_ahead_changes_no_answer_that_recalls(options: dict[str, Any]) -> None:
+def test_speculation_does_not_change_answers_with_recall(options: dict[str, Any]) -> None:
     found = [compare(seed, **options) for seed in range(3)]
     assert all(recalls for _, recalls in found)
     assert any(copied for copied, _ in found)
@@ -375,7 +380,7 @@ def test_copying_ahead_changes_no_answer_that_recalls(options: dict[str, Any]) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1300, 50))
-def test_nor_three_hundred_greedy_ones(first: int) -> None:
+def test_speculation_does_not_change_three_hundred_greedy_answers(first: int) -> None:
     found = [compare(seed) for seed in range(first, first + 50)]
     assert np.mean([recalls > 0 for _, recalls in found]) > 0.9
     assert np.mean([copied > 0 for copied, _ in found]) > 0.5

@@ -1,5 +1,5 @@
-"""Prompts of real model families have the tokens that apply_chat_template gives, whatever a client
-sends; and answers end and are split as the family's models write them."""
+"""Prompts of real model families equal apply_chat_template's tokens; answers end and are split in
+the family's format."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPLITTERS: dict[str, Any] = {
     "sentencepiece": normalizers.Sequence(SPM),
     "sentencepiece without a prefix": SPM[1],
 }
-"""How real tokenizers treat the space before a word."""
+"""Ways in which real tokenizers treat the space before a word."""
 SPECIALS = ["<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "[INST]", "[/INST]"]
 
 
@@ -157,7 +157,7 @@ def test_prompts_have_the_tokens_of_the_whole_text(
 
 @pytest.mark.parametrize("kind", SPLITTERS)
 @pytest.mark.parametrize("template", [None, TEMPLATES["Vicuna"]], ids=["none", "Vicuna"])
-def test_a_text_to_continue_begins_as_the_tokenizer_begins_texts(
+def test_a_plain_completion_starts_with_the_tokenizers_bos(
     family: Callable[[str], Any], kind: str, template: str | None
 ) -> None:
     tokenizer = family(kind)
@@ -173,7 +173,7 @@ def test_a_text_to_continue_begins_as_the_tokenizer_begins_texts(
         assert chat.ids.tolist() == tokenizer.encode("hello there\n\n")
 
 
-def test_what_a_model_wrote_after_a_space_of_the_template_stays_as_it_was_cached(
+def test_an_answer_after_a_templates_space_keeps_its_cached_ids(
     family: Callable[[str], Any],
 ) -> None:
     tokenizer = family("sentencepiece")
@@ -263,7 +263,7 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize(("name", "said", "expected", "rules"), ARRANGED)
-def test_strict_templates_get_what_they_take(
+def test_messages_are_rearranged_for_strict_templates(
     byte_level: Any, name: str, said: tuple[Said, ...], expected: str, rules: set[TemplateRule]
 ) -> None:
     prompt = builder(byte_level, STRICT[name]).build(conversation(*said))
@@ -278,7 +278,7 @@ def test_strict_templates_get_what_they_take(
     }
 
 
-def test_what_no_arrangement_helps_is_refused_with_the_template_s_own_reason(
+def test_messages_that_no_arrangement_helps_are_refused_with_the_templates_reason(
     byte_level: Any,
 ) -> None:
     build = builder(byte_level, "{{ raise_exception('not today') }}").build
@@ -294,7 +294,7 @@ def driver() -> Iterator[Driver]:
     driver.close()
 
 
-def test_it_is_said_once_that_messages_were_rearranged(tmp_path: Path, driver: Driver) -> None:
+def test_rearranged_messages_are_reported_once(tmp_path: Path, driver: Driver) -> None:
     driver.load(tiny.save(tmp_path / "model", template=STRICT["Gemma 2"]))
     asked = question(mode=Mode.FULL, tokens=1, text="x")
     for _ in range(2):
@@ -336,7 +336,7 @@ def test_answers_end_where_the_template_ends_them(tmp_path: Path, name: str) -> 
     assert tokenizer.eos_token_ids == ids
 
 
-def test_ends_that_the_model_does_not_know_are_none(tmp_path: Path) -> None:
+def test_end_tokens_outside_the_vocabulary_are_ignored(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [257, -1, 10**6]}))
@@ -399,7 +399,7 @@ MARKED: dict[str, tuple[tuple[str, ...], str, str, str, str]] = {
 
 @pytest.fixture(params=MARKED)
 def marked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str, str, str]:
-    """A tokenizer, an answer, and what of it is reasoning and answer."""
+    """(tokenizer, generated text, its reasoning, its answer)."""
     tokens, named, written, thought, said = MARKED[request.param]
     made = tiny.byte_tokenizer()
     made.add_special_tokens(list(tokens))
@@ -408,7 +408,7 @@ def marked(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str, st
     return tokenizer, written, thought, said
 
 
-def test_reasoning_is_no_part_of_the_answer_and_does_not_come_back(
+def test_reasoning_is_not_part_of_the_answer_or_of_later_prompts(
     marked: tuple[Any, str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer, written, thought, said = marked
@@ -426,7 +426,7 @@ def test_reasoning_is_no_part_of_the_answer_and_does_not_come_back(
         assert text == f"<|im_start|>a<|im_start|>{said}<|im_start|>b"
 
 
-def test_an_answer_of_unknown_ids_is_continued_between_the_model_s_own_marks(
+def test_an_answer_with_unknown_ids_continues_with_the_models_marks(
     marked: tuple[Any, str, str, str],
 ) -> None:
     tokenizer, written, thought, said = marked

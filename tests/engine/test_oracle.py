@@ -1,4 +1,4 @@
-"""Sparse prefill is exact, on every architecture, and the test notices when it is not."""
+"""Sparse prefill is exact on every architecture, and the oracle detects errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.tiny import HYBRID, ORACLE, PURE, SLIDING, WINDOW, build
 
 TOLERANCE = 1e-4
 ROUNDING = 1.5
-"""How many times its own bfloat16 rounding error a model's sparse prefill may be off: 1.00 on pure
-attention, where it is the same bit for bit, and 1.03 on nemotron_h (measured)."""
+"""Maximum error of sparse prefill relative to the model's bfloat16 rounding error. Measured: 1.00
+on pure attention (bit-identical), 1.03 on nemotron_h."""
 _LONG = {"original_max_position_embeddings": 64}
-"""Far below the prompt's 200 tokens."""
+"""Much less than the prompt's 200 tokens."""
 _SCALED_QUERIES = {
     "rope_parameters": {
         "type": "default",
@@ -68,7 +68,7 @@ SCALED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "queries, latent": ("mistral4", _SCALED_QUERIES),
 }
-"""Scaled positions, or queries scaled by them: an architecture, and what its config says."""
+"""Architectures and configs with scaled positions, or queries scaled by position."""
 mlx_patches.install()
 
 
@@ -80,7 +80,8 @@ def test_sparse_prefill_equals_the_oracle(name: str, backend: str, models: dict[
 
 @pytest.mark.parametrize("name", ["qwen2", "gemma3", "phi3", "nemotron_h"])
 def test_half_precision_is_as_exact_as_the_model_is(name: str) -> None:
-    """Against the same numbers in float32. (On a CPU MLX has no mixture of experts in bfloat16.)"""
+    """Compares with the same weights in float32. (MLX has no mixture of experts in bfloat16 on a
+    CPU.)"""
     ids, selected = oracle.prompt()
     model = build(name, dtype=mx.bfloat16)
     dense = oracle.expected_logits(name, model, ids, selected)
@@ -100,7 +101,9 @@ def test_half_precision_is_as_exact_as_the_model_is(name: str) -> None:
 
 @pytest.mark.parametrize("backend", oracle.BACKENDS)
 @pytest.mark.parametrize("how", SCALED)
-def test_scaled_positions_past_the_original_length(how: str, backend: str) -> None:
+def test_scaled_positions_beyond_the_original_context_equal_the_oracle(
+    how: str, backend: str
+) -> None:
     name, changes = SCALED[how]
     model = build(name, **changes)
     assert oracle.oracle_error(name, model, oracle.BACKENDS[backend]) < TOLERANCE
@@ -126,7 +129,7 @@ def test_keeping_everything_equals_plain_mlx_lm(name: str, models: dict[str, Any
 def test_the_oracle_notices_contiguous_positions(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(nemotron_h has no rotary positions to get wrong.)"""
+    """(nemotron_h has no rotary positions.)"""
     expected = oracle.expected_logits(name, models[name], *oracle.prompt())
     monkeypatch.setattr(caches.PositionedCache, "set_next_positions", lambda self, positions: None)
     monkeypatch.setattr(prefill.mlx_patches, "explicit_positions", _nothing)
@@ -162,8 +165,8 @@ def test_the_oracle_notices_a_dropped_tail(name: str, models: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_hybrid_oracle_agrees_with_the_masked_one(name: str, models: dict[str, Any]) -> None:
-    """Hybrids are compared with tokens fed one by one; where both oracles apply they agree."""
+def test_the_hybrid_oracle_agrees_with_the_masked_one(name: str, models: dict[str, Any]) -> None:
+    """Hybrids are compared with tokens fed one by one; both oracles agree where both apply."""
     ids, selected = oracle.prompt()
     one_by_one = oracle._one_by_one(models[name], ids, selected)
     assert (

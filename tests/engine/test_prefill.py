@@ -1,4 +1,4 @@
-"""Steps: their size, their borders, and that neither changes what was read."""
+"""Prefill steps: their size, cancelling, and that neither affects the caches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ mlx_patches.install()
     [(CPU, 256, 32, 0.1, 0.8), (GPU, 512, 512, 1.9, 5.1)],
     ids=["cpu", "gpu"],
 )
-def test_a_step_follows_the_pace(
+def test_the_step_adapts_to_the_speed(
     backend: Backend, first: int, least: int, soon: float, late: float
 ) -> None:
     step = StepSize(backend=backend)
@@ -59,7 +59,7 @@ def test_a_step_follows_the_pace(
 def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
     backend: Backend, steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A target of 70B, whose steps all take ten seconds by this clock."""
+    """A 70B target whose steps all take ten seconds."""
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(prefill.time, "perf_counter", lambda: next(clock))
     model, ids = build("llama"), np.zeros(2048, np.int32)
@@ -69,7 +69,7 @@ def test_on_a_gpu_a_slow_target_does_not_read_all_its_weights_for_32_tokens(
     assert np.diff(done).tolist() == steps
 
 
-def test_memory_may_make_a_step_shorter_than_the_pace_may() -> None:
+def test_memory_can_limit_a_step_below_the_minimum_for_speed() -> None:
     step = StepSize(backend=GPU)
     step.record(512, 10.0)
     assert step.tokens == 512
@@ -83,13 +83,13 @@ def test_memory_may_make_a_step_shorter_than_the_pace_may() -> None:
     assert step.tokens == 512
 
 
-def test_a_fixed_step_stays() -> None:
+def test_a_fixed_step_does_not_change() -> None:
     step = StepSize(100)
     step.record(100, 100.0)
     assert step.tokens == 100
 
 
-def test_every_step_is_reported_and_an_exception_leaves_the_steps_done() -> None:
+def test_every_step_is_reported_and_an_exception_keeps_the_steps_done() -> None:
     model = build("qwen3")
     ids = np.arange(50, dtype=np.int32)
     done: list[int] = []
@@ -134,7 +134,7 @@ def _arrays(cache: Any) -> list[mx.array]:
     return [value for _, value in state if isinstance(value, mx.array)]
 
 
-def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_used_only_within_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     model, ids = build("llama"), mx.array([[i % VOCABULARY for i in range(40)]])
     shapes: list[int] = []
 
@@ -166,7 +166,7 @@ def test_blocks_are_used_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert oracle.difference(plain, blocked) < 1e-4
 
 
-def test_spare_buffers_are_released_once_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_buffers_are_released_above_a_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     mx.clear_cache()
     mx.eval(mx.zeros((1000, 1000)))
     unused = mx.get_cache_memory()
@@ -182,12 +182,12 @@ mlx_patches.install()
 
 PROMPT = 60_000
 BANDWIDTH = 400e9
-"""Bytes a second. A step reads all weights once, of a mixture those of all experts."""
+"""Bytes per second. A step reads all weights once, including all experts of a mixture."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """`attentions` are its layers with attention, at which a step can be left."""
+    """`attentions`: number of attention layers, at which a step can be abandoned."""
 
     weight_bytes: float
     attentions: int
@@ -203,8 +203,8 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Read:
-    """A simulated prompt: the `sizes` of its steps, the share of its time that was `lost` because
-    they were not the largest, and the longest wait for a cancel in seconds."""
+    """A simulated prefill: the `sizes` of its steps, the share of time `lost` to steps below the
+    maximum, and the longest wait for a cancel in seconds."""
 
     sizes: list[int]
     lost: float
@@ -212,7 +212,7 @@ class Read:
 
 
 def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
-    """At `rate` tokens a second in steps of 512, half of that after `halved_at` tokens."""
+    """Simulate `rate` tokens per second in steps of 512, half of that after `halved_at` tokens."""
     step, overhead = StepSize(backend=GPU), model.weight_bytes / BANDWIDTH
     step.expect(1 / rate, model.head_size)
     done, elapsed, longest, sizes = 0, 0.0, 0.0, list[int]()
@@ -259,7 +259,7 @@ def read(model: Model, rate: float, halved_at: float = float("inf")) -> Read:
         ("4B", 3500, 2048, 2048),
     ],
 )
-def test_a_gpu_reads_in_long_steps_that_can_be_left_soon(
+def test_a_gpu_uses_long_steps_that_can_be_cancelled_quickly(
     name: str, rate: int, settled: int, at_the_end: int
 ) -> None:
     constant, falling = read(MODELS[name], rate), read(MODELS[name], rate, 65_536)
@@ -295,7 +295,7 @@ CONFIG_27B = {
     ],
     ids=["fits", "tight", "large", "512-wide", "512-wide, tight", "latent", "fused"],
 )
-def test_scores_that_do_not_fit_are_not_written_instead_of_shorter_steps(
+def test_attention_is_forced_to_be_fused_before_steps_get_shorter(
     change: dict[str, int], room: float, context: int, tokens: int, forced: bool
 ) -> None:
     transient = Transient.of({**CONFIG_27B, **change}, 2, False, False, GPU)
@@ -309,7 +309,7 @@ def test_scores_that_do_not_fit_are_not_written_instead_of_shorter_steps(
     assert scores <= MAX_SCORE_BYTES
 
 
-def test_a_cpu_forces_nothing() -> None:
+def test_a_cpu_never_forces_fused_attention() -> None:
     transient = Transient.of(CONFIG_27B, 2, False, False, CPU)
     assert transient.bytes(512, 9000, forced=True) == transient.bytes(512, 9000)
     with pytest.raises(ValueError, match="no fused kernel"):
@@ -334,10 +334,10 @@ def attend(head_size: int, queries: int, values: int | None = None) -> None:
         (512, 64, 512, False),
     ],
 )
-def test_the_fused_kernel_is_asked_for_only_where_there_is_one(
+def test_the_fused_kernel_is_requested_only_if_it_exists(
     head_size: int, queries: int, values: int, asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MLX on a CPU has none, so that it is asked without it."""
+    """MLX has no such kernel on a CPU, so requests are recorded instead."""
     plain, seen = mx.fast.scaled_dot_product_attention.__wrapped__, list[bool]()  # type: ignore[attr-defined]
 
     def kernel(*args: mx.array, force_fused: bool = False, **kwargs: Any) -> mx.array:
@@ -352,7 +352,7 @@ def test_the_fused_kernel_is_asked_for_only_where_there_is_one(
 
 
 class Left(Exception):
-    """A step was left halfway."""
+    """Raised to abandon a step."""
 
 
 IDS = (np.arange(90, dtype=np.int32) * 7 + 3) % VOCABULARY
@@ -364,7 +364,7 @@ PLACES = np.concatenate([np.arange(40), np.arange(300, 350)]).astype(np.int32)
     ("name", "kind"),
     [*product(ORACLE, ["positioned", "stock"]), ("qwen3", "8 bits")],
 )
-def test_a_step_that_was_left_halfway_is_read_again_as_if_it_never_was(
+def test_an_abandoned_step_leaves_no_trace(
     name: str, kind: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mlx_patches, "DEQUANTISE_FROM", 2)
@@ -377,7 +377,7 @@ def test_a_step_that_was_left_halfway_is_read_again_as_if_it_never_was(
     ids[places] = IDS
 
     def read_all(leave_at: int) -> tuple[int, mx.array]:
-        """Leaves at this part of a step; returns how many there were, and logits at the end."""
+        """Abandon a step at this part. Returns the number of parts and the final logits."""
         prefix, step = PrefixCache(lambda: make(caches)), StepSize(25, backend)
         parts = list[int]()
 

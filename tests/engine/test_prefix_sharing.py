@@ -1,4 +1,4 @@
-"""A conversation starts from what another one has read, and what they share is stored once."""
+"""Conversations reuse prefixes of others, and shared rows are stored once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.tiny import ORACLE, VOCABULARY, build
 FIRST, OTHER = "What is the code of gate 7?", "And which gate has code 4?"
 
 
-def test_a_new_conversation_about_the_same_document_starts_from_what_was_read(
+def test_a_new_conversation_about_the_same_document_reuses_its_cache(
     loaded: Driver,
 ) -> None:
     first = loaded.figures(ask(FIRST, name="a"))
@@ -54,7 +54,7 @@ def test_a_new_conversation_about_the_same_document_starts_from_what_was_read(
     assert loaded.figures(alone).reused_tokens == 0
 
 
-def test_in_full_mode_it_answers_as_a_fresh_one_does(loaded: Driver) -> None:
+def test_sharing_does_not_change_answers_in_full_mode(loaded: Driver) -> None:
     whole = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
     other = loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
     assert other.statistics.reused_tokens > 0.9 * whole.read_tokens
@@ -63,7 +63,7 @@ def test_in_full_mode_it_answers_as_a_fresh_one_does(loaded: Driver) -> None:
     assert other.generated_ids == fresh.generated_ids
 
 
-def test_full_reading_never_starts_from_gaps(loaded: Driver) -> None:
+def test_dense_reading_never_reuses_a_prefix_with_gaps(loaded: Driver) -> None:
     loaded.answer(ask(FIRST, name="a"))
     other = loaded.answer(ask(OTHER, name="b", mode=Mode.FULL))
     fresh = loaded.answer(ask(OTHER, name=None, mode=Mode.FULL))
@@ -85,12 +85,12 @@ def test_a_branch_and_a_duplicate_start_where_the_conversation_is(loaded: Driver
 
 
 def elsewhere(statistics: Any) -> list[str]:
-    """The documents that were read in another conversation after other text."""
+    """Documents reported as read in another conversation after other text."""
     found = [each for each in statistics.reasons if each.code is ReasonCode.READ_ELSEWHERE]
     return [name for reason in found for name in reason.data["names"]]
 
 
-def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
+def test_another_system_prompt_or_order_shares_nothing_and_reports_it(
     loaded: Driver,
 ) -> None:
     whole = loaded.figures(ask(FIRST, name="a", mode=Mode.FULL))
@@ -111,10 +111,10 @@ def test_another_system_prompt_or_another_order_shares_nothing_and_says_so(
     assert elsewhere(again) == [], "it has been read after this text now"
 
 
-def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
+def test_documents_with_only_a_common_start_are_not_reported(
     loaded: Driver,
 ) -> None:
-    """As files that begin with the same licence."""
+    """Such as files that begin with the same licence."""
     licence, rest = TEXT[:200], TEXT[200:]
     names = ("one.txt", "two.txt", "three.txt")
     texts = [licence + rest[:400], licence + rest[400:], licence + rest[::-1][:400]]
@@ -132,7 +132,7 @@ def test_documents_that_only_begin_alike_were_not_read_in_another_conversation(
 
 
 class Counted(np.ndarray):  # type: ignore[type-arg]
-    """Counts its tokens that are looked at."""
+    """An array that counts how many tokens are compared."""
 
     seen = 0
 
@@ -146,10 +146,10 @@ class Counted(np.ndarray):  # type: ignore[type-arg]
         return found
 
 
-def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
-    """Many, in many conversations, and all of them begin with the same licence."""
+def test_new_documents_are_not_compared_with_every_conversation() -> None:
+    """Many documents in many conversations, all with the same licence at the start."""
     random, models = np.random.default_rng(0), pair(build("llama"))
-    licence = random.integers(0, VOCABULARY, shared_rows.FEWEST)
+    licence = random.integers(0, VOCABULARY, shared_rows.MIN_SHARED)
     texts = [np.append(licence, random.integers(0, VOCABULARY, 170)) for _ in range(90)]
 
     def chat(documents: range, at: int) -> tuple[ConversationCache, Prompt, list[Message]]:
@@ -178,7 +178,7 @@ def test_new_documents_are_not_searched_for_in_every_conversation() -> None:
     assert len(found.data["names"]) == 5
 
 
-def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Driver) -> None:
+def test_ten_conversations_about_a_document_use_little_more_memory_than_one(loaded: Driver) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(ask(FIRST, name="0", mode=Mode.FULL))
     pool = loaded.engine._loaded.caches
@@ -188,7 +188,7 @@ def test_ten_conversations_about_a_document_take_little_more_than_one(loaded: Dr
     assert pool.nbytes < 1.5 * one
 
 
-def test_what_others_need_survives_the_conversation_that_held_it(loaded: Driver) -> None:
+def test_shared_rows_survive_the_conversation_that_held_them(loaded: Driver) -> None:
     from app.protocol.commands import DropConversation
 
     loaded.answer(ask(FIRST, name="a", mode=Mode.FULL))
@@ -212,21 +212,19 @@ def operations(tmp_path: Path) -> Pool:
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of rows of a layer that are copied: from other caches, or because others of the same
-    cache are freed."""
-    counts, original = list[int](), shared_rows._taken
+    """Collects the numbers of rows of a layer that are copied from other caches, or because other
+    rows of the same cache are freed."""
+    counts, original = list[int](), shared_rows._take_rows
 
     def count(rows: Any, entries: NDArray[np.int64]) -> Any:
         counts.append(len(entries))
         return original(rows, entries)
 
-    monkeypatch.setattr(shared_rows, "_taken", count)
+    monkeypatch.setattr(shared_rows, "_take_rows", count)
     return counts
 
 
-def test_a_short_conversation_takes_only_what_it_shares_of_a_long_one(
-    tmp_path: Path, few: None
-) -> None:
+def test_a_fork_holds_only_the_shared_prefix(tmp_path: Path, few: None) -> None:
     pool = operations(tmp_path)
     pool.turn("long", [pool.tokens(600)], Mode.FULL)
     pool.turn("short", [], Mode.FULL)
@@ -236,9 +234,7 @@ def test_a_short_conversation_takes_only_what_it_shares_of_a_long_one(
     assert np.array_equal(found.reads[:40], pool.pool._caches["long"].target.reads[:40]), "shared"
 
 
-def test_a_question_edited_to_a_shorter_one_frees_what_the_longer_one_took(
-    tmp_path: Path, few: None
-) -> None:
+def test_editing_a_question_frees_the_rows_of_the_longer_one(tmp_path: Path, few: None) -> None:
     pool = operations(tmp_path)
     pool.turn("a", [pool.tokens(600)], Mode.FULL)
     before, rows = pool.pool.nbytes, mx.get_active_memory()
@@ -248,7 +244,7 @@ def test_a_question_edited_to_a_shorter_one_frees_what_the_longer_one_took(
 
 
 @pytest.mark.parametrize(("alike", "copies"), [(40, False), (300, True)])
-def test_a_switch_copies_rows_only_where_many_are_shared(
+def test_switching_conversations_copies_rows_only_if_many_are_shared(
     alike: int, copies: bool, tmp_path: Path, few: None, copied: list[int]
 ) -> None:
     pool = operations(tmp_path)
@@ -263,7 +259,7 @@ def test_a_switch_copies_rows_only_where_many_are_shared(
     pool.count_bytes()
 
 
-def test_what_a_third_holds_is_copied_once_and_not_with_the_rest_of_the_lender(
+def test_rows_held_by_a_third_conversation_are_copied_once(
     tmp_path: Path, few: None, copied: list[int]
 ) -> None:
     pool = operations(tmp_path)
@@ -279,7 +275,7 @@ def test_what_a_third_holds_is_copied_once_and_not_with_the_rest_of_the_lender(
     pool.check("a", pool.pool.get_or_restore("a", pool.clock).target)
 
 
-def test_of_a_snapshot_only_the_shared_rows_are_read(
+def test_only_the_shared_rows_of_a_snapshot_are_loaded(
     tmp_path: Path, few: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = operations(tmp_path)
@@ -309,7 +305,7 @@ def test_of_a_snapshot_only_the_shared_rows_are_read(
 
 @dataclass
 class Known:
-    """A conversation of the pool, and an independent copy of all that its cache should have."""
+    """A conversation of the pool, and an independent copy of what its cache should contain."""
 
     turns: list[NDArray[np.int32]]
     copy: PrefixCache
@@ -324,8 +320,7 @@ def contents(layer: Any) -> list[mx.array]:
 
 
 class Pool:
-    """Random operations on a pool of conversations, each checked against copies that share
-    nothing."""
+    """Random operations on a pool of conversations, checked against independent copies."""
 
     def __init__(
         self, model: Any, seed: int, folder: Path, quantisation: Quantisation | None = None
@@ -394,7 +389,7 @@ class Pool:
                 found = self.pool._caches[name].target
                 assert np.array_equal(found.ids, before.ids), self.done[-9:]
                 assert found.cached[before.cached].all(), self.done[-9:]
-            self.remember(name)  # it may have been read in full since
+            self.remember(name)  # background prefill may have completed it
         assert not any(isinstance(each, EngineWarning) for each in self.events), self.done[-9:]
         self.events.clear()
 
@@ -413,7 +408,7 @@ class Pool:
         del self.known[name]
 
     def do_delete_last(self) -> None:
-        """What others need of it is theirs, and one of them is the last used one then."""
+        """Drop a conversation; others keep the rows that they need."""
         if name := next(reversed(self.pool._caches), None):
             self.pool.drop(name, on_disk=True)
             del self.known[name]
@@ -424,7 +419,7 @@ class Pool:
         self.open()
 
     def do_kill(self) -> None:
-        """What was not saved is lost."""
+        """Restart; unsaved conversations are lost."""
         self.pool._caches.clear()
         self.events.clear()
         self.open()
@@ -462,7 +457,7 @@ class Pool:
     tolerance = 1e-4
 
     def remember(self, name: str) -> None:
-        """An independent copy."""
+        """An independent copy of the cache."""
         twin = self.pool._caches[name].target.fork()
         self.known[name].copy = twin
 
@@ -476,7 +471,7 @@ class Pool:
         return Prompt(ids, tuple(Segment(*part) for part in parts if part[1] < part[2]), {})
 
     def check(self, name: str, found: PrefixCache) -> None:
-        """What the pool gives back is what was left there, or nothing where it was lost."""
+        """Check that the pool returns the cache unchanged, or an empty one if it was lost."""
         expected = self.known[name].copy
         if expected is None or (not len(found) and "kill" in self.done):
             return
@@ -490,7 +485,7 @@ class Pool:
                 assert mx.array_equal(a, b), self.done[-9:]
 
     def count_bytes(self) -> None:
-        """Rows of any number of conversations are stored once, but for a few of each."""
+        """Check that shared rows are stored once, except a few per conversation."""
         prefixes = [cache.target for cache in self.pool._caches.values()]
         rows: set[tuple[int, int]] = set()
         for prefix in prefixes:
@@ -512,15 +507,15 @@ class Pool:
         assert all(len(same) == 1 for same in inodes.values()), self.done[-9:]
         if self.pool._saving is None:  # it has all of its rows while it is saved
             held = [int((prefix.cached & ~prefix.absent).sum()) for prefix in prefixes]
-            twice = sum(max(shared_rows.FEWEST, n / shared_rows.MAX_REST) for n in held)
+            twice = sum(max(shared_rows.MIN_SHARED, n / shared_rows.MAX_REST) for n in held)
             assert sum(held) - len(rows) <= twice, self.done[-9:]
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short conversations share, too."""
+    """Make short conversations share, too."""
     for module in (shared_rows, prefix_sharing, cache_pool):
-        monkeypatch.setattr(module, "FEWEST", 8)
+        monkeypatch.setattr(module, "MIN_SHARED", 8)
     monkeypatch.setattr(snapshot, "BLOCK", 32)
     monkeypatch.setattr(snapshot, "BEGINNING_STEP", 8)
 
@@ -535,7 +530,7 @@ def operate(pool: Pool, operations: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_next"])
-def test_random_operations_leave_every_conversation_what_it_had(
+def test_random_operations_never_change_a_conversations_rows(
     name: str, tmp_path: Path, few: None
 ) -> None:
     operate(Pool(build(name), 4, tmp_path), 60)
@@ -543,14 +538,17 @@ def test_random_operations_leave_every_conversation_what_it_had(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORACLE)
-def test_so_do_many(name: str, tmp_path: Path, few: None) -> None:
+def test_many_random_operations_never_change_a_conversations_rows(
+    name: str, tmp_path: Path, few: None
+) -> None:
     for seed in range(3):
         operate(Pool(build(name), seed, tmp_path / str(seed)), 300)
 
 
 @pytest.fixture
 def shared(tmp_path: Path, few: None) -> Pool:
-    """Three conversations that have read the same document sparsely, the last one holds it."""
+    """Three conversations that have read the same document sparsely; the last one holds the
+    rows."""
     pool = Pool(build("llama"), 1, tmp_path)
     turns: list[NDArray[np.int32]] = []
     for name in "abc":
@@ -561,11 +559,11 @@ def shared(tmp_path: Path, few: None) -> Pool:
 
 
 @pytest.mark.parametrize("saving", [False, True])
-def test_after_the_last_used_one_is_deleted_the_one_before_is_read_in_the_background(
+def test_after_deleting_the_last_conversation_the_previous_one_is_prefilled_in_background(
     shared: Pool, saving: bool
 ) -> None:
     pool, before = shared.pool, shared.known["b"].copy
-    if saving:  # then that one holds what the others need
+    if saving:  # it holds what the others need
         pool.step(background=False)
         assert pool._saving
         assert pool._saving[0] == "a"
@@ -587,11 +585,11 @@ OUT_OF_MEMORY = RuntimeError("[malloc] Unable to allocate 1000000 bytes.")
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-@pytest.mark.parametrize("what", ["_taken", "_compute"])
-def test_where_memory_runs_out_while_rows_move_none_is_lost(
+@pytest.mark.parametrize("what", ["_take_rows", "_compute"])
+def test_out_of_memory_while_moving_rows_loses_none(
     shared: Pool, monkeypatch: pytest.MonkeyPatch, what: str, after: int
 ) -> None:
-    """In the background, while saving, when one is used, and when the one that has them goes."""
+    """Rows move in background prefill, saving, using a conversation, and dropping their holder."""
     original, calls = getattr(shared_rows, what), [0]
 
     def fail(*arguments: Any) -> Any:

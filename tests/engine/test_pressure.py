@@ -1,4 +1,4 @@
-"""The ladder: single cases, then 10,000 random traces of pressure, open and closed loop."""
+"""Pressure levels: single cases, then 10,000 random traces, in open and closed loop."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ CALM, WARN, TIGHT, CRITICAL = PressureLevel
         (MemorySample(SystemPressure.NORMAL, 0, 0), CALM),
     ],
 )
-def test_what_a_reading_asks_for(read: MemorySample, rung: PressureLevel) -> None:
+def test_a_sample_maps_to_its_level(read: MemorySample, rung: PressureLevel) -> None:
     assert level_for(read) is rung
 
 
-def test_it_climbs_at_once_but_to_the_top_only_when_two_readings_agree() -> None:
+def test_the_level_rises_at_once_but_becomes_critical_only_if_samples_agree() -> None:
     ladder = PressureTracker()
     assert ladder.update(0.0, reading(0.97)) is None
     assert ladder.update(0.3, reading(0.97)) is None, "less than half a second apart"
@@ -77,7 +77,7 @@ def test_it_climbs_at_once_but_to_the_top_only_when_two_readings_agree() -> None
     assert PressureTracker().update(0.0, reading(0.86)) == LevelChange(WARN, CALM, reading(0.86))
 
 
-def test_it_comes_down_when_readings_stay_well_below() -> None:
+def test_the_level_falls_when_samples_stay_well_below() -> None:
     ladder = PressureTracker()
     ladder.update(0.0, reading(0.91))
     for second in range(1, 20):
@@ -90,7 +90,7 @@ def test_it_comes_down_when_readings_stay_well_below() -> None:
 
 
 def trace(random: random.Random) -> Iterator[tuple[float, MemorySample]]:
-    """A minute or two of readings: quiet, drifting, jumping about, swapping, at any distance."""
+    """A minute or two of samples: quiet, drifting, jumping, swapping, at random intervals."""
     now, share = 0.0, random.random()
     while now < 90:
         mood = random.choice(["quiet", "drift", "jump", "edge"])
@@ -112,7 +112,7 @@ def trace(random: random.Random) -> Iterator[tuple[float, MemorySample]]:
 
 
 @pytest.mark.parametrize("traces", TRACES)
-def test_it_does_not_flap_whatever_is_read(traces: int) -> None:
+def test_the_level_does_not_flap(traces: int) -> None:
     for seed in range(traces):
         ladder, times, was = PressureTracker(), [], CALM
         for now, read in trace(random.Random(seed)):
@@ -129,12 +129,12 @@ def test_it_does_not_flap_whatever_is_read(traces: int) -> None:
 
 STEP = 0.5
 REACTION = MIN_CHANGE_INTERVAL + CRITICAL_AFTER + STEP
-"""Seconds: the last change may just have been, then two readings have to agree."""
+"""Maximum seconds until a reaction: the minimum interval between changes, and agreeing samples."""
 
 
 class Machine:
-    """An engine and other programs on one machine, as far as memory goes. Reading adds to a cache,
-    the draft's weights and other conversations' caches can go."""
+    """Simulates the memory of an engine and other programs. Reading grows a cache; the draft's
+    weights and other conversations' caches can be freed."""
 
     def __init__(self, random: random.Random) -> None:
         self.random = random
@@ -178,7 +178,7 @@ class Machine:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("traces", TRACES)
-def test_it_is_never_over_the_ceiling_for_longer_than_it_takes_to_react(traces: int) -> None:
+def test_memory_exceeds_the_ceiling_only_until_the_reaction(traces: int) -> None:
     over_at_all = 0
     for seed in range(traces):
         machine, over_since = Machine(random.Random(seed)), None
@@ -200,7 +200,7 @@ def test_it_is_never_over_the_ceiling_for_longer_than_it_takes_to_react(traces: 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its waits the ladder follows every reading; how long it waits is tested by itself."""
+    """Remove all waiting times; they are tested separately."""
     for name in ("MIN_CHANGE_INTERVAL", "CRITICAL_AFTER", "RELAX_AFTER"):
         monkeypatch.setattr(pressure, name, 0.0)
     monkeypatch.setattr(pressure, "MIN_SAMPLE_INTERVAL", 0.0)
@@ -229,7 +229,7 @@ def rise(driver: Driver, probe: ScriptedProbe, when: type[Event], to: MemorySamp
     driver.on_event = act
 
 
-def test_a_warning_drops_what_is_kept_and_halves_the_step(
+def test_a_warning_drops_idle_caches_and_halves_the_step(
     watched: Driver, probe: ScriptedProbe
 ) -> None:
     watched.answer(replace(question(), conversation="a"))
@@ -252,7 +252,7 @@ def test_a_warning_drops_what_is_kept_and_halves_the_step(
     assert watched.of(PressureChanged)[0].level is PressureLevel.NORMAL
 
 
-def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: ScriptedProbe) -> None:
+def test_a_warning_cancels_background_prefill_first(watched: Driver, probe: ScriptedProbe) -> None:
     watched.engine.send(CachePolicy(BackgroundPolicy.ALWAYS))
     first = watched.answer(replace(question(), conversation="a"))
     rise(watched, probe, BackgroundProgress, reading(0.87))
@@ -267,7 +267,7 @@ def test_a_warning_gives_up_background_reading_first(watched: Driver, probe: Scr
     watched.finish(BackgroundProgress)
 
 
-def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:
+def test_the_systems_level_counts_as_well(watched: Driver, probe: ScriptedProbe) -> None:
     probe.now = reading(0.2, SystemPressure.WARN)
     change = watched.until(PressureChanged)
     assert isinstance(change, PressureChanged), "also while nothing is asked"
@@ -275,7 +275,7 @@ def test_a_level_of_the_system_counts_as_well(watched: Driver, probe: ScriptedPr
     assert change.reason.code is ReasonCode.OTHER_PROGRAMS
 
 
-def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
+def test_at_tight_memory_the_draft_is_unloaded_until_needed(
     watched: Driver, probe: ScriptedProbe
 ) -> None:
     expected = watched.answer(question()).generated_ids
@@ -299,7 +299,7 @@ def test_when_it_is_tight_the_draft_is_parked_until_it_is_needed(
 def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
     phase: Phase, speculate: bool, watched: Driver, probe: ScriptedProbe
 ) -> None:
-    """Neither scoring, nor proposals."""
+    """Neither scoring nor draft proposals reload it."""
     used: list[tuple[Event, int]] = []
 
     def act(event: Event) -> None:
@@ -319,7 +319,9 @@ def test_a_draft_is_unloaded_once_nothing_holds_its_weights(
     assert unloaded.freed_bytes == pytest.approx(before - after, rel=0.05)  # others free theirs
 
 
-def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: ScriptedProbe) -> None:
+def test_at_critical_memory_the_answer_so_far_is_kept(
+    watched: Driver, probe: ScriptedProbe
+) -> None:
     rise(watched, probe, Token, reading(0.97))
     finished = watched.answer(replace(question(tokens=400), conversation="a"))
     assert finished.finish_reason is FinishReason.MEMORY
@@ -336,7 +338,7 @@ def test_when_it_is_critical_what_was_written_stays(watched: Driver, probe: Scri
     )
 
 
-def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(
+def test_critical_memory_before_the_first_token_is_reported(
     watched: Driver, probe: ScriptedProbe
 ) -> None:
     rise(watched, probe, Selected, reading(0.97))
@@ -349,7 +351,7 @@ def test_when_it_is_critical_before_the_first_word_a_sentence_says_so(
     assert isinstance(watched.run(question()), Finished)
 
 
-def test_a_probe_that_fails_tells_nothing(folders: dict[str, Path]) -> None:
+def test_a_failing_probe_is_ignored(folders: dict[str, Path]) -> None:
     class Broken(ScriptedProbe):
         def read(self) -> MemorySample:
             raise OSError("no /proc here")

@@ -1,4 +1,4 @@
-"""Prompts: exact segments and offsets, text that stays text, prefixes that never change."""
+"""Prompts have exact segments and offsets, text stays text, and prefixes never change."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_segments_cover_the_prompt_and_hold_their_texts(
 
 
 @pytest.mark.parametrize("special", tiny.SPECIALS)
-def test_what_looks_like_a_special_token_stays_text(builder: PromptBuilder, special: str) -> None:
+def test_text_that_looks_like_a_special_token_stays_text(
+    builder: PromptBuilder, special: str
+) -> None:
     message = Message(Role.USER, f"a{special}b", (Document(f"n{special}", f"x{special}y"),))
     prompt = builder.build((message,))
     forbidden = builder._tokenizer.backend_tokenizer.token_to_id(special)
@@ -110,7 +112,7 @@ def test_a_growing_conversation_keeps_its_prefix(builder: PromptBuilder) -> None
 
 
 @pytest.mark.parametrize("ids", [(5, 10**6), (-1,)])
-def test_ids_that_no_tokenizer_gave_count_as_their_text(
+def test_invalid_token_ids_of_answers_are_replaced_by_the_text(
     builder: PromptBuilder, ids: tuple[int, ...]
 ) -> None:
     first, last = Message(Role.USER, "a"), Message(Role.USER, "b")
@@ -119,7 +121,7 @@ def test_ids_that_no_tokenizer_gave_count_as_their_text(
     np.testing.assert_array_equal(given.ids, plain.ids)
 
 
-def test_what_is_pinned(builder: PromptBuilder) -> None:
+def test_the_right_tokens_are_pinned(builder: PromptBuilder) -> None:
     first = Message(Role.USER, "old question", (Document("d", "document " * 9),))
     answer = Message(Role.ASSISTANT, "old answer")
     prompt = builder.build((first, answer, Message(Role.USER, "new question")))
@@ -188,7 +190,7 @@ def test_an_answer_stopped_before_its_first_word_is_empty(builder: PromptBuilder
     assert "assistant\n<|im_end|>" in _decoded(builder, prompt.ids)
 
 
-def test_other_added_tokens_are_text_but_white_space_counts_and_ids_stay() -> None:
+def test_added_tokens_stay_text_except_those_of_white_space() -> None:
     backend = tiny.byte_tokenizer()
     think, spaces = AddedToken("<think>", special=False), AddedToken("    ", special=False)
     backend.add_tokens([think, spaces])
@@ -202,7 +204,7 @@ def test_other_added_tokens_are_text_but_white_space_counts_and_ids_stay() -> No
         assert made.token_to_id(token) == backend.token_to_id(token)
 
 
-def test_what_the_user_pinned_is_pinned_token_by_token(builder: PromptBuilder) -> None:
+def test_pinned_characters_pin_their_tokens(builder: PromptBuilder) -> None:
     text = "Some words of a document that is long enough to have many tokens in it."
     start = text.index("long")
     document = Document("a.txt", text, ((start, start + 4), (0, 0)))
@@ -229,7 +231,7 @@ THINKING = tiny.TEMPLATE.replace(
 )
 
 
-def test_thinking_is_sent_back_only_where_the_template_asks_for_it(tmp_path: Path) -> None:
+def test_thinking_is_in_later_prompts_only_if_the_template_uses_it(tmp_path: Path) -> None:
     answer = Message(Role.ASSISTANT, "\n\n7.", token_ids=(1, 2, 3), thinking="\nIt is 7.\n")
     messages = (Message(Role.USER, "What?"), answer, Message(Role.USER, "Why?"))
     for template, expected in ((tiny.TEMPLATE, ["7."]), (THINKING, ["It is 7.", "7."])):
@@ -266,7 +268,7 @@ def test_documents_are_encoded_once_while_they_are_asked_about(
     assert list(builder._documents) == [other.text]
 
 
-def test_a_text_to_continue_may_have_special_tokens(builder: PromptBuilder) -> None:
+def test_a_plain_completion_may_contain_special_tokens(builder: PromptBuilder) -> None:
     text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     beginning = Document("text", text)
     plain = Message(Role.USER, text, (beginning,), plain=True)
@@ -278,7 +280,7 @@ def test_a_text_to_continue_may_have_special_tokens(builder: PromptBuilder) -> N
     assert inside.end - inside.start == len(text.encode())
 
 
-def test_tokens_to_continue_are_taken_as_they_are(builder: PromptBuilder) -> None:
+def test_token_ids_of_a_plain_completion_are_used_unchanged(builder: PromptBuilder) -> None:
     ids = (5, tiny.BYTES - 1, 7, tiny.BYTES - 1)
     prompt = builder.build((Message(Role.USER, "x", token_ids=ids, plain=True),))
     assert tuple(prompt.ids.tolist()) == ids
@@ -289,7 +291,7 @@ def test_tokens_to_continue_are_taken_as_they_are(builder: PromptBuilder) -> Non
 
 def test_a_chat_template_gets_the_values_that_are_given(tmp_path: Path) -> None:
     template = "{{ effort|default('none') }}{% for m in messages %}{{ m.content }}{% endfor %}"
-    told = PromptBuilder(_tokenizer(tmp_path, template))
+    builder = PromptBuilder(_tokenizer(tmp_path, template))
     asked = (Message(Role.USER, "?"),)
-    assert _decoded(told, told.build(asked).ids) == "none?"
-    assert _decoded(told, told.build(asked, values=(("effort", "high"),)).ids) == "high?"
+    assert _decoded(builder, builder.build(asked).ids) == "none?"
+    assert _decoded(builder, builder.build(asked, values=(("effort", "high"),)).ids) == "high?"

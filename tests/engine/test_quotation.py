@@ -1,4 +1,4 @@
-"""The passage that a model quotes which can only quote."""
+"""The passage quoted by the demo model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.engine.model.prompt import PromptText
 from app.engine.model.text_encoder import built_in_encoder
-from app.engine.turn.quotation import NEAR, best_quote
+from app.engine.turn.quotation import MIN_SCORE, best_quote
 from app.util.assets import assets_path
 from app.util.sentences import LONGEST, units
 
@@ -23,11 +23,11 @@ def text(content: str, document: int | None = 0) -> PromptText:
 
 def quoted(question: str, *texts: PromptText) -> str | None:
     found = best_quote(texts, question, built_in_encoder(), lambda done, of: None)
-    return found.text if found is not None and found.score >= NEAR else None
+    return found.text if found is not None and found.score >= MIN_SCORE else None
 
 
 @given(st.text(alphabet="ab .?!\n。`#", max_size=60) | st.text(max_size=2000))
-def test_units_are_all_of_a_text_but_white_space(content: str) -> None:
+def test_units_cover_a_text_except_white_space(content: str) -> None:
     found = units(content)
     joined = "".join("".join(content[each.start : each.end].split()) for each in found)
     assert joined == "".join(content.split())
@@ -37,7 +37,7 @@ def test_units_are_all_of_a_text_but_white_space(content: str) -> None:
         assert 0 < len(bare) <= LONGEST
 
 
-def test_long_lines_are_cut_between_words() -> None:
+def test_long_lines_are_split_between_words() -> None:
     words = " ".join(f"word{number}" for number in range(200))
     assert all(words[each.start : each.end].split()[0] in words.split() for each in units(words))
     assert [(each.start, each.end) for each in units("x" * 1000)] == [
@@ -55,13 +55,13 @@ def test_long_lines_are_cut_between_words() -> None:
         ("When may network access be denied?", "adversely affects the operation"),
     ],
 )
-def test_it_is_the_one_that_answers(question: str, part: str) -> None:
+def test_the_passage_that_answers_is_quoted(question: str, part: str) -> None:
     found = quoted(question, text(GPL))
     assert part in " ".join(found.split())
 
 
 @pytest.mark.parametrize("question", ["Which whales live in the Arctic?", "Wie alt wurde er?"])
-def test_nothing_is_quoted_where_nothing_answers(question: str) -> None:
+def test_nothing_is_quoted_if_nothing_answers(question: str) -> None:
     assert quoted(question, text(GPL)) is None
 
 
@@ -99,7 +99,7 @@ Another matter is testing.
 @pytest.mark.parametrize(
     "question", ["how do I orphan a package?", 'What of "orphaning a package"?']
 )
-def test_headings_contents_and_scraps_are_never_quoted_alone(question: str) -> None:
+def test_headings_contents_and_fragments_are_never_quoted_alone(question: str) -> None:
     found = quoted(question, text(HANDBOOK))
     assert found is not None
     assert "If you can no longer maintain a package" in found
@@ -125,7 +125,7 @@ def test_code_keeps_its_lines_and_indentation() -> None:
     assert "    def open(self, key):\n        if key == 4711:\n            return True" in found
 
 
-def test_brackets_and_quotation_marks_take_no_more_than_linear_time() -> None:
+def test_brackets_and_quotation_marks_need_only_linear_time() -> None:
     for piece in ("„", "“", "«", '"', "(", ")", ". . ", "``` ", "1. ", "Aa b. ", "x = a(b", "a.\n"):
         many = piece * 50_000
         assert units(many)[-1].end == len(many.rstrip())

@@ -1,5 +1,5 @@
-"""Random conversations, with recall, edits, branches, restarts and reading that is cancelled: every
-answer equals that of a fresh model in which each token sees what had been read when it was."""
+"""Random conversations with recall, edits, branches, restarts and cancelled reads. Every answer
+equals that of a fresh model in which each token sees what had been read at its time."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from tests.tiny import PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
 LONGEST = 400
-"""Tokens of a conversation."""
+"""Maximum tokens of a conversation."""
 CHUNKS = (DOCUMENT[1] - DOCUMENT[0]) // CHUNK
 TURNS, QUESTION, ANSWER = 7, (5, 14), (3, 12)
-"""How many turns, and how long each part of them is."""
+"""Ranges for the number of turns and the lengths of their parts."""
 mlx_patches.install()
 
 
 class Oracle:
-    """Computes again what a cache was given, one pass for each part, with plain attention."""
+    """Recomputes everything fed to a cache with plain attention, one pass for each part."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -52,7 +52,8 @@ class Oracle:
     def read(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32], cached: NDArray[np.bool_]
     ) -> mx.array:
-        """The logits after the last of `positions`, read at once, beside what is `cached`."""
+        """Logits after the last of `positions`, read in one pass that also sees what is
+        `cached`."""
         every = np.zeros(LONGEST, np.int32)
         every[: len(ids)] = ids
         known = np.zeros(LONGEST, bool)
@@ -68,7 +69,7 @@ class Oracle:
 
 
 class Conversation:
-    """Of random turns about one document, on one cache, and beside it the oracle."""
+    """Random turns about one document on one cache, together with the oracle."""
 
     def __init__(self, model: Any, seed: int, folder: Path, chat: Chat | None = None) -> None:
         self.random, self.numbers = Random(seed), np.random.default_rng(seed)
@@ -77,7 +78,7 @@ class Conversation:
         self.model = model
         self.start = self.tokens(DOCUMENT[1])
         self.turns: list[NDArray[np.int32]] = []
-        """Questions and answers, in turn."""
+        """Alternating questions and answers."""
         self.branches: list[list[NDArray[np.int32]]] = []
         self.done: list[str] = []
 
@@ -155,14 +156,14 @@ class Conversation:
     @property
     def can_recall(self) -> bool:
         skipped = not self.target.cached[slice(*DOCUMENT)].all()
-        return skipped and MidAnswerRecall.possible(self.target)
+        return skipped and MidAnswerRecall.is_possible(self.target)
 
     def feed(self, ids: NDArray[np.int32]) -> mx.array:
         with self.watched():
             return self.chat._feed(ids[-1:], ids)
 
     def recall(self, prompt: Prompt, written: NDArray[np.int32]) -> bool:
-        """In the midst of the answer. False if it is cancelled, which ends the answer."""
+        """Recall within the answer. Returns False if it is cancelled, which ends the answer."""
         skipped = np.flatnonzero(~self.target.cached[slice(*DOCUMENT)]) // CHUNK
         steps, fail_at = 0, self.random.choice([0, 0, 1, 2])
 
@@ -189,7 +190,7 @@ class Conversation:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """The oracle reads what the cache is given inside."""
+        """Context manager: the oracle reads everything that is fed to the cache."""
         conversation, real = self, PrefixCache.prefill_at
         fed = Chat._feed
 
@@ -246,7 +247,7 @@ def test_every_answer_of_a_random_conversation_equals_the_oracle(seed: int, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 200, 25))
-def test_so_it_is_in_a_hundred(first: int, tmp_path: Path) -> None:
+def test_a_hundred_random_conversations_equal_the_oracle(first: int, tmp_path: Path) -> None:
     seeds = range(first, first + 25)
     done = [what for seed in seeds for what in converse(seed, tmp_path / str(seed))]
     for what in ("edit", "again", "restart", "go back", "recall", "cancelled"):

@@ -1,4 +1,4 @@
-"""Files are chosen for each question where the documents of a conversation do not fit."""
+"""Retrieval chooses files for each question if the documents do not fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICS = ("harbour dues", "orchard pruning", "violin strings", "glacier survey",
 
 
 def library(files: int = 60) -> tuple[Document, ...]:
-    """Files of some 400 characters, the first ones about the topics: far more than fits."""
+    """Files of about 400 characters, the first ones about the topics; far too many to fit."""
     about = [
         Document(
             f"shop/{topic.split()[0]}.txt",
@@ -66,7 +66,7 @@ def names(found: RetrievedPrompt) -> list[str]:
     return [part.document.name for part in found.parts]
 
 
-def test_what_fits_is_read_as_it_came(builder: PromptBuilder) -> None:
+def test_documents_that_fit_are_unchanged(builder: PromptBuilder) -> None:
     few = library(7)
     found = fit(builder, asks("On which day are the kiln firing bills settled?", *few))
     assert found.parts is None
@@ -92,7 +92,7 @@ def test_the_file_that_the_question_is_about_is_chosen_and_the_prompt_fits(
 
 
 @pytest.mark.slow
-def test_what_a_long_message_says_first_does_not_push_its_question_out(
+def test_the_question_at_the_end_of_a_long_message_counts(
     builder: PromptBuilder,
 ) -> None:
     words = [f"Zq{a}{b}x." for a in "abcdefghijkl" for b in "abcdefghijkl"]
@@ -106,14 +106,14 @@ def test_what_a_long_message_says_first_does_not_push_its_question_out(
         assert name in part.words
 
 
-def test_a_folder_of_its_own_is_no_file(builder: PromptBuilder) -> None:
+def test_a_folder_is_not_a_file(builder: PromptBuilder) -> None:
     tree = Document("shop/", "A folder; 60 files of it follow.\n" + "harbour.txt\n" * 60)
     found = fit(builder, asks("When are the harbour dues settled?", tree, *library()))
     assert "shop/" not in names(found)
     assert found.total_files == 60
 
 
-def test_a_later_question_brings_other_files_and_keeps_the_earlier_ones(
+def test_a_later_question_adds_files_and_keeps_the_earlier_ones(
     builder: PromptBuilder,
 ) -> None:
     first = fit(builder, asks("When are the harbour dues settled?", *library()))
@@ -128,7 +128,7 @@ def test_a_later_question_brings_other_files_and_keeps_the_earlier_ones(
 
 
 @pytest.mark.slow
-def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
+def test_many_questions_each_get_room(builder: PromptBuilder) -> None:
     messages: tuple[Message, ...] = ()
     for number in range(7):
         topic = TOPICS[number % len(TOPICS)]
@@ -143,7 +143,7 @@ def test_each_of_many_questions_gets_room(builder: PromptBuilder) -> None:
 
 
 @pytest.mark.slow
-def test_earlier_files_make_room_before_a_question_gets_too_little(
+def test_earlier_files_are_removed_before_a_question_gets_too_little(
     builder: PromptBuilder,
 ) -> None:
     messages: tuple[Message, ...] = ()
@@ -159,7 +159,7 @@ def test_earlier_files_make_room_before_a_question_gets_too_little(
     assert rooms[2] > rooms[1]  # earlier files made room
 
 
-def test_progress_goes_on_while_the_best_files_are_compared(builder: PromptBuilder) -> None:
+def test_progress_continues_while_the_best_files_are_compared(builder: PromptBuilder) -> None:
     seen: list[tuple[int, int]] = []
     retriever = Retriever(builder, CONTEXT, True, lambda: None)
     message = asks("When are the harbour dues settled?", *library(150))
@@ -170,14 +170,14 @@ def test_progress_goes_on_while_the_best_files_are_compared(builder: PromptBuild
     assert len({done for done, _ in compared}) > 2
 
 
-def test_an_answer_again_reads_what_was_retrieved_for_it(builder: PromptBuilder) -> None:
+def test_regenerating_an_answer_uses_the_same_files(builder: PromptBuilder) -> None:
     first = fit(builder, asks("When are the harbour dues settled?", *library()))
     again = fit(builder, *first.messages)
     assert again.parts is None
     assert (again.prompt.ids == first.prompt.ids).all()
 
 
-def test_the_user_can_choose_files_and_leave_files_out(builder: PromptBuilder) -> None:
+def test_the_user_can_include_and_exclude_files(builder: PromptBuilder) -> None:
     choice = FileChoice(frozenset({"shop/rest/07.txt"}), frozenset({"shop/harbour.txt"}))
     found = fit(builder, asks("When are the harbour dues settled?", *library()), files=choice)
     assert found.parts is not None
@@ -194,7 +194,7 @@ def test_a_file_that_the_question_names_is_chosen(builder: PromptBuilder) -> Non
 
 
 @pytest.mark.slow
-def test_of_a_long_file_pages_are_chosen_with_their_lines(builder: PromptBuilder) -> None:
+def test_pages_of_a_long_file_are_chosen_with_their_lines(builder: PromptBuilder) -> None:
     lines = [f"Entry {n}: the lamp of pier {n} was lit.\n" for n in range(2000)]
     lines[1234] = "Entry 1234: the accordion was repaired by the blacksmith.\n"
     found = fit(builder, asks("Who repaired the accordion?", Document("log.txt", "".join(lines))))
@@ -205,7 +205,7 @@ def test_of_a_long_file_pages_are_chosen_with_their_lines(builder: PromptBuilder
     assert len(found.prompt.ids) + ANSWER <= CONTEXT
 
 
-def test_where_not_even_a_page_fits_its_beginning_is_put_before_the_model(
+def test_if_no_page_fits_the_beginning_of_one_is_used(
     builder: PromptBuilder,
 ) -> None:
     text = "The accordion was repaired by the blacksmith. " + "Nothing of note. " * 300
@@ -244,7 +244,7 @@ def test_a_small_document_of_an_earlier_question_stays(builder: PromptBuilder) -
 # ------------------------------------------------------------------------------ the engine
 
 
-def test_a_turn_retrieves_and_the_next_one_reuses_what_was_read(
+def test_a_turn_retrieves_and_the_next_one_reuses_its_cache(
     driver: Driver, folders: dict[str, Path]
 ) -> None:
     driver.load(folders["target"])
@@ -265,7 +265,7 @@ def test_a_turn_retrieves_and_the_next_one_reuses_what_was_read(
     assert second.statistics.reused_tokens >= planned.prompt_tokens
 
 
-def test_a_counting_question_about_chosen_files_is_not_read_in_full_for_that(
+def test_a_counting_question_about_chosen_files_is_not_read_densely(
     driver: Driver, folders: dict[str, Path]
 ) -> None:
     driver.load(folders["target"])
@@ -277,7 +277,7 @@ def test_a_counting_question_about_chosen_files_is_not_read_in_full_for_that(
 # ------------------------------------------------------------------------------- the index
 
 
-def test_pages_cover_a_text_and_are_cut_between_lines() -> None:
+def test_pages_cover_a_text_and_are_split_between_lines() -> None:
     text = "".join(f"def f{n}():\n    return {n}\n\n" for n in range(900))
     found = list(pages(Document("a.py", text)))
     assert "".join(page.text for page in found) == text
@@ -296,11 +296,11 @@ def test_pages_cover_a_text_and_are_cut_between_lines() -> None:
         ("解約権利", {"解約", "約権", "権利"}),
     ],
 )
-def test_words_are_found_by_their_parts(word: str, found: set[str]) -> None:
+def test_words_are_found_by_parts_of_identifiers(word: str, found: set[str]) -> None:
     assert set(terms(word)) >= found
 
 
-def test_the_index_is_extended_and_not_made_again() -> None:
+def test_the_index_is_extended_instead_of_rebuilt() -> None:
     seen: list[int] = []
     some = library(20)
     index = index_of(some, seen.append)
@@ -319,7 +319,7 @@ def _nothing(done: int, total: int) -> None:
 @pytest.mark.parametrize(
     "piece", ["A", "aB", "\n", " \n\n", "\n\n ", "[Page ", "é", "_", "解", "a\n\n\t"]
 )
-def test_indexing_takes_time_in_proportion_to_the_text(piece: str) -> None:
+def test_indexing_needs_linear_time(piece: str) -> None:
     def seconds(length: int) -> float:
         text = piece * (length // len(piece))
         started_at = time.process_time()

@@ -1,4 +1,4 @@
-"""What a draft model's attention finds, joined with what the built-in draft does: the default."""
+"""The default scorers: a draft's attention, and its combination with the built-in draft."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Select = Callable[[ChooseScorer], Spans]
 
 
 class Chosen:
-    """An engine's `choose_scorer`: what the product chooses, or `wanted` instead."""
+    """A `choose_scorer` that returns `wanted` if set, else the product's choice."""
 
     def __init__(self) -> None:
         self.wanted: ChooseScorer = choose_scorer
@@ -86,14 +86,14 @@ def selected(driver: Driver, chosen: Chosen) -> Select:
     return selected
 
 
-def test_it_finds_a_passage_asked_about_in_other_words(selected: Select) -> None:
+def test_a_reworded_question_finds_its_passage(selected: Select) -> None:
     at = DOCUMENT.text.index(PASSAGE)
     spans = selected(by_both)
     assert any(start <= at and at + len(PASSAGE) <= end for start, end in spans)
 
 
 @pytest.mark.slow
-def test_it_is_the_default_where_the_draft_costs_more(
+def test_joined_scoring_is_the_default_for_larger_drafts(
     selected: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = selected(by_attention)
@@ -103,7 +103,7 @@ def test_it_is_the_default_where_the_draft_costs_more(
 
 
 @pytest.mark.slow
-def test_a_prompt_beyond_the_small_drafts_reach_is_scored_by_both(
+def test_a_prompt_too_long_for_the_small_draft_is_scored_by_both(
     selected: Select, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined, alone = selected(by_both), selected(by_attention)
@@ -120,7 +120,9 @@ def test_without_memory_for_the_encoder_attention_decides(
     assert selected(by_both) == alone
 
 
-def test_progress_never_goes_back_and_esc_stops_it(driver: Driver, selected: Select) -> None:
+def test_progress_never_goes_back_and_scoring_can_be_cancelled(
+    driver: Driver, selected: Select
+) -> None:
     selected(by_both)
     done = [e.done for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE]
     assert done == sorted(done)
@@ -133,7 +135,7 @@ def test_progress_never_goes_back_and_esc_stops_it(driver: Driver, selected: Sel
 
 
 @pytest.mark.slow
-def test_a_turn_that_was_stopped_selects_the_same_again(driver: Driver, chosen: Chosen) -> None:
+def test_a_repeated_turn_selects_the_same_after_a_cancel(driver: Driver, chosen: Chosen) -> None:
     chosen.wanted = by_both
 
     def ask(conversation: str) -> Ask:
@@ -173,16 +175,16 @@ SCRIPTS = "\n".join(
 
 
 def prompt_of(starts: Starts, draft: Prompt | None = None, first: int = 0) -> Prompt:
-    """Of one document, after `first` tokens of a template."""
+    """A prompt of one document after `first` template tokens."""
     ids = np.zeros(first + len(starts) - 1, np.int32)
     text = PromptText(0, 0, False, first, starts)
     return Prompt(ids, (), {(0, 0): starts}, texts=(text,), for_draft=draft)
 
 
 TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=12)
-"""How many tokens start at each character; 0: it belongs to the one before."""
+"""Number of tokens that start at each character (0: it belongs to the previous token)."""
 GRID = 12
-"""Parts of a character, to measure tokens that are parts of one."""
+"""Subdivisions of a character, for tokens that are parts of one."""
 
 
 def starts_of(counts: list[int]) -> Starts:
@@ -192,7 +194,7 @@ def starts_of(counts: list[int]) -> Starts:
 
 
 def tokens_on_grid(starts: Starts) -> NDArray[np.intp]:
-    """The token of each part of the text."""
+    """The index of the token for each subdivision of the text."""
     found: list[int] = []
     for start in np.unique(starts[:-1]):
         tokens = np.flatnonzero(starts[:-1] == start)
@@ -202,7 +204,7 @@ def tokens_on_grid(starts: Starts) -> NDArray[np.intp]:
 
 
 @given(TOKENS, st.data(), st.integers(0, 3), st.integers(0, 3))
-def test_a_token_is_as_important_as_its_characters(
+def test_importance_is_transferred_by_characters(
     counts: list[int], data: st.DataObject, before: int, before_draft: int
 ) -> None:
     same_length = st.lists(st.integers(0, 4), min_size=len(counts), max_size=len(counts))
@@ -218,7 +220,7 @@ def test_a_token_is_as_important_as_its_characters(
     assert found[before:] == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_the_draft_does_not_read_is_not_important() -> None:
+def test_text_that_the_draft_does_not_read_has_no_importance() -> None:
     starts = np.arange(4, dtype=np.int64)
     thinking = PromptText(1, None, True, 3, starts)
     prompt = replace(prompt_of(starts), ids=np.zeros(6, np.int32))
@@ -228,7 +230,7 @@ def test_what_the_draft_does_not_read_is_not_important() -> None:
 
 
 def answers(load: Load, documents: tuple[Document, ...]) -> list[tuple[Finished, Selected]]:
-    """Two turns of a conversation, and what they select."""
+    """The selections of two turns of a conversation."""
     driver, found = Driver(64), []
     try:
         driver.engine.send(load)
@@ -251,7 +253,7 @@ def answers(load: Load, documents: tuple[Document, ...]) -> list[tuple[Finished,
 
 @pytest.mark.slow
 def test_a_draft_with_the_targets_tokenizer_selects_the_same_as_a_foreign_one() -> None:
-    """In five scripts, over two turns and two documents; its answers are the same, too."""
+    """Tests five scripts, two turns and two documents; the answers are the same, too."""
     documents = (Document("gates.txt", SCRIPTS), Document("again.txt", SCRIPTS[::-1]))
     own = answers(PAIR, documents)
     foreign = answers(replace(PAIR, foreign_draft=True), documents)

@@ -1,4 +1,4 @@
-"""Selection: pinned tokens stay, the budget is spent, and spans describe it correctly."""
+"""Selection keeps pinned tokens, uses the budget, and describes itself with correct spans."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_most_important_chunk_comes_first() -> None:
     assert selection.spans[0].score == pytest.approx(10.0)
 
 
-def test_what_is_beside_an_important_chunk_comes_next() -> None:
+def test_neighbours_of_an_important_chunk_come_next() -> None:
     importance = np.full(10 * CHUNK, 1e-3, np.float32)
     importance[2 * CHUNK : 3 * CHUNK] = 1.0
     importance[7 * CHUNK : 8 * CHUNK] = 0.4
@@ -111,7 +111,7 @@ def test_the_same_tokens_are_selected_as_by_plain_loops(
     neighbours: float,
     earlier: int,
 ) -> None:
-    """Token by token, to the last bit; a span's score up to float32's rounding."""
+    """The selection is identical; scores of spans differ only by rounding."""
     importance, pinned = prompt
     read = np.random.default_rng(earlier).random(min(earlier, len(pinned))) < 0.5
     tuning = Tuning(neighbours=neighbours)
@@ -132,7 +132,7 @@ def _plainly(
     tuning: Tuning,
     read: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """`select` in loops over chunks and tokens: the selected tokens, bool (M,)."""
+    """`select` written as loops over chunks and tokens. Returns bool (M,)."""
     selected = pinned.copy()
     selected[: len(read)] |= read
     chunks: list[tuple[int, int]] = []
@@ -194,7 +194,7 @@ def _recalled(
     share: float,
     new: int = 0,
 ) -> set[int]:
-    """Which chunks are selected in addition to cached ones; the last `new` ones are new."""
+    """The chunks selected in addition to cached ones; the last `new` chunks are new."""
     chunks = len(importance) // CHUNK
     read = np.zeros((chunks - new) * CHUNK, bool)
     for chunk in read_chunks:
@@ -206,7 +206,7 @@ def _recalled(
 
 
 def _rising(chunks: int) -> NDArray[np.float32]:
-    """Every chunk is more important than the one before it."""
+    """Importance increases from chunk to chunk."""
     return np.repeat(np.arange(1, chunks + 1, dtype=np.float32), CHUNK)
 
 
@@ -220,7 +220,7 @@ EVERY = set(range(20))
         ({16, 17, 18, 19}, 0.2, 0.25, {15}),
         ({16, 17, 18, 19}, 0.2, 1.0, {12, 13, 14, 15}),
         ({19, 18, 17, 3}, 0.2, 0.5, {15, 16}),  # what is cached is not counted again
-        ({0}, 0.5, 0.1, set(range(11, 20))),  # the rest of keep, after a turn that read less
+        ({0}, 0.5, 0.1, set(range(11, 20))),  # the rest of keep after a smaller one
         (set(), 0.2, 0.1, {16, 17, 18, 19}),
         ({0, 1, 2, 3}, 0.2, 0.0, set()),
         (EVERY, 0.2, 1.0, set()),
@@ -232,7 +232,7 @@ def test_a_later_turn_recalls_what_keep_allows(
     assert _recalled(_rising(20), read, keep, share) == recalled
 
 
-def test_what_is_new_has_all_of_keep_for_itself() -> None:
+def test_new_tokens_have_their_own_keep() -> None:
     importance = _rising(30)
     importance[20 * CHUNK :] /= 1000
     assert _recalled(importance, {0, 1, 2, 3}, 0.2, 0.25, new=10) == {19, 28, 29}
@@ -246,7 +246,7 @@ def test_what_is_new_has_all_of_keep_for_itself() -> None:
     st.integers(0, 2**32 - 1),
     st.floats(0, 1),
 )
-def test_later_turns_select_what_is_cached_and_more_with_a_higher_keep(
+def test_later_turns_select_cached_tokens_and_more_with_a_higher_keep(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]],
     a: float,
     b: float,
@@ -266,7 +266,7 @@ def test_later_turns_select_what_is_cached_and_more_with_a_higher_keep(
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_nothing_is_selected_by_importance_that_is_not_finite(odd: float) -> None:
+def test_non_finite_importance_is_refused(odd: float) -> None:
     importance = np.ones(100, np.float32)
     importance[40] = odd
     with pytest.raises(ValueError, match="not a finite number"):
@@ -274,7 +274,7 @@ def test_nothing_is_selected_by_importance_that_is_not_finite(odd: float) -> Non
 
 
 @given(prompts(), st.floats(0, 1), st.lists(st.integers(0, 10**6), max_size=40))
-def test_what_was_read_later_is_selected_beside_the_rest(
+def test_recalled_tokens_are_selected_in_addition(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], keep: float, later: list[int]
 ) -> None:
     importance, pinned = prompt
@@ -296,8 +296,8 @@ def peaks(chunks: int, *places: int) -> NDArray[np.float32]:
     return importance
 
 
-def test_keep_follows_how_much_stands_out() -> None:
-    """With each important chunk come the two beside it, which get half of its importance."""
+def test_automatic_keep_follows_the_number_of_outliers() -> None:
+    """The two neighbours of each important chunk get half of its importance."""
     unpinned = np.zeros(100 * CHUNK, bool)
     assert adaptive_keep(peaks(100, 40), unpinned) == pytest.approx(0.03)
     assert adaptive_keep(peaks(100, 10, 40, 70), unpinned) == pytest.approx(0.09)
@@ -307,8 +307,8 @@ def test_keep_follows_how_much_stands_out() -> None:
     assert adaptive_keep(peaks(3), np.ones(3 * CHUNK, bool)) == 0.0, "all is pinned"
 
 
-def test_what_is_as_unimportant_as_most_is_not_kept() -> None:
-    """Even if only one chunk has any importance, and it has nothing beside it."""
+def test_automatic_keep_ignores_average_chunks() -> None:
+    """Only one chunk has any importance, and neighbours get none."""
     importance = np.zeros(100 * CHUNK, np.float32)
     importance[:CHUNK] = 1.0
     unpinned = np.zeros(100 * CHUNK, bool)
@@ -316,7 +316,7 @@ def test_what_is_as_unimportant_as_most_is_not_kept() -> None:
     assert adaptive_keep(0 * importance, unpinned) == 1.0, "nothing stands out"
 
 
-def test_what_a_chunk_has_to_have_of_the_highest_is_a_tuning() -> None:
+def test_the_threshold_of_automatic_keep_is_a_tuning_parameter() -> None:
     importance = peaks(100, 40)
     importance[70 * CHUNK : 71 * CHUNK] = 4.0
     unpinned = np.zeros(100 * CHUNK, bool)
@@ -327,7 +327,7 @@ def test_what_a_chunk_has_to_have_of_the_highest_is_a_tuning() -> None:
 
 
 @given(prompts(), st.integers(0, 400), st.floats(0.05, 0.95))
-def test_that_keep_takes_every_chunk_that_is_important(
+def test_automatic_keep_selects_every_important_chunk(
     prompt: tuple[NDArray[np.float32], NDArray[np.bool_]], known: int, above: float
 ) -> None:
     importance, pinned = prompt

@@ -1,4 +1,4 @@
-"""What is done to an outline is done to the rank's caches: random operations on a pool of
+"""Changes of an outline are repeated on the rank's caches: random operations on a pool of
 conversations, with one rank in this process."""
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = ["few"]
 
 
 class SpreadPool(Pool):
-    """The same on a target whose only rank is in this process, whose caches are checked, too."""
+    """The same operations on a sharded target with one rank in this process, whose caches are also
+    checked."""
 
     def __init__(self, model: Any, seed: int, folder: Path, shards: LocalShards) -> None:
         self.shards = shards
@@ -69,7 +70,7 @@ class SpreadPool(Pool):
         try:
             assert (rank.cached == found.cached).all()
             assert (rank.absent == found.absent).all()
-            rank.ids = found.ids.copy()  # which no rank knows
+            rank.ids = found.ids.copy()  # ranks do not know the ids
             known.copy.ids = outline.ids.copy()
             super().check(name, rank)
         finally:
@@ -78,7 +79,7 @@ class SpreadPool(Pool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt_oss", "qwen3_5"])
-def test_random_operations_are_done_to_the_ranks_caches(
+def test_random_operations_are_repeated_on_the_ranks_caches(
     name: str, tmp_path: Path, few: None
 ) -> None:
     folder = tiny.save(tmp_path / "model", name, 0)
@@ -94,7 +95,7 @@ def test_random_operations_are_done_to_the_ranks_caches(
 
 
 def spread_driver() -> tuple[Driver, list[LocalShards]]:
-    """A driver whose target is spread over ranks, and those it has made."""
+    """A driver with a sharded target, and the shards that it created."""
     made: list[LocalShards] = []
 
     def connect(command: Load, stopped: Any) -> LocalShards:
@@ -122,8 +123,8 @@ def test_an_error_that_is_its_own_cause_is_described() -> None:
     assert not is_oom(error)
 
 
-def test_deleted_parts_are_gone_whatever_is_loaded(tmp_path: Path) -> None:
-    """Also those for another number of machines, and without the ranks."""
+def test_shards_of_deleted_snapshots_are_removed_whatever_is_loaded(tmp_path: Path) -> None:
+    """This includes shards for other numbers of machines, and works without the ranks."""
     folder = tiny.save(tmp_path / "model", "llama", 0)
     snapshots, parts = tmp_path / "snapshots", tmp_path / "shards" / "own"
     names = ("0-of-1", "0-of-3")
@@ -143,7 +144,7 @@ def test_deleted_parts_are_gone_whatever_is_loaded(tmp_path: Path) -> None:
     assert not any(each.exists() for each in made)
 
 
-def test_a_deleted_conversation_is_gone_where_nothing_is_saved_any_more(tmp_path: Path) -> None:
+def test_deleting_a_conversation_removes_its_shards_even_without_snapshots(tmp_path: Path) -> None:
     folder = tiny.save(tmp_path / "model", "llama", 0)
     part = tmp_path / "shards" / "own" / "0-of-1"
     spread = Driver(connect=lambda command, stopped: LocalShards(command, part))
@@ -175,8 +176,8 @@ def test_a_ranks_cache_that_is_damaged_is_dropped_and_read_again(tmp_path: Path)
 
 
 @pytest.mark.parametrize("fails", [None, 2])
-def test_ranks_grow_their_caches_once(tmp_path: Path, fails: int | None) -> None:
-    """And release what they do not need where the reading is cancelled."""
+def test_ranks_grow_each_cache_once(tmp_path: Path, fails: int | None) -> None:
+    """After a cancel, they release unused capacity."""
     folder = tiny.save(tmp_path / "model", "llama", 0)
     shards = LocalShards(Load(str(folder)))
     spread = ShardedModel(load_model(folder, lazy=True)[0], shards)
@@ -213,7 +214,7 @@ def test_padded_heads_change_no_logit(name: str, bits: int | None) -> None:
     assert difference(model(IDS), expected) < 1e-5
 
 
-def test_models_that_divide_are_left_alone() -> None:
+def test_divisible_models_are_not_padded() -> None:
     model = tiny.build("llama")
     before = model.layers[0].self_attn.q_proj.weight
     pad_heads(model, 2)

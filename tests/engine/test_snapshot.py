@@ -1,4 +1,4 @@
-"""Snapshots: a damaged one is never used, not even in part."""
+"""Snapshots: saving, loading, sharing, limits; damaged ones are never used."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _flipped(path: Path, share: float) -> None:
 
 
 def _another_number(path: Path) -> None:
-    """One of those beside the arrays, such as how many tokens they hold."""
+    """Metadata such as the number of tokens is damaged."""
     data = bytearray(path.read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
@@ -132,7 +132,7 @@ def _another_number(path: Path) -> None:
 
 
 def _edited(seal: bool = True, **changes: Any) -> Callable[[Path], None]:
-    """Other values in the manifest, with a checksum that fits, or without."""
+    """Change values in the manifest, with or without a matching checksum."""
 
     def edit(folder: Path) -> None:
         old, _, text = (folder / MANIFEST).read_text().partition("\n")
@@ -192,7 +192,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_snapshot_is_one_sentence_and_deleted(
+def test_a_damaged_snapshot_is_deleted_and_reported(
     damage: Callable[[Path], object],
     snapshots: Snapshots,
     chat: Chat,
@@ -208,9 +208,7 @@ def test_a_damaged_snapshot_is_one_sentence_and_deleted(
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
-def test_a_damaged_number_beside_the_arrays_is_noticed(
-    snapshots: Snapshots, tmp_path: Path
-) -> None:
+def test_damaged_metadata_of_arrays_is_noticed(snapshots: Snapshots, tmp_path: Path) -> None:
     models = pair(build("gemma3"))
     first, _, _ = conversation()
     chat = Chat(models.target.model)
@@ -276,7 +274,7 @@ def test_a_failed_save_leaves_nothing(
     assert names(folder(tmp_path)) == before
 
 
-def test_a_manifest_that_cannot_be_read_now_deletes_no_file(
+def test_an_unreadable_manifest_deletes_no_file(
     snapshots: Snapshots, chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(snapshots, chat)
@@ -341,7 +339,7 @@ STRAYS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("stray", STRAYS.values(), ids=STRAYS)
-def test_stray_names_stop_no_save(
+def test_stray_files_do_not_stop_a_save(
     stray: Callable[[Path], object],
     snapshots: Snapshots,
     chat: Chat,
@@ -369,10 +367,10 @@ def test_stray_folders_among_the_snapshots_are_not_deleted_for_the_budget(
 
 
 @pytest.mark.parametrize("what", ["a pipe", "a folder"])
-def test_a_manifest_that_is_not_a_file_is_one_sentence_and_deleted(
+def test_a_manifest_that_is_not_a_file_is_deleted_and_reported(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path, what: str
 ) -> None:
-    """To read a pipe would never end."""
+    """Reading a pipe would block forever."""
     save(snapshots, chat)
     manifest = folder(tmp_path) / MANIFEST
     manifest.unlink()
@@ -384,14 +382,16 @@ def test_a_manifest_that_is_not_a_file_is_one_sentence_and_deleted(
     assert snapshots.load("c", lambda: ConversationCache(models)) is not None
 
 
-def test_one_that_never_was_complete_is_none(
+def test_an_incomplete_snapshot_counts_as_none(
     snapshots: Snapshots, chat: Chat, models: ModelPair
 ) -> None:
     next(snapshots.save("c", chat.conversation))
     assert snapshots.load("c", lambda: ConversationCache(models)) is None
 
 
-def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: ModelPair) -> None:
+def test_the_budget_deletes_the_oldest_snapshots(
+    tmp_path: Path, chat: Chat, models: ModelPair
+) -> None:
     free = Snapshots(tmp_path / "snapshots", BUDGET, IDENTITY)
     save(free, chat, "a")
     size = sum(f.stat().st_size for f in folder(tmp_path).iterdir())
@@ -407,7 +407,7 @@ def test_the_budget_lets_the_oldest_go(tmp_path: Path, chat: Chat, models: Model
 
 
 def branch(chat: Chat, models: ModelPair) -> Chat:
-    """A conversation that goes on from what another one has read, up to its answer."""
+    """A conversation that continues another one's cache, up to its answer."""
     first, _, _ = conversation()
     twin = Chat(models.target.model)
     twin.conversation.replace_target(chat.conversation.target.fork())
@@ -415,10 +415,10 @@ def branch(chat: Chat, models: ModelPair) -> Chat:
     return twin
 
 
-def test_what_other_models_saved_and_what_is_damaged_is_read_once(
+def test_manifests_are_read_once_unless_changed(
     tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not in every turn."""
+    """They are not read again in every turn."""
     folder, read = tmp_path / "snapshots", list[str]()
     for name in "ab":
         save(Snapshots(folder, BUDGET, {"target": name}), chat, name)
@@ -441,7 +441,7 @@ def test_what_other_models_saved_and_what_is_damaged_is_read_once(
     assert len(read) == 1, "one that was changed is read again"
 
 
-def test_what_two_conversations_have_read_alike_is_on_the_disk_once(
+def test_shared_blocks_are_on_the_disk_once(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
 ) -> None:
     save(snapshots, chat, "a")
@@ -459,7 +459,7 @@ def test_what_two_conversations_have_read_alike_is_on_the_disk_once(
     assert not folder_bytes(tmp_path)
 
 
-def test_a_snapshot_that_is_deleted_during_a_save_leaves_the_others_files_to_link(
+def test_a_save_links_to_other_snapshots_if_one_is_deleted_meanwhile(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
 ) -> None:
     def inodes(name: str) -> dict[str, int]:
@@ -479,7 +479,7 @@ def test_a_snapshot_that_is_deleted_during_a_save_leaves_the_others_files_to_lin
     assert inodes("c") == inodes(left)
 
 
-def test_a_later_snapshot_writes_only_what_is_new(
+def test_a_later_snapshot_writes_only_new_blocks(
     snapshots: Snapshots, models: ModelPair, tmp_path: Path
 ) -> None:
     chat = new_chat(models)
@@ -496,7 +496,7 @@ def test_a_later_snapshot_writes_only_what_is_new(
     assert len(before.items() - blocks().items()) == 1, "the last one"
 
 
-def test_where_the_disk_knows_no_links_a_block_is_written_again(
+def test_without_hard_links_a_block_is_written_again(
     snapshots: Snapshots, chat: Chat, models: ModelPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "no links")))
@@ -522,7 +522,7 @@ def test_the_budget_counts_shared_files_once(
     assert len(list((tmp_path / "snapshots").iterdir())) < 3
 
 
-def test_the_draft_is_not_saved_where_the_budget_is_small(tmp_path: Path) -> None:
+def test_with_a_small_budget_the_draft_is_not_saved(tmp_path: Path) -> None:
     loaded = pair(build("llama")).target
     both = ModelPair(loaded, loaded, None, None)  # type: ignore[arg-type]
     first, _, _ = conversation()
@@ -541,7 +541,7 @@ def test_the_draft_is_not_saved_where_the_budget_is_small(tmp_path: Path) -> Non
         assert len(again.draft) == there
 
 
-def test_names_of_any_kind_are_file_names(
+def test_conversations_with_any_name_can_be_saved(
     snapshots: Snapshots, chat: Chat, models: ModelPair, tmp_path: Path
 ) -> None:
     for name in ("../../x", "", "a/b", "\0", "ä" * 300, "\udc80"):
@@ -575,7 +575,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_small_model_does_not_fill_the_disk(tmp_path: Path, weights: int, limit: int) -> None:
-    """A model of 4 million parameters had 1.1 GB after half an hour, of 20 that it might take."""
+    """A model of 4 million parameters used 1.1 GB after half an hour; 20 GB were allowed."""
     assert disk_limit(0, tmp_path / "not" / "there", weights) == limit
 
 
@@ -586,11 +586,11 @@ def test_a_tenth_of_a_small_disk_is_used(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("disk")
-def test_what_the_user_set_is_the_limit(tmp_path: Path) -> None:
+def test_the_limit_set_by_the_user_applies(tmp_path: Path) -> None:
     assert disk_limit(3 * GB, tmp_path, 16_000_000) == 3 * GB
 
 
-def test_leftovers_count_too(tmp_path: Path) -> None:
+def test_leftover_files_count_towards_the_size(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "stray").write_bytes(bytes(5))
     (tmp_path / "a" / "b" / "1-target-0.safetensors").write_bytes(bytes(70))
@@ -609,7 +609,7 @@ def names_in(folder: Path, names: str) -> str:
     return "".join(name for name in names if snapshot_folder(folder, name).exists())
 
 
-def test_snapshots_of_other_conversations_go_and_nothing_else(tmp_path: Path) -> None:
+def test_only_snapshots_of_other_conversations_are_removed(tmp_path: Path) -> None:
     remove_other_snapshots(tmp_path / "nothing", "a")
     saved(tmp_path, *"abc")
     (tmp_path / "mine").mkdir()
@@ -621,7 +621,7 @@ def test_snapshots_of_other_conversations_go_and_nothing_else(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mlx", [True, False])
-def test_they_are_deleted_whether_a_pair_is_loaded_or_not(
+def test_snapshots_are_deleted_whether_a_pair_is_loaded_or_not(
     tmp_path: Path, mlx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not mlx:
@@ -637,7 +637,7 @@ def test_they_are_deleted_whether_a_pair_is_loaded_or_not(
     assert not driver.of(Failed)
 
 
-def test_without_a_pair_they_are_deleted_where_they_were_saved(tmp_path: Path) -> None:
+def test_without_a_pair_snapshots_are_deleted_in_the_policys_folder(tmp_path: Path) -> None:
     saved(tmp_path, *"ab")
     driver = Driver()
     driver.engine.send(CachePolicy(snapshot_folder=str(tmp_path)))

@@ -1,5 +1,4 @@
-"""Whole turns whose answers are verified several tokens at a time: copies, and what the draft
-writes."""
+"""Whole turns with speculative decoding, by copies and by a draft."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def driver(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """The draft is the target itself, so what it writes is mostly right."""
+    """The draft is the target itself, so most proposals are accepted."""
 
     def always(self: Gate, kind: int, available: int) -> Proposal:
         return Proposal(2.0 + (kind == DRAFTED), min(available, 4))
@@ -56,12 +55,14 @@ def ask(keep: float, speculate: bool, *earlier: tuple[Ask, Finished]) -> Ask:
 
 
 def scored(driver: Driver) -> list[int]:
-    """How far the draft had read, at each step."""
+    """Number of tokens that the draft had cached at each step."""
     return [e.done for e in driver.of(PhaseProgress) if e.phase is Phase.SCORE and e.done]
 
 
 @pytest.mark.parametrize("keep", [0.3, 1.0])
-def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, folder: Path) -> None:
+def test_two_turns_are_the_same_with_and_without_speculation(
+    driver: Driver, keep: float, folder: Path
+) -> None:
     answers = []
     for speculate in (False, True):
         driver.load(folder, folder)
@@ -78,7 +79,7 @@ def test_two_turns_are_the_same_with_and_without(driver: Driver, keep: float, fo
 
 
 @pytest.mark.parametrize("after", [1, 2, 4, 5, 6, 11])
-def test_the_next_turn_goes_on_from_wherever_it_was_cancelled(
+def test_the_next_turn_continues_from_a_cancel_at_any_token(
     driver: Driver, after: int, folder: Path
 ) -> None:
     first = ask(0.3, True)
@@ -86,7 +87,7 @@ def test_the_next_turn_goes_on_from_wherever_it_was_cancelled(
     one = driver.answer(first)
     driver.on_event = lambda event: None
     assert one.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
-    # Events come in bunches; of what was written and cached only a part is kept.
+    # Token events are coalesced, so only some of the generated and cached tokens are in them.
     one = replace(one, generated_ids=one.generated_ids[:after])
     two = driver.answer(ask(0.3, True, (first, one)))
     driver.load(folder, folder)

@@ -1,4 +1,4 @@
-"""Chat templates get what they need, and no more time and memory than that."""
+"""Chat templates render in a sandbox with limited time and memory."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize("source", ORDINARY, ids=lambda source: source[:30])
-def test_ordinary_templates_say_what_they_always_did(process: TextProcess, source: str) -> None:
+def test_ordinary_templates_render_as_in_transformers(process: TextProcess, source: str) -> None:
     given = {"bos_token": "<s>", "enable_thinking": True}
     assert render(process, source, **given) == theirs(source, **given)
 
@@ -92,7 +92,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize("source", FAILING)
-def test_a_template_that_raises_says_why(process: TextProcess, source: str) -> None:
+def test_a_template_that_raises_reports_its_message(process: TextProcess, source: str) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 (theirs are of many kinds)
         theirs(source)
     reason = str(caught.value).partition(",")[0].partition(" attributes")[0][:20]
@@ -186,10 +186,10 @@ MORE_BOMBS = [
     [*BOMBS, *(pytest.param(source, marks=pytest.mark.slow) for source in MORE_BOMBS)],
     ids=lambda source: source[-40:],
 )
-def test_bombs_do_not_go_off(
+def test_template_bombs_are_stopped(
     process: TextProcess, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of seconds it would get twenty times as many, and all of them are waited for.
+    # With a real limit in seconds the test would take twenty times as long.
     monkeypatch.setattr(sandbox, "RENDER_LIMITS", RequestLimits(0.015, 256 << 20))
     began = time.monotonic()
     with pytest.raises(TextError) as caught:
@@ -239,7 +239,7 @@ def test_the_sandbox_holds(process: TextProcess, source: str) -> None:
     assert text == ""
 
 
-def test_nothing_is_left_changed(process: TextProcess) -> None:
+def test_transformers_is_restored_afterwards(process: TextProcess) -> None:
     before = chat_template_utils._compile_jinja_template
     with pytest.raises(TextError):
         render(process, "{{ 1 / 0 }}")

@@ -1,5 +1,5 @@
-"""Chat templates with the structure of today's families, written by hand: prompts have the tokens
-that transformers gives, with and without thinking."""
+"""Handwritten chat templates with the structure of current families: prompts equal the tokens of
+transformers, with and without thinking."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ S, U, A = Role.SYSTEM, Role.USER, Role.ASSISTANT
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`on` and `off`: how its prompts end with and without thinking; `opens`: the prompt itself
-    opens the reasoning."""
+    """`on`, `off`: ends of prompts with and without thinking. `opens`: whether the prompt opens the
+    reasoning."""
 
     template: str
     marks: str
@@ -246,7 +246,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Load:
 
 
 def plain(message: Message) -> dict[str, str]:
-    """As transformers gets it."""
+    """The message as passed to transformers."""
     documents = (
         f'<document name="{d.name}">\n{d.text}{DOCUMENT_FOOTER}' for d in message.documents
     )
@@ -275,7 +275,7 @@ def test_prompts_have_the_tokens_that_transformers_gives(
     assert Reasoning(tokenizer).is_open(prompt.ids.tolist()) == (family.opens and thinks)
 
 
-def test_ending_the_reasoning_early_writes_what_the_model_would(load: Load) -> None:
+def test_ending_reasoning_early_writes_the_models_format(load: Load) -> None:
     closes = {name: Reasoning(load(name)[0]).format for name in ("Gemma 4", "Qwen3.8")}
     assert {name: found and found.closes for name, found in closes.items()} == {
         "Gemma 4": "\n<channel|>",
@@ -284,7 +284,7 @@ def test_ending_the_reasoning_early_writes_what_the_model_would(load: Load) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "told"),
+    ("name", "asked", "mapped"),
     [
         ("Qwen3.8", "high", "xhigh"),
         ("Qwen3.8", "minimal", "low"),
@@ -294,8 +294,8 @@ def test_ending_the_reasoning_early_writes_what_the_model_would(load: Load) -> N
         ("GPT-OSS", "high", "high"),
     ],
 )
-def test_an_effort_is_told_in_a_word_that_the_template_takes(
-    load: Load, name: str, asked: str, told: str
+def test_reasoning_effort_is_mapped_to_a_value_of_the_template(
+    load: Load, name: str, asked: str, mapped: str
 ) -> None:
     tokenizer, builder = load(name)
     prompt = builder.build((Message(U, "Why?"),), values=(("reasoning_effort", asked),))
@@ -304,6 +304,6 @@ def test_an_effort_is_told_in_a_word_that_the_template_takes(
         tokenize=False,
         add_generation_prompt=True,
         enable_thinking=True,
-        reasoning_effort=told,
+        reasoning_effort=mapped,
     )
     assert tokenizer.decode(prompt.ids.tolist()) == expected

@@ -1,4 +1,4 @@
-"""Answers are the same with and without proposals, token by token, and in distribution."""
+"""Answers with and without speculation are the same, token by token and in distribution."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from app.engine.model.speculation import (
     COPY_RETRY,
     DRAFT_RETRY,
     DRAFTED,
-    NEEDED,
+    MIN_PLAIN_STEPS,
     NOTHING,
     SIZES,
-    STALE,
+    STALE_AFTER,
     Gate,
     Proposal,
     expected,
     kind_of_copy,
 )
-from app.engine.model.token_stream import LONGEST, CopyIndex, DraftProposals, Match, TokenStream
+from app.engine.model.token_stream import MAX_MATCH, CopyIndex, DraftProposals, Match, TokenStream
 from app.engine.turn.decode import Decoder
 from app.models.embedded import target_path
 from app.protocol.options import Sampling
@@ -51,7 +51,7 @@ mlx_patches.install()
 
 
 class Always(Gate):
-    """Proposes as much as it can: a test of what is exact, not of what is fast."""
+    """A gate that always proposes as many tokens as possible, to test exactness."""
 
     preferred = DRAFTED
 
@@ -60,7 +60,7 @@ class Always(Gate):
 
 
 def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
-    """A prompt (length,) in which passages occur again."""
+    """A prompt (length,) with repeated passages."""
     rng = np.random.default_rng(seed)
     passages = rng.integers(0, VOCABULARY, (6, 7))
     ids = np.concatenate([passages[i] for i in rng.integers(0, 6, length // 7 + 1)])
@@ -68,7 +68,7 @@ def repetitive(seed: int, length: int = 120) -> NDArray[np.int32]:
 
 
 def sparse_cache(model: Any, ids: NDArray[np.int32]) -> Cache:
-    """What a sparse prefill of about a third leaves: gaps, and the last token not read."""
+    """A cache as after a sparse prefill of about a third: with gaps, without the last token."""
     chosen = np.arange(len(ids) - 1, dtype=np.int32)
     chosen = chosen[(chosen < 4) | (chosen // 9 % 3 == 0) | (chosen > len(ids) - 12)]
     cache = make_positioned_cache(model)
@@ -94,7 +94,7 @@ def holding(cache: Cache) -> PrefixCache:
 
 
 def stream(model: Any, cache: Cache, text: NDArray[np.int32] | None, **named: Any) -> TokenStream:
-    """One that proposes from a text."""
+    """An index that proposes from a text."""
     index = None if text is None else CopyIndex(text)
     return TokenStream(model, holding(cache), Always(), index, **named)
 
@@ -104,7 +104,7 @@ def write(source: TokenStream, ids: NDArray[np.int32], count: int = WRITTEN) -> 
 
 
 def nearly(answer: list[int]) -> NDArray[np.int32]:
-    """A text that the answer might have been copied from, but for every seventh token."""
+    """A text that equals the answer except for every seventh token."""
     wrong = [(token + 1) % VOCABULARY if i % 7 == 6 else token for i, token in enumerate(answer)]
     return np.array(wrong, np.int32)
 
@@ -118,7 +118,7 @@ def models() -> dict[str, Any]:
 def assert_same_or_tie(
     model: Any, ids: NDArray[np.int32], plain: list[int], fast: list[int]
 ) -> None:
-    """Where they differ, both tokens are as likely, up to rounding."""
+    """If answers differ, both tokens are equally likely up to rounding."""
     if plain == fast:
         return
     at = next(i for i, (a, b) in enumerate(zip(plain, fast, strict=True)) if a != b)
@@ -130,13 +130,15 @@ def assert_same_or_tie(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_greedy_answers_are_the_same(name: str, models: dict[str, Any]) -> None:
+def test_greedy_answers_are_the_same_with_speculation(name: str, models: dict[str, Any]) -> None:
     check_greedy(models[name], name, range(3), WRITTEN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PURE)
-def test_two_hundred_greedy_answers_are_the_same(name: str, models: dict[str, Any]) -> None:
+def test_two_hundred_greedy_answers_are_the_same_with_speculation(
+    name: str, models: dict[str, Any]
+) -> None:
     check_greedy(models[name], name, range(200), 24)
 
 
@@ -158,10 +160,10 @@ def entries(cache: Cache) -> list[int]:
 
 @pytest.mark.parametrize("make_cache", [stock_cache, quantised_cache, sparse_cache])
 @pytest.mark.parametrize("stop_after", [1, 2, 9, 10, 11, 12, 13, WRITTEN])
-def test_what_is_rejected_leaves_no_trace(
+def test_rejected_tokens_leave_no_trace(
     make_cache: Callable[[Any, NDArray[np.int32]], Cache], stop_after: int, models: dict[str, Any]
 ) -> None:
-    """Also where whoever takes the tokens stops in the middle of what was accepted."""
+    """This holds if the consumer stops in the middle of accepted tokens."""
     model, ids = models["wide"], repetitive(1)
     plain = write(stream(model, make_cache(model, ids), None), ids)
     cache = make_cache(model, ids)
@@ -181,7 +183,7 @@ def test_what_is_rejected_leaves_no_trace(
     assert taken + more == plain
 
 
-def test_without_proposals_it_is_what_mlx_lm_writes(models: dict[str, Any]) -> None:
+def test_without_proposals_answers_equal_mlx_lm(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(2)
     cache = stock_cache(model, ids)
     theirs = generate_step(
@@ -191,7 +193,7 @@ def test_without_proposals_it_is_what_mlx_lm_writes(models: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("settings", [{"temp": 0.7}, {"temp": 1.0, "top_p": 0.8, "top_k": 9}])
-def test_a_seed_gives_the_same_answer_either_way(
+def test_a_seed_gives_the_same_answer_with_and_without_speculation(
     settings: dict[str, float], models: dict[str, Any]
 ) -> None:
     model, sampler = models["llama"], make_sampler(**settings)  # type: ignore[arg-type]
@@ -208,13 +210,13 @@ def test_a_seed_gives_the_same_answer_either_way(
 
 
 def careless(self: TokenStream, token: int, proposal: Any) -> tuple[mx.array, int]:
-    """Accepts whatever is proposed."""
+    """A stream that accepts all proposals."""
     self.proposed += len(proposal.ids)
     chosen = self._feed(mx.array([token, *proposal.ids]))
     return type(chosen)(*(each[-1:] for each in chosen)), len(proposal.ids)
 
 
-def test_a_seeds_answer_shows_a_rule_that_is_broken(
+def test_the_seed_test_detects_a_wrong_acceptance_rule(
     models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = models["llama"], repetitive(0)
@@ -225,8 +227,8 @@ def test_a_seeds_answer_shows_a_rule_that_is_broken(
     assert write(fast, ids) != plain
 
 
-def test_it_knows_how_likely_each_token_was(models: dict[str, Any]) -> None:
-    """Also of accepted proposals, and where it is stopped after some of those."""
+def test_log_probabilities_of_all_tokens_are_right(models: dict[str, Any]) -> None:
+    """This includes accepted proposals, also if the stream is stopped after some of them."""
     model, ids = models["llama"], repetitive(3)
     answer = write(stream(model, stock_cache(model, ids), None), ids)
     every = np.array([*ids, *answer], np.int32)
@@ -243,7 +245,7 @@ def test_it_knows_how_likely_each_token_was(models: dict[str, Any]) -> None:
 
 
 def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
-    """The second part's places are those after the first."""
+    """The second part continues the places of the first."""
     model, ids, sampler = models["llama"], repetitive(5), make_sampler(1.0)
     whole = stream(model, stock_cache(model, ids), ids, sampler=sampler, seed=3)
     expected = write(whole, ids, 20)
@@ -252,8 +254,8 @@ def test_an_answer_in_two_parts_is_the_same(models: dict[str, Any]) -> None:
     assert list(rest.tokens(int(part[-1]), 12, 8)) == expected[8:]
 
 
-def test_a_processor_sees_what_was_accepted(models: dict[str, Any]) -> None:
-    """One that forbids the last three tokens needs all of them, in order."""
+def test_a_processor_sees_accepted_tokens(models: dict[str, Any]) -> None:
+    """A processor that forbids the last three tokens needs all of them in order."""
     model, ids = models["llama"], repetitive(3)
 
     def no_repeats(before: mx.array, logits: mx.array) -> mx.array:
@@ -267,7 +269,7 @@ def test_a_processor_sees_what_was_accepted(models: dict[str, Any]) -> None:
 
 
 class Coin:
-    """A model of four tokens, whatever came before: a cache that only counts."""
+    """A model with a vocabulary of four and constant logits; its cache only counts."""
 
     SHARES = (0.1, 0.2, 0.3, 0.4)
 
@@ -278,7 +280,7 @@ class Coin:
 
 
 def drawn(count: int, temperature: float = 1.0) -> NDArray[np.int64]:
-    """How often each token was written, where proposals are tried at every step."""
+    """Counts of each token, with proposals at every step."""
     ids = np.array([0, 1, 2, 3, 3, 2, 1, 0] * 40, np.int32)
     found = np.zeros(4, np.int64)
     for seed in range(count // 500):
@@ -295,24 +297,26 @@ def chi_square(found: NDArray[np.int64]) -> float:
     return float(((found - wanted) ** 2 / wanted).sum())
 
 
-MOST = 16.27
-"""The chi-square with three degrees of freedom that one of a thousand draws exceeds."""
+CRITICAL_VALUE = 16.27
+"""Critical value of chi-square with three degrees of freedom at p = 0.001."""
 
 
 @pytest.mark.slow
 def test_sampled_answers_have_the_models_distribution() -> None:
-    assert chi_square(drawn(20_000)) < MOST
+    assert chi_square(drawn(20_000)) < CRITICAL_VALUE
 
 
 @pytest.mark.slow
-def test_the_distribution_shows_a_rule_that_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is proposed is accepted."""
+def test_the_distribution_test_detects_a_wrong_acceptance_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All proposals are accepted."""
 
     monkeypatch.setattr(TokenStream, "_verify", careless)
-    assert chi_square(drawn(20_000)) > MOST
+    assert chi_square(drawn(20_000)) > CRITICAL_VALUE
 
 
-def test_only_layers_that_can_drop_tokens_take_proposals(models: dict[str, Any]) -> None:
+def test_only_caches_that_can_drop_tokens_get_proposals(models: dict[str, Any]) -> None:
     for name in ORACLE:
         assert can_drop_last(make_positioned_cache(models[name])) == (name in PURE)
 
@@ -324,8 +328,8 @@ def decoded(
     stop_ids: frozenset[int] = frozenset(),  # a random model may write one
     likely: list[int] | None = None,
 ) -> tuple[Decoder, FinishReason, int]:
-    """A whole decoder's answer, why it ended, and how many tokens are cached. With what it is
-    `likely` to be, most of it is verified several tokens at a time."""
+    """A decoder with its answer, the finish reason and the number of cached tokens. With a `likely`
+    answer, most tokens are accepted proposals."""
     ids, cache = repetitive(4), sparse_cache(model, repetitive(4))
     texts = load_tokenizer(target_path())
     texts._eos_token_ids = set(stop_ids)
@@ -346,10 +350,10 @@ def decoded(
 
 @pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.MEMORY])
 @pytest.mark.parametrize("after", range(1, 14))
-def test_it_stops_in_the_middle_of_what_was_verified(
+def test_an_answer_can_stop_within_a_verified_step(
     after: int, reason: FinishReason, models: dict[str, Any]
 ) -> None:
-    """As it does without proposals, and with everything cached that was written."""
+    """It stops as without proposals, with all written tokens cached."""
 
     def stop(decoder: Decoder) -> FinishReason | None:
         return reason if len(decoder.ids) >= after else None
@@ -362,7 +366,7 @@ def test_it_stops_in_the_middle_of_what_was_verified(
 
 
 @pytest.mark.parametrize("length", range(1, 14))
-def test_it_is_as_long_as_is_allowed(length: int, models: dict[str, Any]) -> None:
+def test_the_answer_has_at_most_the_allowed_length(length: int, models: dict[str, Any]) -> None:
     model, sampling = models["llama"], Sampling(max_tokens=length)
     plain, *rest = decoded(model, replace(sampling, speculate=False))
     assert rest == [FinishReason.LENGTH, length]
@@ -371,8 +375,8 @@ def test_it_is_as_long_as_is_allowed(length: int, models: dict[str, Any]) -> Non
     assert fast.ids == plain.ids
 
 
-def test_it_ends_where_it_says_so(models: dict[str, Any]) -> None:
-    """Also where what was verified goes on after that."""
+def test_stop_tokens_end_an_answer_within_a_verified_step(models: dict[str, Any]) -> None:
+    """It ends there even if later tokens were verified, too."""
     model, sampling = models["llama"], Sampling(max_tokens=WRITTEN)
     plain, _, _ = decoded(model, replace(sampling, speculate=False))
     assert plain.proposed == 0
@@ -385,7 +389,7 @@ def test_it_ends_where_it_says_so(models: dict[str, Any]) -> None:
 
 
 class Drafting(Gate):
-    """Proposes what a draft wrote, whatever that costs."""
+    """A gate that always uses the draft."""
 
     def choose(self, kind: int, available: int) -> Proposal:
         return Proposal(2.0, min(available, 3)) if kind == DRAFTED else NOTHING
@@ -401,16 +405,16 @@ def has_read(draft: Any, ids: NDArray[np.int32]) -> PrefixCache:
 
 @pytest.mark.parametrize("twin", [True, False])
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5, 6, WRITTEN])
-def test_what_a_draft_writes_changes_nothing(
+def test_draft_proposals_do_not_change_the_answer(
     twin: bool, stop_after: int, models: dict[str, Any]
 ) -> None:
-    """A draft that always agrees, and one that never does."""
+    """Drafts that always or never agree."""
     model, ids = models["llama"], repetitive(6)
     draft = model if twin else build("qwen3", seed=9)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
     prefix = has_read(draft, ids)
-    assert DraftProposals.possible(prefix, ids)
-    assert not DraftProposals.possible(prefix, ids[:-1])
+    assert DraftProposals.is_possible(prefix, ids)
+    assert not DraftProposals.is_possible(prefix, ids[:-1])
     proposals = DraftProposals(pair(draft).target, prefix, ids, 0)
     target = holding(stock_cache(model, ids))
     source = TokenStream(model, target, Drafting(), draft=proposals)
@@ -430,7 +434,7 @@ def test_what_a_draft_writes_changes_nothing(
     )
 
 
-def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
+def test_a_failed_draft_is_not_used_again(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     plain = write(stream(model, stock_cache(model, ids), None), ids)
     prefix = has_read(model, ids)
@@ -456,7 +460,7 @@ def test_a_draft_that_fails_is_left_alone(models: dict[str, Any]) -> None:
     assert len(prefix) == 0
 
 
-def test_a_draft_may_know_more_tokens_than_the_target(models: dict[str, Any]) -> None:
+def test_a_draft_may_have_a_larger_vocabulary(models: dict[str, Any]) -> None:
     model, ids = models["llama"], repetitive(6)
     prefix = has_read(model, ids)
     draft = pair(model).target
@@ -480,16 +484,15 @@ def gate(
     busy: float = 0.0,
     seed: int = 0,
 ) -> tuple[Gate, float]:
-    """A gate that has learnt on a machine where a step that verifies costs `verifying` of a plain
-    step more, and `slope` for each token; where a share `busy` of all steps takes several times as
-    long; and where each proposed token is right with probability `share`. And how many times faster
-    it then was."""
+    """A gate after measuring a simulated machine, and the speedup it reached. There, a verified
+    step costs `verifying` more than a plain one plus `slope` per token, a share `busy` of the steps
+    is several times slower, and each proposed token is right with probability `share`."""
     rng, found = np.random.default_rng(seed), Gate()
 
     def waits() -> float:
         return 1 + 4 * rng.exponential() * (rng.random() < busy)
 
-    for _ in range(NEEDED):
+    for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(PLAIN * waits())
     found.guess_draft_cost(0.1)
     seconds, written = 0.0, 0
@@ -510,21 +513,21 @@ def gate(
     return found, written * PLAIN * (1 + 4 * busy) / seconds
 
 
-def test_nothing_is_proposed_before_plain_steps_of_the_answer_were_timed() -> None:
+def test_nothing_is_proposed_before_plain_steps_were_timed() -> None:
     found, _ = gate(0.1, 1.0)
     assert found.choose(COPY, 16).count > 0
     found.begin()
     assert found.choose(COPY, 16).count == 0
     assert found.plain_rate == 0
     assert not any(found.wants_to_learn(COPY) for _ in range(1000))
-    for _ in range(NEEDED):
+    for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(2 * PLAIN)
     assert found.choose(COPY, 16).count > 0
 
 
 @pytest.mark.parametrize("slope", [0.02, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, share: float) -> None:
+def test_the_gate_never_makes_decoding_slower(slope: float, share: float) -> None:
     found, faster = gate(slope, share)
     possible = max((1 + expected(share, n - 1)) / (1 + slope * (n - 1)) for n in (1, *SIZES))
     assert faster > 0.97
@@ -538,30 +541,28 @@ def test_it_is_faster_where_that_is_possible_and_never_slower(slope: float, shar
 
 @pytest.mark.parametrize("busy", [0.0, 0.3])
 @pytest.mark.parametrize("verifying", [0.5, 0.9, 1.2])
-def test_on_a_busy_machine_right_tokens_are_not_proposed_one_at_a_time(
-    verifying: float, busy: float
-) -> None:
-    """There, to wait for a step costs much, and each token in it little."""
+def test_a_busy_machine_still_gets_long_proposals(verifying: float, busy: float) -> None:
+    """On such a machine, steps are expensive and tokens within a step cheap."""
     possible = SIZES[-1] / (1 + verifying + 0.1 * (SIZES[-1] - 1))
     seeds = range(9 if busy else 1)
     found = [gate(0.1, 1.0, steps=400, verifying=verifying, busy=busy, seed=s)[1] for s in seeds]
     assert np.median(found) > 0.75 * possible
 
 
-def test_what_a_size_cost_long_ago_is_measured_again() -> None:
-    """Another program was busy while it was measured."""
+def test_stale_costs_are_measured_again() -> None:
+    """The machine was busy while it was measured."""
     found = Gate()
-    for _ in range(NEEDED):
+    for _ in range(MIN_PLAIN_STEPS):
         found.record_plain(PLAIN)
     for _ in range(9):
         found.record_verified(COPY, 2, 1, 9 * PLAIN)
     assert found.choose(COPY, 15).count == 0
-    for _ in range(STALE + 1):
+    for _ in range(STALE_AFTER + 1):
         found.record_plain(PLAIN)
     assert found.choose(COPY, 15).count > 0
 
 
-def test_kinds_of_matches_are_judged_on_their_own() -> None:
+def test_kinds_of_proposals_are_judged_separately() -> None:
     found, _ = gate(0.2, 0.0, kind_of_copy(2))
     assert found.choose(kind_of_copy(2), 15).count == 0
     assert found.choose(kind_of_copy(12), 15).count > 0
@@ -570,7 +571,7 @@ def test_kinds_of_matches_are_judged_on_their_own() -> None:
 
 @pytest.mark.parametrize("cost", [0.02, 0.2, 1.0])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
-def test_a_draft_is_asked_where_that_is_faster(cost: float, share: float) -> None:
+def test_the_draft_is_used_if_that_is_faster(cost: float, share: float) -> None:
     found, faster = gate(0.05, share, DRAFTED, 400, cost)
     sizes = [n - 1 for n in (1, *SIZES)]
     possible = max((1 + expected(share, n)) / (1 + (0.05 + cost) * n) for n in sizes)
@@ -580,7 +581,7 @@ def test_a_draft_is_asked_where_that_is_faster(cost: float, share: float) -> Non
         assert found.choose(DRAFTED, 15).count == 0
 
 
-def test_what_was_never_right_is_tried_again_now_and_then() -> None:
+def test_rejected_kinds_are_tried_again_occasionally() -> None:
     found, _ = gate(0.2, 0.0)
     tried = sum(found.wants_to_learn(COPY) for _ in range(10 * COPY_RETRY))
     assert tried == 10
@@ -588,8 +589,8 @@ def test_what_was_never_right_is_tried_again_now_and_then() -> None:
     assert tried == 10
 
 
-def test_a_pause_is_no_measure() -> None:
-    """Neither one in a plain step, nor one in the first that is verified."""
+def test_pauses_between_tokens_are_not_measured() -> None:
+    """This holds for a pause in a plain step and in the first verified one."""
     found = Gate()
     for seconds in (PLAIN, 3600.0, PLAIN, PLAIN, PLAIN):
         found.record_plain(seconds)
@@ -600,7 +601,7 @@ def test_a_pause_is_no_measure() -> None:
     assert found.choose(COPY, 15).count > 0
 
 
-def test_what_is_expected() -> None:
+def test_the_expected_number_of_accepted_tokens_is_right() -> None:
     assert expected(1.0, 5) == 5
     assert expected(0.0, 5) == 0
     assert expected(0.5, 2) == pytest.approx(0.75)
@@ -613,32 +614,32 @@ def index(prompt: Iterable[int], answer: Iterable[int] = ()) -> CopyIndex:
     return found
 
 
-def test_what_followed_is_found() -> None:
+def test_the_continuation_of_an_earlier_occurrence_is_found() -> None:
     assert index([1, 2, 3, 4, 5, 6, 9], [2, 3, 4]).find(2) == Match((5, 6), 4, 3)
     assert index([1, 2, 3, 4, 5, 6, 9], [3, 4]).find(9) == Match((5, 6, 9, 3, 4, 5, 6, 9, 3), 4, 2)
 
 
-def test_nothing_is_found_where_nothing_is_the_same() -> None:
+def test_without_a_match_nothing_is_found() -> None:
     assert index([1, 2, 3, 4], [9, 8]).find(4) is None
     assert index([1], []).find(4) is None
     assert index([1, 2, 1, 2, 3], [1, 2]).find(0) is None
     assert index([1, 2], []).find(3) is None, "nothing follows the last tokens"
 
 
-def test_the_longest_match_wins_and_of_these_the_last() -> None:
+def test_the_last_one_of_the_longest_matches_wins() -> None:
     one, other = [1, 2, 3, 4, 50], [7, 2, 3, 4, 60]
     assert index([*one, *other], [1, 2, 3, 4]).find(1) == Match((50,), 4, 4)
     assert index([*one, *other, *one], [1, 2, 3, 4]).find(1) == Match((50,), 14, 4)
     assert index([*one, *other], [9, 3, 4]).find(1) == Match((60,), 9, 2)
 
 
-def test_the_answer_is_looked_at_too() -> None:
+def test_matches_in_the_answer_are_found_too() -> None:
     found = index([9], [5, 6, 7, 8, 5, 6, 7])
     assert found.find(1) == Match((8,), 4, 3)
     assert index([9], [5, 6, 5, 6, 5, 6]).find(5) == Match((5, 6, 5, 6, 5), 5, 4)
 
 
-def test_it_is_what_a_plain_search_finds() -> None:
+def test_the_index_finds_the_same_as_a_plain_search() -> None:
     rng = np.random.default_rng(0)
     prompt = rng.integers(0, 5, 300).tolist()
     found = CopyIndex(np.array(prompt, np.int32))
@@ -655,11 +656,11 @@ def test_it_is_what_a_plain_search_finds() -> None:
 
 
 def longest(text: list[int]) -> int:
-    """Of the matches of at least two tokens, by looking everywhere."""
+    """The best match of at least two tokens by exhaustive search."""
     best = 0
     for end in range(2, len(text)):
         length = 0
-        while length < min(end, LONGEST) and text[end - 1 - length] == text[-1 - length]:
+        while length < min(end, MAX_MATCH) and text[end - 1 - length] == text[-1 - length]:
             length += 1
         best = max(best, length)
     return best if best >= 2 else 0

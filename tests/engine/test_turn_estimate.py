@@ -1,4 +1,4 @@
-"""What is refused before it begins, what would fit, and what is given up so that it does."""
+"""Memory estimates: refusals, suggestions, and evictions to make a turn fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LEAVE = Callable[[float], None]
 
 
 WIDE = {"num_hidden_layers": 8, "num_key_value_heads": 4, "head_dim": 64}
-"""16 KB of every token: much beside what scoring takes."""
+"""A target with 16 KB per token, much more than scoring needs."""
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def loaded(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> D
 
 @pytest.fixture
 def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
-    """After loading or a turn: leaves so many bytes beside what the engine holds then."""
+    """Leave this many bytes free in addition to what the engine holds now."""
 
     def left(free: float) -> None:
         loaded.until(MemoryReport)
-        time.sleep(0.2)  # the engine's thread lets go of the turn's cache after that report
+        time.sleep(0.2)  # the engine thread releases the turn's cache after that report
         gc.collect()  # arrays of earlier tests must not be freed during this one
         at = mx.get_active_memory() + free
         monkeypatch.setattr(memory, "free", lambda: at - mx.get_active_memory())
@@ -78,7 +78,7 @@ def needed(failed: object) -> tuple[float, float]:
     return failed.failure.data["needed"], failed.failure.data["free"]
 
 
-def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE) -> None:
+def test_a_refusal_names_what_would_fit(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
     failed = loaded.run(question(Mode.FULL))
     most, there = needed(failed)
@@ -86,7 +86,7 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     options = failed.failure.data
     keep, length = options["keep"], options["full_tokens"]
     assert not options["sparse"]
-    assert not loaded.of(PhaseProgress), "nothing was begun"
+    assert not loaded.of(PhaseProgress), "nothing was started"
     fits = question(Mode.SPARSE, keep / 100)
     assert isinstance(loaded.run(fits), Finished), "and it does"
     total = loaded.of(Planned)[-1].prompt_tokens
@@ -97,14 +97,14 @@ def test_what_does_not_fit_in_full_names_what_would(loaded: Driver, leave: LEAVE
     assert failed.failure.data["keep"] == keep
 
 
-def test_in_auto_mode_it_reads_sparsely_instead(
+def test_auto_mode_reads_sparsely_if_only_that_fits(
     loaded: Driver, leave: LEAVE, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.estimate.plan.MIN_SKIPPABLE", 1 << 20)  # or it would read sparsely
     auto = question(Mode.AUTO)
     assert isinstance(loaded.run(auto), Finished)
     assert loaded.of(Planned)[0].reading is Reading.DENSE
-    leave(10 * MB)  # of 20: an engine of an earlier test may free some meanwhile
+    leave(10 * MB)  # an engine of an earlier test may free memory meanwhile
     finished = loaded.answer(auto)
     assert finished.statistics.reading is Reading.SPARSE
     why = finished.statistics.reasons[0]
@@ -115,7 +115,7 @@ def test_in_auto_mode_it_reads_sparsely_instead(
     assert isinstance(loaded.run(asked), Failed), "that needs every token"
 
 
-def test_it_may_be_tried_despite_memory(loaded: Driver, leave: LEAVE) -> None:
+def test_a_turn_can_be_forced_despite_memory(loaded: Driver, leave: LEAVE) -> None:
     leave(15 * MB)
     failed = loaded.run(question(Mode.FULL))
     assert failed.predicted
@@ -123,9 +123,7 @@ def test_it_may_be_tried_despite_memory(loaded: Driver, leave: LEAVE) -> None:
     assert isinstance(loaded.run(ask), Finished)
 
 
-def test_a_refusal_costs_nothing_that_was_read(
-    loaded: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_keeps_all_caches(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     first = replace(question(), conversation="c")
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF))
     loaded.answer(first)
@@ -136,7 +134,7 @@ def test_a_refusal_costs_nothing_that_was_read(
     assert finished.statistics.reused_tokens > 0
 
 
-def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LEAVE) -> None:
+def test_other_conversations_are_evicted_before_models(loaded: Driver, leave: LEAVE) -> None:
     loaded.engine.send(CachePolicy(BackgroundPolicy.OFF, share_prefixes=False))
     for name in "ab":
         loaded.answer(replace(question(), conversation=name))
@@ -146,7 +144,7 @@ def test_other_conversations_make_way_before_models_do(loaded: Driver, leave: LE
     assert not loaded.of(Unloaded)
 
 
-def test_two_that_do_not_fit_together_take_turns(
+def test_models_that_do_not_fit_together_are_loaded_alternately(
     driver: Driver, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.load(folders["target"], folders["draft"])
@@ -165,7 +163,7 @@ def test_two_that_do_not_fit_together_take_turns(
     assert Phase.LOAD in {part.phase for part in finished.statistics.phases}
 
 
-def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
+def test_a_model_that_cannot_be_reloaded_is_reported(
     driver: Driver, tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tiny.save(tmp_path / "gone", "qwen3", 0)
@@ -180,7 +178,7 @@ def test_a_model_that_is_gone_when_it_is_needed_is_a_sentence(
 # ------------------------------------------------------------------------------------- the sums
 
 
-def test_the_step_follows_what_one_takes() -> None:
+def test_the_step_is_limited_by_its_memory() -> None:
     unfused = Transient(heads=32, activations_per_token=0, element_size=2, score_copies=1)
     assert unfused.bytes(512, 100_000) == 32 * 512 * 100_000 * 2
     room = 1.7e9
@@ -194,7 +192,8 @@ def test_the_step_follows_what_one_takes() -> None:
 
 @pytest.mark.parametrize("name", tiny.ORACLE)
 def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> None:
-    """As on a Mac whose attention is not fused; on a CPU, which works in blocks, not too low."""
+    """With unfused attention as on a Mac; on a CPU, which works in blocks, it must not be too
+    low."""
     model, _ = larger(name)
     weights = sum(array.nbytes for _, array in tree_flatten(model.parameters()))
     found = loader._measure(Path(), model, loader.CacheMaker(model), None)
@@ -215,11 +214,11 @@ def test_a_steps_peak_is_predicted_within_a_tenth(name: str, larger: Any) -> Non
 
     kept = weights + size.bytes(TOKENS) + size.largest_layer_bytes * TOKENS
     assert kept + on_cpu.bytes(STEP, TOKENS) >= 0.9 * (weights + peak(CPU))
-    # What recurrent layers pair with each other is not in this sum.
+    # The sum does not include interactions in recurrent layers.
     within = 0.15 if name in tiny.HYBRID else 0.1
     assert kept + on_mac.bytes(STEP, TOKENS) == pytest.approx(weights + peak(GPU), rel=within)
 
 
 @pytest.mark.parametrize(("room", "most"), [(-1, 0), (0, 0), (35, 3), (99, 9), (1000, 10)])
-def test_the_most_that_fits(room: float, most: int) -> None:
+def test_the_largest_number_that_fits_is_found(room: float, most: int) -> None:
     assert largest_that_fits(lambda n: 10.0 * n, room, 10) == most

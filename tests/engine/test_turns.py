@@ -1,5 +1,5 @@
-"""Later turns equal what they must: after dense ones a dense pass over the whole conversation,
-after sparse ones a pass in which every token sees what had been read when it was computed."""
+"""Later turns equal the reference: after dense turns, a dense pass over the whole conversation;
+after sparse ones, a pass in which every token sees what had been read when it was computed."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
 CHUNK = 8
 FIRST, LATER, FOLLOWING = (3, 4, 11), (1, 4, 10, 15), (11,)
-"""Chunks of the document that the first and the second question need, and those of the first that
-follow a recalled one."""
+"""Chunks needed by the first and the second question, and those of the first that follow a recalled
+chunk."""
 mlx_patches.install()
 
 
 def conversation(
     document: tuple[int, int] = DOCUMENT,
 ) -> tuple[Prompt, NDArray[np.int32], Prompt]:
-    """A question about a document, its answer, and a second question."""
+    """A question about a document, its answer and a second question."""
     rng = np.random.default_rng(1)
     end = document[1] + QUESTION
     second = end + ANSWER + QUESTION
@@ -91,7 +91,7 @@ def pair(
 
 @dataclass(frozen=True)
 class Needed:
-    """A scorer that finds these chunks important."""
+    """A scorer for which these chunks are important."""
 
     chunks: tuple[int, ...]
     parts: ClassVar[tuple[ScoringPart, ...]] = ()
@@ -121,10 +121,10 @@ class Chat:
         self.reader: PromptReader | None = None
         self.costs = UNKNOWN_COSTS
         self.auto_keep = False
-        """Whether the scores choose keep."""
+        """Whether to use automatic keep."""
 
     def read(self, prompt: Prompt, needed: tuple[int, ...] | None) -> mx.array:
-        """Logits (vocabulary,) after the prompt; everything is read when `needed` is None."""
+        """Logits (vocabulary,) after the prompt. `needed` None: dense reading."""
         chunks = -(-int((~prompt.pinned).sum()) // CHUNK)
         again = len(prompt.ids) == len(self.conversation.target)
         keep = len([c for c in needed or () if again or not self._has_read(c)]) / chunks
@@ -171,14 +171,14 @@ def dense_logits(model: Any, ids: NDArray[np.int32]) -> mx.array:
 
 
 def not_later(turn: NDArray[np.int_]) -> NDArray[np.bool_]:
-    """Which tokens each one sees, from the turns in which they are read."""
+    """Mask of the tokens that each token sees, from the turns in which they are read."""
     seen: NDArray[np.bool_] = (turn[None] <= turn[:, None]) | np.eye(len(turn), dtype=bool)
     return seen
 
 
 def expected_after_recall(name: str, model: Any) -> mx.array:
-    """The second question's logits when only FIRST and then LATER chunks are read, and those
-    FOLLOWING again."""
+    """Reference logits of the second question: FIRST is read, then LATER, and FOLLOWING is read
+    again."""
     first, _, second = conversation()
     total, end = len(second.ids), len(first.ids)
     turn = np.full(total, 9)  # when each token is read; 9 is never
@@ -218,7 +218,7 @@ def test_after_a_dense_turn_the_second_equals_one_dense_pass(
 @pytest.mark.parametrize(
     ("name", "backend"), [*((name, "cpu") for name in ORACLE), ("llama", "gpu"), ("gpt_oss", "gpu")]
 )
-def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
+def test_after_a_sparse_turn_newly_needed_chunks_are_recalled(
     name: str, backend: str, models: dict[str, Any]
 ) -> None:
     first, answer, second = conversation()
@@ -232,7 +232,7 @@ def test_after_a_sparse_turn_what_is_needed_newly_is_recalled(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
+def test_reading_from_scratch_is_chosen_if_it_is_faster_than_recall(
     name: str, models: dict[str, Any]
 ) -> None:
     first, answer, second = conversation()
@@ -246,7 +246,7 @@ def test_where_much_is_cached_and_little_matters_that_is_read_afresh(
     assert difference(logits, fresh.read(second, (0,))) < TOLERANCE, "one chunk was asked for"
 
 
-def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
+def test_reading_from_scratch_is_also_reported_with_automatic_keep(
     models: dict[str, Any],
 ) -> None:
     first, answer, second = conversation()
@@ -261,9 +261,7 @@ def test_that_it_is_read_afresh_is_also_said_where_the_scores_choose_keep(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_asked_again_a_question_recalls_no_more_than_keep(
-    name: str, models: dict[str, Any]
-) -> None:
+def test_a_repeated_question_recalls_no_more_than_keep(name: str, models: dict[str, Any]) -> None:
     first, _, _ = conversation()
     chat = Chat(models[name])
     logits = chat.read(first, FIRST)
@@ -275,7 +273,7 @@ def test_asked_again_a_question_recalls_no_more_than_keep(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_asked_again_at_a_higher_keep_a_question_sees_what_is_recalled_for_it(
+def test_a_question_repeated_at_a_higher_keep_sees_the_recalled_tokens(
     name: str, models: dict[str, Any]
 ) -> None:
     first, _, _ = conversation()
@@ -299,7 +297,7 @@ def test_full_after_a_sparse_turn_equals_one_dense_pass(name: str, models: dict[
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_the_oracle_notices_recalled_tokens_that_see_what_comes_after_them(
+def test_the_oracle_notices_recalled_tokens_that_see_later_ones(
     name: str, models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.engine.cache.caches import PositionedCache
@@ -321,8 +319,8 @@ def test_the_oracle_notices_recalled_tokens_that_see_what_comes_after_them(
 
 
 @pytest.mark.parametrize("name", ORACLE)
-def test_another_second_question_keeps_the_common_part(name: str, models: dict[str, Any]) -> None:
-    """An edit: the turn before stays as it was read."""
+def test_another_second_question_keeps_the_common_prefix(name: str, models: dict[str, Any]) -> None:
+    """After an edit, the previous turn stays cached."""
     first, answer, second = conversation()
     chat = Chat(models[name])
     chat.read(first, None)
@@ -335,7 +333,7 @@ def test_another_second_question_keeps_the_common_part(name: str, models: dict[s
     assert difference(logits, dense_logits(models[name], edited.ids)) < TOLERANCE
 
 
-def test_a_plain_cache_is_left_for_one_that_knows_positions(models: dict[str, Any]) -> None:
+def test_a_stock_cache_is_replaced_by_a_positioned_one(models: dict[str, Any]) -> None:
     first, answer, second = conversation()
     chat = Chat(models["llama"])
     chat.conversation.reset_to_stock()
@@ -378,9 +376,9 @@ def test_a_snapshot_continues_like_the_cache_in_memory(
         ([9], [2], 3, []),
     ],
 )
-def test_what_follows_a_recalled_token_without_a_gap(
+def test_stale_runs_are_the_cached_tokens_after_recalled_ones(
     recalled: list[int], read: list[int], length: int, after: list[int]
 ) -> None:
     prefix = PrefixCache(list)
     prefix.ids, prefix.cached = np.zeros(10, np.int32), np.isin(np.arange(10), read)
-    assert prefix.runs_following(np.array(recalled, np.int32), length).tolist() == after
+    assert prefix.stale_runs(np.array(recalled, np.int32), length).tolist() == after

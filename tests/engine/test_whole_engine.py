@@ -1,5 +1,5 @@
-"""Random conversations with a whole engine: whatever it shares, recalls, copies, saves, cancels or
-drops, each row and each token is what plain attention gives for what was seen."""
+"""Random conversations with a whole engine. Each row and token equals plain attention over what it
+saw, despite sharing, recall, speculation, snapshots, cancels and eviction."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.engine.driver import Driver, gates
 from tests.engine.witness import Witness
 
 TOLERANCE, OF_FEW_BITS = 1e-3, 0.1
-"""Of rows and logits; where keys and values have 8 bits, another rounding moves a number by one
-step, and what follows with it."""
+"""Tolerances for rows and logits. With 8-bit keys and values, a different rounding moves a value by
+one quantisation step and affects later ones."""
 OPERATIONS = 7
 RESTARTS, SEEDS = 0.3, 25
-"""How often starting again is among what may be done."""
+"""Weight of a restart among the random operations."""
 DOCUMENTS = {
     "gates": gates(14),
     "more": gates(14) + " " + gates(9),
@@ -59,7 +59,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Chats:
-    """Conversations of one engine, which is started again now and then."""
+    """Conversations of one engine, which is restarted occasionally."""
 
     def __init__(self, models: dict[str, Path], kind: int, folder: Path) -> None:
         self.random, self.folder = random.Random(kind), folder
@@ -73,11 +73,11 @@ class Chats:
 
     def forget(self) -> None:
         self.chats: dict[str, tuple[Message, ...]] = {}
-        """By name, what was said."""
+        """Messages by conversation."""
         self.names: set[str] = set()
-        """Of all that the engine may have rows of."""
+        """Token ids of all conversations of which the engine may have rows."""
         self.stopped: set[str] = set()
-        """Those whose last answer can go on."""
+        """Conversations whose last answer can be continued."""
         self.known.clear()
 
     # ------------------------------------------------------------------ the engine
@@ -111,7 +111,7 @@ class Chats:
         self.driver.engine.send(policy)
 
     def rest(self) -> None:
-        """Wait until the engine does nothing more."""
+        """Wait until the engine is idle."""
         for name in self.names:
             self.driver.engine.send(DropConversation(name))
         self.set_policy(BackgroundPolicy.OFF)
@@ -124,17 +124,17 @@ class Chats:
         self.random.seed(seed)
         done, self.done = self.done, []
         for number in range(OPERATIONS):
-            if seed % SEEDS == 0 and number == OPERATIONS // 2:  # chance may leave it out
+            if seed % SEEDS == 0 and number == OPERATIONS // 2:  # not left to chance
                 self.done.append("restart")
                 self.do_restart()
             self.step()
         self.rest()
         rows, logits = self.known.error()
-        told = self.name, seed, " ".join(self.done), self.known.problems
+        details = self.name, seed, " ".join(self.done), self.known.problems
         limit = OF_FEW_BITS if "bits" in self.name else TOLERANCE
-        assert not self.known.problems, told
-        assert rows < limit, (rows, *told)
-        assert logits < limit, (logits, *told)
+        assert not self.known.problems, details
+        assert rows < limit, (rows, *details)
+        assert logits < limit, (logits, *details)
         self.done += done
         self.forget()
         self.set_policy(self.random.choice([BackgroundPolicy.OFF, BackgroundPolicy.ALWAYS]))
@@ -234,13 +234,13 @@ class Chats:
         ended = self.driver.run(ask)
         self.driver.on_event = lambda event: None
         self.done += found
-        told = self.name, self.seed, " ".join(self.done), self.known.problems[:3]
-        assert isinstance(ended, Finished), (ended, *told)
-        assert not self.known.problems, told
+        details = self.name, self.seed, " ".join(self.done), self.known.problems[:3]
+        assert isinstance(ended, Finished), (ended, *details)
+        assert not self.known.problems, details
         self.keep(name, messages, ended)
 
     def checking(self, ask: Ask, continues: bool, then: Any, found: list[str]) -> Any:
-        """Checks the engine's state where a turn ends, on its thread."""
+        """Check the engine's state at the end of a turn, on its thread."""
 
         def on_event(event: Event) -> None:
             then(event)
@@ -284,7 +284,7 @@ def converse(models: dict[str, Path], seeds: range, folder: Path) -> Counter[str
 
 
 @pytest.mark.parametrize("kind", [0, 2, 3])
-def test_rows_and_tokens_are_what_was_seen(
+def test_rows_and_tokens_equal_plain_attention_over_what_they_saw(
     kind: int, models: dict[str, Path], tmp_path: Path
 ) -> None:
     assert converse(models, range(kind, kind + 1), tmp_path)
@@ -306,7 +306,7 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_notices(
+def test_the_witness_notices_errors(
     fault: str, models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chats = Chats(models, 0, tmp_path)
@@ -323,7 +323,9 @@ def test_it_notices(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", range(2 * len(TARGETS)))
-def test_so_they_are_in_300(kind: int, models: dict[str, Path], tmp_path: Path) -> None:
+def test_rows_and_tokens_of_300_conversations_equal_plain_attention(
+    kind: int, models: dict[str, Path], tmp_path: Path
+) -> None:
     done = converse(models, range(kind * SEEDS, (kind + 1) * SEEDS), tmp_path)
     for what in ("edit", "again", "branch", "go on", "cancel", "restart", "copied", "shared"):
         assert done[what], (what, done)

@@ -1,4 +1,4 @@
-"""A tokenizer that would read part of a text, or more than it, is not obeyed or is refused."""
+"""Tokenizers that truncate, pad or drop text are overridden or refused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folder(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_tokenizers_own_truncation_and_padding_do_not_act(tmp_path: Path, name: str) -> None:
+def test_a_tokenizers_truncation_and_padding_are_ignored(tmp_path: Path, name: str) -> None:
     plain = folder(tmp_path / "plain", lambda content: None)
     other = folder(tmp_path / "other", lambda content: content.update(SECTIONS[name]))
     expected = PromptBuilder(load_tokenizer(plain)).build(ASKED)
@@ -65,7 +65,7 @@ def test_a_tokenizers_own_truncation_and_padding_do_not_act(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("limit", [16, 10**6])
-def test_a_configs_longest_prompt_does_not_cut(tmp_path: Path, limit: int) -> None:
+def test_a_configs_maximum_length_does_not_truncate(tmp_path: Path, limit: int) -> None:
     path = folder(tmp_path / "model", lambda content: None)
     settings = json.loads((path / "tokenizer_config.json").read_text())
     settings |= {"model_max_length": limit, "max_length": limit, "truncation": True}
@@ -77,7 +77,7 @@ def test_a_configs_longest_prompt_does_not_cut(tmp_path: Path, limit: int) -> No
 
 
 def _drop_all_after(content: dict[str, Any]) -> None:
-    """A normaliser that cuts."""
+    """A tokenizer whose normaliser drops text."""
     pattern = {"Regex": r"(?<=.{50})[\s\S]+"}
     content["normalizer"] = {"type": "Replace", "pattern": pattern, "content": ""}
 
@@ -90,7 +90,7 @@ def _knows_few_words(content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [_drop_all_after, _knows_few_words])
-def test_a_text_that_is_not_in_its_tokens_is_refused(
+def test_a_tokenizer_that_drops_text_is_refused(
     tmp_path: Path, change: Callable[[dict[str, Any]], object]
 ) -> None:
     builder = PromptBuilder(load_tokenizer(folder(tmp_path / "model", change)))
@@ -98,7 +98,7 @@ def test_a_text_that_is_not_in_its_tokens_is_refused(
         builder.build(ASKED)
 
 
-def test_white_space_and_marks_may_be_dropped(tmp_path: Path) -> None:
+def test_white_space_and_combining_marks_may_be_dropped(tmp_path: Path) -> None:
     def strip(content: dict[str, Any]) -> None:
         pattern = {"Regex": r"[\s\p{P}\p{C}]+"}
         content["normalizer"] = {"type": "Replace", "pattern": pattern, "content": ""}

@@ -1,8 +1,8 @@
-"""Writes down what every token that a target reads or writes could see, and computes it again.
+"""Records what every token of a target could see, and recomputes it.
 
-A row is what the caches store of one token. It is recognised by its bytes, wherever the engine
-copies it: into another conversation, onto the disk and back. So nothing here depends on how caches
-are shared, saved, cut or grown.
+A row is the cache entry of one token. It is recognised by its bytes wherever the engine copies it,
+such as to another conversation or to disk and back. So nothing here depends on how caches are
+shared, saved, rewound or grown.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.memory.conversation_cache import ConversationCache
 
 Layers = tuple[NDArray[np.float32], ...]
-"""Of each layer, keys and values of rows, (rows, heads, widths of both)."""
+"""For each layer, keys and values of rows, (rows, heads, both widths)."""
 
 
 @dataclass(slots=True)
 class Row:
-    """A token as it was read: at `position`, seeing the rows `seen`, by number, and itself."""
+    """A token that was read at `position` and saw itself and the rows numbered `seen`."""
 
     token: int
     position: int
     seen: NDArray[np.int64]
     logits: NDArray[np.float32] | None
-    """After it, (vocabulary,), where they were computed."""
+    """Logits after it, (vocabulary,), if computed."""
 
 
 class Witness:
-    """Of one target model. `problems` says what went wrong, in order."""
+    """The witness of one target model. `problems`: errors in order."""
 
     def __init__(self) -> None:
         self.model: Any = None
         self.layers_like: list[Any] = []
-        """A cache as the engine makes it, for the kinds of its layers."""
+        """A cache made as by the engine, to know the kinds of its layers."""
         self.clear()
 
     def clear(self) -> None:
@@ -53,12 +53,11 @@ class Witness:
         self.problems: list[str] = []
         self._numbers: dict[bytes, int] = {}
         self._last: dict[int, int] = {}
-        """By position, the row that the running turn has computed last."""
+        """By position: the row that the running turn computed last."""
 
     @contextmanager
     def watching(self, model: Any) -> Iterator[None]:
-        """Inside, what `model` is called with is written down. It may be loaded again later: what
-        earlier loads wrote stays known."""
+        """Context manager: record all calls of `model`. Rows of earlier loads stay known."""
         self.model, witness = model, self
         kind: Any = type(model)
         original = kind.__call__
@@ -81,7 +80,7 @@ class Witness:
             kind.__call__ = original
 
     def numbers(self, layer: PositionedCache) -> NDArray[np.int64]:
-        """Of the rows that a layer stores, in its order, (stored,); -1 where nobody wrote one."""
+        """Numbers of the rows that a layer stores, (stored,), in its order; -1 for unknown rows."""
         rows = _stored(layer, packed=True)[0]
         flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
         known = (self._numbers.get(row.tobytes(), -1) for row in flat)
@@ -95,7 +94,8 @@ class Witness:
     # ------------------------------------------------------------------ after a turn
 
     def check_answer(self, start: int, ids: tuple[int, ...]) -> None:
-        """A greedy answer whose first token is at position `start`: each is the likeliest."""
+        """Check that all tokens of a greedy answer, the first at position `start`, are the
+        likeliest."""
         for position, token in enumerate(ids, start):
             number = self._last.get(position - 1)
             logits = None if number is None else self.rows[number].logits
@@ -106,8 +106,8 @@ class Witness:
         self._last.clear()
 
     def check_caches(self, caches: Mapping[str, ConversationCache]) -> None:
-        """Every row that is stored is of the token for which it stands, and saw only tokens of its
-        own conversation."""
+        """Check that every stored row belongs to its token and saw only tokens of its
+        conversation."""
         for name, cache in caches.items():
             if problem := self._problem_of(cache.target):
                 self.problems.append(f"{name}: {problem}")
@@ -137,8 +137,8 @@ class Witness:
     # ------------------------------------------------------------------ computed again
 
     def error(self) -> tuple[float, float]:
-        """How far rows and logits are from those of one pass of plain attention over all rows, in
-        which each sees what it saw: the greatest differences."""
+        """Maximum differences of rows and logits from a single pass of plain attention over all
+        rows, in which each sees what it saw."""
         count = len(self.rows)
         seen = np.eye(count, dtype=bool)
         for number, row in enumerate(self.rows):
@@ -177,7 +177,7 @@ class _Step:
             witness.problems.append("a step sees rows from nowhere")
 
     def end(self, logits: Any) -> None:
-        """Write down the new rows; those that were not stored, after an error, are left out."""
+        """Record the new rows, without those that were not stored because of an error."""
         count, witness = len(self._ids), self._witness
         if self._full.size() != len(self._stored) + count:
             return
@@ -196,7 +196,7 @@ class _Step:
 
 
 def _full_layer(cache: Any) -> PositionedCache | None:
-    """The last layer that stores every row: what it stores depends on everything before."""
+    """The last layer that stores every row; its values depend on all earlier layers."""
     layers = [c for c in flatten(cache) if isinstance(c, PositionedCache)]
     return next((c for c in reversed(layers) if not isinstance(c, WindowedCache)), None)
 
@@ -206,7 +206,7 @@ def _rows_first(array: mx.array) -> NDArray[Any]:
 
 
 def _stored(layer: PositionedCache, packed: bool = False) -> list[NDArray[Any]]:
-    """Keys and values that it stores, each (stored, heads, width); `packed` as they are."""
+    """Stored keys and values, each (stored, heads, width); `packed`: not dequantised."""
     parts = []
     for array in (layer.inner.keys, layer.inner.values):
         if isinstance(layer, QuantisedCache):
@@ -220,7 +220,7 @@ def _stored(layer: PositionedCache, packed: bool = False) -> list[NDArray[Any]]:
 
 
 def _layer_kinds(layers: list[Any]) -> list[tuple[int | None, tuple[int, int] | None]]:
-    """Of each: its window, and group size and bits."""
+    """For each layer: its window, and its group size and bits."""
     return [
         (
             layer.window if isinstance(layer, WindowedCache) else None,
@@ -238,8 +238,8 @@ def _plain_attention(
     positions: NDArray[np.int32],
     kinds: list[tuple[int | None, tuple[int, int] | None]],
 ) -> Iterator[list[tuple[mx.array, mx.array]]]:
-    """Inside, each layer attends from query i to key j where `seen[i, j]` and its window reaches.
-    Gives the keys and values of each."""
+    """Context manager: query i attends to key j if `seen[i, j]` and the layer's window permits.
+    Yields the keys and values of each layer."""
     computed: list[tuple[mx.array, mx.array]] = []
     attention = mx.fast.scaled_dot_product_attention
     distance = positions[:, None] - positions[None]

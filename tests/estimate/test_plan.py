@@ -1,4 +1,4 @@
-"""Auto takes the way that is expected to be the faster one, and turns teach what to expect."""
+"""Plans: the requested mode, auto mode's choice, and predictions for the next message."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Read
     return plan(ask, new - 50, None, expected).reading
 
 
-def test_auto_takes_the_faster_way_whatever_the_length() -> None:
+def test_auto_chooses_the_faster_mode_at_any_length() -> None:
     assert decided(PredictedTtft(1.0, 2.0), new=1_600) is Reading.SPARSE
     assert decided(PredictedTtft(2.0, 1.0)) is Reading.DENSE
-    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
+    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # saves too little to skip anything
 
 
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
@@ -51,7 +51,7 @@ def test_ties_and_quick_readings_go_to_full_and_the_reason_is_true(
     assert decision.reasons == (Reason(code, seconds),)
 
 
-def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
+def test_if_everything_is_cached_the_reason_says_so() -> None:
     sparse = replace(AUTO, mode=Mode.SPARSE, keep_ratio=0.1)
     decision = plan(sparse, 0, None, cached=900)
     assert decision.reading is Reading.DENSE
@@ -67,7 +67,7 @@ def test_what_is_cached_already_is_the_reason_that_keep_saves_nothing() -> None:
     assert more.reasons[1] == Reason(ReasonCode.CACHED_STAYS, {"tokens": 900})
 
 
-def test_what_is_expected_of_both_is_the_reason() -> None:
+def test_the_reason_has_both_predictions() -> None:
     decision = plan(AUTO, 19_000, None, PredictedTtft(3.14, 12.4))
     assert decision.reasons == (Reason(ReasonCode.FASTER, {"sparse": 3.14, "full": 12.4}),)
 
@@ -83,9 +83,9 @@ def test_the_guard_comes_before_the_clock() -> None:
     assert decided(PredictedTtft(1.0, 9.0), ask=counting) is Reading.DENSE
 
 
-TARGET, DRAFT, BESIDES = 1e-3, 1e-4, 0.5
+TARGET, DRAFT, OVERHEAD = 1e-3, 1e-4, 0.5
 COSTS = Costs(
-    LinearCost(0, TARGET), LinearCost(0, DRAFT), LinearCost(BESIDES, 0), LinearCost(BESIDES, 0)
+    LinearCost(0, TARGET), LinearCost(0, DRAFT), LinearCost(OVERHEAD, 0), LinearCost(OVERHEAD, 0)
 )
 
 
@@ -113,36 +113,36 @@ def test_nothing_is_predicted_before_a_pair_is_loaded() -> None:
     assert NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(UNKNOWN_COSTS) is None
 
 
-def test_a_sparse_reading_is_a_score_a_prefill_and_what_comes_besides() -> None:
+def test_a_sparse_prediction_is_scoring_plus_prefill_plus_overhead() -> None:
     sparse = NextMessage(Mode.SPARSE, 0.2, 100, 10_000).seconds(COSTS)
-    assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + BESIDES)
+    assert sparse == pytest.approx(2_100 * TARGET + 10_100 * DRAFT + OVERHEAD)
     assert NextMessage(Mode.AUTO, 0.2, 100, 10_000).seconds(COSTS) == sparse
     full = NextMessage(Mode.FULL, 0.2, 100, 10_000).seconds(COSTS)
-    assert full == pytest.approx(10_100 * TARGET + BESIDES)
+    assert full == pytest.approx(10_100 * TARGET + OVERHEAD)
 
 
-def test_auto_is_the_faster_way_and_full_where_nothing_can_be_left_out() -> None:
+def test_auto_predicts_the_faster_mode_or_full_if_nothing_can_be_skipped() -> None:
     slow = replace(COSTS, draft=LinearCost(0, 0.9 * TARGET))
     full = NextMessage(Mode.FULL, 0.2, 20, 10_000).seconds(slow)
     assert NextMessage(Mode.AUTO, 0.2, 20, 10_000).seconds(slow) == full
     typed = NextMessage(Mode.SPARSE, 0.2, 10_000, 0).seconds(COSTS)
-    assert typed == pytest.approx(10_000 * TARGET + BESIDES)
+    assert typed == pytest.approx(10_000 * TARGET + OVERHEAD)
 
 
-def test_what_was_left_out_is_recalled_or_read_in_full() -> None:
+def test_skipped_tokens_are_recalled_or_read_densely() -> None:
     last = answered(20_100, 4_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last).seconds(COSTS)
     again, twice = 2_000, 2_000 * 4_110 // 20_110
     draft = 40 * DRAFT  # it has read all but the answer
-    assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + BESIDES)
+    assert sparse == pytest.approx((30 + again + twice) * TARGET + draft + OVERHEAD)
     full = NextMessage(Mode.FULL, 0.2, 30, 0, last).seconds(COSTS)
-    assert full == pytest.approx((20_100 + 10 + 30) * TARGET + BESIDES)
+    assert full == pytest.approx((20_100 + 10 + 30) * TARGET + OVERHEAD)
     whole = answered(20_100, 20_100)
     reused = NextMessage(Mode.FULL, 0.2, 30, 0, whole).seconds(COSTS)
-    assert reused == pytest.approx(30 * TARGET + BESIDES)
+    assert reused == pytest.approx(30 * TARGET + OVERHEAD)
 
 
-def test_auto_assumes_what_the_scores_chose_before_if_that_is_less() -> None:
+def test_auto_assumes_the_last_automatic_keep_if_smaller() -> None:
     last = answered(20_100, 2_100)
     for chosen, assumed in ((0.09, 0.09), (0.6, 0.2)):
         before = replace(last, keep_ratio=chosen)
@@ -150,19 +150,19 @@ def test_auto_assumes_what_the_scores_chose_before_if_that_is_less() -> None:
         assert auto == NextMessage(Mode.SPARSE, assumed, 30, 5_000, before).seconds(COSTS)
 
 
-def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
+def test_expensive_recall_includes_all_later_tokens() -> None:
     last = answered(20_100, 2_100)
     sparse = NextMessage(Mode.SPARSE, 0.2, 30, 0, last, recall_is_expensive=True).seconds(COSTS)
     read = 2_100 + 10
-    assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + BESIDES)
+    assert sparse == pytest.approx((30 + 2_000 + read) * TARGET + 40 * DRAFT + OVERHEAD)
     whole = answered(20_100, 20_100)  # nothing is left to recall
     again = NextMessage(Mode.SPARSE, 0.2, 30, 0, whole, recall_is_expensive=True)
     assert again.seconds(COSTS) == replace(again, recall_is_expensive=False).seconds(COSTS)
 
 
-def test_what_matters_is_read_afresh_where_that_is_faster() -> None:
+def test_reading_from_scratch_is_predicted_if_it_is_faster() -> None:
     last = answered(10_000, 9_000)
     by_pairs = replace(COSTS, target=LinearCost(0, 0, 1.0))
-    afresh = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
+    reread = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
     read = 10_000 + 10 + 30 - 0.9 * 9_900
-    assert afresh == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)
+    assert reread == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + OVERHEAD, rel=1e-3)

@@ -1,1 +1,1 @@
-"""What runs models: device, BLAS, memory probes, and the patches of MLX."""
+"""Device, BLAS, memory probes, and the patches of MLX."""

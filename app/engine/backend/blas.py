@@ -21,15 +21,13 @@ KERNELS = {
     "SKYLAKEX": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
     "HASWELL": {"avx2", "fma"},
 }
-"""OpenBLAS's kernels for x86-64, the fastest first, and the CPU flags that they need."""
+"""OpenBLAS kernels for x86-64, fastest first, with the CPU flags that they need."""
 
 
 def load_openblas() -> str | None:
-    """Load OpenBLAS, if it is installed, and return the path of the library in use.
-
-    Call it before the first import of MLX: after that it loads nothing, and only returns what was
-    loaded before. None where there is no OpenBLAS, and always on macOS, where MLX uses Apple's.
-    """
+    """Load OpenBLAS if it is installed. Returns the path of the library in use, or None; always
+    None on macOS, where MLX uses Apple's BLAS. Call it before the first import of MLX: later calls
+    load nothing."""
     if sys.platform != "linux":
         return None
     if "mlx.core" not in sys.modules:
@@ -42,8 +40,8 @@ def load_openblas() -> str | None:
 
 
 def _choose_kernels(cpu_info: Path = Path("/proc/cpuinfo")) -> None:
-    """Tell OpenBLAS which kernels to use. For a CPU newer than itself it chooses those of 2004: a
-    prefill then takes 3.2 times as long (measured). Setting OPENBLAS_CORETYPE overrides it."""
+    """Choose OpenBLAS's kernels. For CPUs newer than itself it would use those of 2004, which makes
+    a prefill 3.2 times slower (measured). OPENBLAS_CORETYPE overrides the choice."""
     try:
         found = re.search("^flags.*", cpu_info.read_text(), re.MULTILINE)
     except OSError:
@@ -55,7 +53,7 @@ def _choose_kernels(cpu_info: Path = Path("/proc/cpuinfo")) -> None:
 
 
 def missing_package(on_cpu: bool) -> str | None:
-    """The package that would make models on this machine's CPU many times faster, or None."""
+    """The package to install for a fast CPU backend, or None if nothing is missing."""
     if sys.platform != "linux" or not on_cpu or load_openblas() is not None:
         return None
     return PACKAGE
@@ -73,7 +71,7 @@ def _loaded_library() -> str | None:
 
 @cache
 def matrix_rate(size: int = 1024) -> float:
-    """Operations a second of a `size` x `size` float32 matrix product, best of 3."""
+    """Operations per second of a `size` x `size` float32 matrix product, best of 3."""
     import mlx.core as mx
 
     a, b = mx.random.normal((size, size)), mx.random.normal((size, size))

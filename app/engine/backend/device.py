@@ -1,7 +1,7 @@
-"""What differs between devices, as plain values.
+"""Properties of devices, as plain values.
 
-A model gets a backend when it is loaded. Nothing else asks for the device, so tests run on a CPU
-what a GPU would run.
+A model gets a backend when it is loaded. No other code asks for the device, so tests can run a
+GPU's code on a CPU.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from app.estimate.memory import FORCED_HEAD_DIMS, FUSED_HEAD_DIMS
 class Backend:
     on_cpu: bool
     query_block: int | None
-    """Queries per block of attention, which NumPy then computes. None: MLX computes a whole step's
-    attention at once."""
+    """Queries per block of attention, which NumPy computes. None: MLX computes a step's attention
+    as a whole."""
     min_step: int
-    """Fewest tokens fed at once, however long they take. Only a lack of memory makes it fewer."""
+    """Minimum prefill step in tokens, regardless of speed. Only a lack of memory lowers it."""
     first_step: int
-    """Tokens of the first step, and of the step that memory is freed for."""
+    """Tokens of the first prefill step, and of the step that memory is freed for."""
     grow_below: float
-    """Seconds of a step: after a shorter one the next has twice as many tokens."""
+    """The step is doubled after one that took fewer seconds."""
     shrink_above: float
-    """Seconds of a step: after a longer one the next has half as many tokens. More than twice
-    `grow_below`, so that sizes do not alternate."""
+    """The step is halved after one that took more seconds. More than twice `grow_below`, so that
+    sizes do not alternate."""
     fused_head_sizes: frozenset[int]
-    """Head sizes for which attention over many queries never writes its scores to memory."""
+    """Head sizes for which prefill attention is fused: scores are never written to memory."""
     forced_head_sizes: frozenset[int]
-    """Head sizes for which that kernel is used only where it is asked for."""
+    """Head sizes for which it is fused only if forced."""
     attention_slowdown: float = 1.0
-    """How many times as long an operation of attention takes as one of a matrix of weights."""
+    """Seconds per operation of attention, relative to a product with a weight matrix."""
 
     @property
     def uses_tf32(self) -> bool:
-        """Whether float32 matrices may be multiplied with 10 bits of mantissa, as an M5 and
-        NVIDIA's GPUs do unless the environment forbids it."""
+        """Whether float32 matrices may be multiplied in TF32 (10 bits of mantissa), the default on
+        an M5 and on NVIDIA GPUs."""
         return not self.on_cpu and os.environ.get("MLX_ENABLE_TF32", "1") != "0"
 
 
@@ -52,21 +52,21 @@ CPU = Backend(
     forced_head_sizes=frozenset(),
     attention_slowdown=4.0,
 )
-"""64 queries: 0.83 of the time of a whole step of 512 (measured). Attention's operations: 3 to 5
-times (SmolLM2 up to 5,122 tokens). Its steps aim at half a second."""
+"""`query_block`: blocks of 64 take 0.83 of the time of a whole step of 512. `attention_slowdown`: 3
+to 5 (both measured, SmolLM2 with up to 5,122 tokens). Steps aim at half a second."""
 GPU = Backend(
     on_cpu=False,
     query_block=None,
-    # A step reads all weights once, of a mixture all experts: small steps leave the GPU waiting.
-    # mlx-lm and other programs read 2,048 tokens at once; 512 cost mixtures and small models
-    # 6 to 16 % of their speed (published by Rapid-MLX).
+    # A step reads all weights once (all experts of a mixture), so small steps are inefficient.
+    # mlx-lm and others feed 2,048 tokens at once; with 512, mixtures and small models are 6 to 16 %
+    # slower (published by Rapid-MLX).
     min_step=512,
     first_step=512,
-    # macOS ends commands that keep the GPU from the screen for long.
+    # macOS aborts GPU commands that block the screen for long.
     grow_below=2.0,
     shrink_above=5.0,
     fused_head_sizes=FUSED_HEAD_DIMS,
     forced_head_sizes=FORCED_HEAD_DIMS,
 )
 CUDA = replace(GPU, forced_head_sizes=frozenset())
-"""Without MLX's kernels for wide heads."""
+"""MLX has no forced kernels for wide heads on CUDA."""

@@ -1,8 +1,8 @@
-"""Whether MLX computes rightly on this GPU, and as fast as this GPU can.
+"""Checks that MLX computes correctly on this GPU, and as fast as the GPU allows.
 
-Builds of MLX differ. One that a broken compiler made multiplies wrongly, without an error (MLX's
-issue 3586: Xcode 26.5 on M5). One without kernels for the neural accelerators took 3.8 times as
-long (published, of a build of Homebrew's). The macOS calls were never run on a Mac.
+Builds of MLX differ. Compiled with a broken compiler, it multiplies wrongly without any error (MLX
+issue 3586: Xcode 26.5 on M5). Built without kernels for the neural accelerators, it was 3.8 times
+slower (published, for Homebrew's build). The macOS calls were never run on a Mac.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from numpy.typing import NDArray
 
 Matrix = NDArray[np.float32]
 ROWS, WIDTH = 1024, 4096
-"""The product is of (ROWS, WIDTH) and (WIDTH, WIDTH)."""
+"""Shapes of the test product: (ROWS, WIDTH) and (WIDTH, WIDTH)."""
 MAX_ERROR = 0.01
-"""Largest error of a row, as a share of its norm. Rounding to bfloat16 makes 0.0017 (measured on a
+"""Maximum error of a row relative to its norm. Rounding to bfloat16 gives 0.0017 (measured on a
 CPU), a wrong row 1 or more."""
 MIN_SPEEDUP = 2.0
-"""How many times as fast bfloat16 is as float32 with neural accelerators, at least: float32
-does not use them here. Published: 4; 1 to 1.3 without."""
+"""Minimum speedup of bfloat16 over float32 with neural accelerators, which float32 does not use
+here. Published: 4 with accelerators, 1 to 1.3 without."""
 NAX_SYSTEM = (26, 2)
 """The first macOS on which MLX uses neural accelerators."""
 NAX_GENERATION, NAX_GENERATION_PHONE = 17, 18
-"""The first generations of GPUs with neural accelerators: M5, and those whose architecture's name
-ends in p (`is_nax_available` in MLX)."""
+"""First GPU generations with neural accelerators: M5, and architectures whose name ends in p
+(`is_nax_available` in MLX)."""
 NAX_KERNEL = b"steel_gemm_fused_nax"
 
 
 class Origin(StrEnum):
-    """Where an installed MLX comes from."""
+    """The source of an installed MLX."""
 
     WHEEL = "wheel from PyPI"
     HOMEBREW = "built by Homebrew"
@@ -51,28 +51,27 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """An installed MLX. `tag` is its wheel's platform, such as macosx_26_0_arm64, if known."""
+    """An installed MLX. `tag`: platform of its wheel, such as macosx_26_0_arm64, if known."""
 
     version: str
     origin: Origin
     tag: str = ""
     has_nax: bool | None = None
-    """Whether it has kernels for neural accelerators; None if that is unknown."""
+    """Whether it has kernels for neural accelerators; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What MLX computes on. `architecture` is as MLX reports it, on a Mac such as applegpu_g17s."""
+    """MLX's device. `architecture`: as reported by MLX, on a Mac for example applegpu_g17s."""
 
     name: str
     architecture: str
     on_cpu: bool
     macos: tuple[int, ...] | None = None
-    """The system's version, on a Mac."""
+    """The version of macOS; None on other systems."""
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether the chip has neural accelerators."""
         found = re.match(r"applegpu_g(\d+)(\w*)", self.architecture)
         if found is None:
             return False
@@ -86,8 +85,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A bfloat16 product: how far it is from the CPU's, as a share of the worst row's norm, and the
-    seconds that it and the same product in float32 take."""
+    """A measured bfloat16 product: `error` of the worst row compared with the CPU, relative to the
+    row's norm; `seconds` of it and of the same product in float32."""
 
     error: float
     seconds: float
@@ -95,17 +94,17 @@ class Product:
 
     @property
     def rate(self) -> float:
-        """Operations a second."""
+        """Operations per second."""
         return 2 * ROWS * WIDTH**2 / self.seconds
 
     @property
     def speedup(self) -> float:
-        """How many times as fast bfloat16 is as float32."""
+        """Speed of bfloat16 relative to float32."""
         return self.float32_seconds / self.seconds
 
 
 class GpuProbe:
-    """This machine's."""
+    """Reports this machine's device and MLX, and runs the test product."""
 
     def device(self) -> Device:
         info = mx.device_info()
@@ -121,19 +120,19 @@ class GpuProbe:
         return installed_build(metadata.distribution, metal_libraries())
 
     def multiply(self) -> Product | None:
-        """None where MLX computes on the CPU: that is what it would be compared with. Raises what
-        MLX raises."""
+        """Run the test product; None if MLX computes on the CPU, so that there is nothing to
+        compare. Raises what MLX raises."""
         return None if self.device().on_cpu else multiply()
 
 
 def exact_float32() -> None:
-    """Let MLX's float32 products be exact, and so not use neural accelerators. Before the process's
-    first product."""
+    """Make MLX's float32 products exact, without neural accelerators. Call it before the first
+    product of the process."""
     os.environ["MLX_ENABLE_TF32"] = "0"
 
 
 def multiply() -> Product:
-    """The product on MLX's default device and, in NumPy, on the CPU."""
+    """Run the test product on MLX's default device and, with NumPy, on the CPU."""
     random = np.random.default_rng(0)
     left, right = (
         mx.array(random.standard_normal((rows, WIDTH), np.float32)).astype(mx.bfloat16)
@@ -147,9 +146,9 @@ def multiply() -> Product:
 
 
 def row_error(found: Matrix, expected: Matrix) -> float:
-    """The largest distance between two rows, as a share of the expected one's norm."""
+    """Maximum distance between rows (n, width), relative to the expected row's norm."""
     distances = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
-    return float(distances.max())  # NaN if one is
+    return float(distances.max())  # NaN if any is NaN
 
 
 def _best(make: Callable[[], mx.array]) -> float:
@@ -167,8 +166,8 @@ def _best(make: Callable[[], mx.array]) -> float:
 def installed_build(
     find: Callable[[str], metadata.Distribution], libraries: tuple[Path, ...] = ()
 ) -> Build:
-    """What an installation's metadata tell. `find` is `metadata.distribution`; `libraries` are the
-    files with its Metal kernels."""
+    """The build according to the package metadata. `find` is `metadata.distribution`; `libraries`
+    are the files with MLX's Metal kernels."""
     try:
         mlx = find("mlx")
     except metadata.PackageNotFoundError:
@@ -177,7 +176,7 @@ def installed_build(
 
 
 BACKENDS = ("mlx-metal", "mlx-cpu", "mlx-cuda-13", "mlx-cuda-12")
-"""Only releases are split in two wheels, of which one is for the device (MLX's `setup.py`)."""
+"""Wheels with the device's backend; only releases are split this way (MLX's `setup.py`)."""
 
 
 def _backend(find: Callable[[str], metadata.Distribution]) -> metadata.Distribution | None:
@@ -205,7 +204,6 @@ def _tag(mlx: metadata.Distribution, find: Callable[[str], metadata.Distribution
 
 
 def metal_libraries() -> tuple[Path, ...]:
-    """The files with MLX's Metal kernels."""
     folder = Path(mx.__file__).parent
     near = [*folder.glob("*.metallib"), *folder.glob("lib/*.metallib")]
     return tuple(near)

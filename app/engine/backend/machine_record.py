@@ -1,7 +1,7 @@
-"""Small files in which what was measured on this machine outlives the program.
+"""Stores measurements of this machine in small files.
 
-They only save time: an unreadable file counts as missing. Two programs may write the same file:
-each replaces it atomically.
+They only save time: an unreadable file counts as missing. Several processes may write the same
+file; each replaces it atomically.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from app.util.regular_files import read_file
 
 FORMAT = 3
 MAX_FILES = 80
-"""The most recently used ones."""
+"""The oldest files beyond this number are deleted."""
 
 T = TypeVar("T")
 
 
 class MachineRecord:
-    """The file in `folder` for what is `named`, on this machine, with these versions of MLX and
-    mlx-lm; without a folder nothing is stored."""
+    """The file in `folder` (None: not stored) for a measurement identified by `named`, this machine
+    and the versions of MLX and mlx-lm."""
 
     def __init__(self, folder: Path | None, *named: str) -> None:
         self._file = None
@@ -37,7 +37,7 @@ class MachineRecord:
             self._file = folder / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json"
 
     def read(self, parse: Callable[[Any], T]) -> T | None:
-        """What `parse` makes of the contents; None if there is no such file, or a damaged one."""
+        """The parsed contents; None if the file is missing or damaged."""
         if self._file is None:
             return None
         try:

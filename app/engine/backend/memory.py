@@ -1,4 +1,4 @@
-"""How much memory is free, in bytes, and which errors mean that memory or the GPU is lost."""
+"""Free memory in bytes, and detection of errors that mean out of memory or a lost GPU."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from app.protocol.reasons import Data, EngineFailure, Failure, FailureKind
 from app.util.formatting import error_text, one_line
 
 BUFFER_CACHE_SHARE = 1 / 16
-"""Share of the ceiling that MLX's buffer cache may hold between two steps."""
+"""Share of the memory ceiling that MLX's buffer cache may hold between two steps."""
 
 
 class NotEnoughMemory(EngineFailure):
-    """A `task` needs more bytes than are free: `reading` or `scoring` a number of tokens, or
-    `loading` the model of that name."""
+    """A task needs more bytes than are free. `task`: {"reading": tokens}, {"scoring": tokens} or
+    {"loading": name of the model}."""
 
     def __init__(self, task: Data, needed: float, free: float) -> None:
         data = {**task, "needed": float(needed), "free": float(max(free, 0))}
         super().__init__(FailureKind.NOT_ENOUGH_MEMORY, data)
 
     def add(self, data: Data) -> None:
-        """Add what would fit."""
+        """Add data about what would fit instead."""
         self.failure = Failure(self.failure.kind, {**self.failure.data, **data})
 
 
 def memory_stats() -> MemoryStats:
-    """The machine's and MLX's memory now."""
     system = psutil.virtual_memory()
     return MemoryStats(
         total=system.total,
@@ -48,50 +47,48 @@ def memory_stats() -> MemoryStats:
 
 
 def set_limits() -> None:
-    """Lower MLX's own limits to the ceiling. Never `set_wired_limit`: it is the best-attributed
-    trigger of the IOGPU kernel panic (mlx issue 3186)."""
-    most = ceiling()
+    """Lower MLX's own limits to the ceiling. Never call `set_wired_limit`: it is the most likely
+    trigger of a kernel panic in IOGPU (MLX issue 3186)."""
+    limit_bytes = ceiling()
     for set_limit, limit in (
-        (mx.set_memory_limit, most),
-        (mx.set_cache_limit, int(most * BUFFER_CACHE_SHARE)),
+        (mx.set_memory_limit, limit_bytes),
+        (mx.set_cache_limit, int(limit_bytes * BUFFER_CACHE_SHARE)),
     ):
         if (before := set_limit(limit)) < limit:
             set_limit(before)
 
 
 def free() -> float:
-    """How many more bytes a plan may use."""
+    """Bytes that a plan may use."""
     return free_within(BUDGET_SHARE)
 
 
 def free_within(share: float) -> float:
-    """How many more bytes are available below this share of the ceiling."""
-    available_bytes, most, active = sample()
-    return min(available_bytes, most * share - active)
+    """Bytes available below this share of the ceiling."""
+    available_bytes, limit_bytes, active = sample()
+    return min(available_bytes, limit_bytes * share - active)
 
 
 def sample() -> list[float]:
-    """What is available to this process, the ceiling, and what MLX has taken."""
+    """Bytes available to this process, the ceiling, and bytes in use by MLX."""
     return [available() + mx.get_cache_memory(), ceiling(), mx.get_active_memory()]
 
 
 def trim_buffer_cache() -> None:
-    """Return MLX's unused buffers to the system once they are many.
-
-    After every step it would make the next step allocate the same memory again, page by page.
-    """
+    """Return MLX's unused buffers to the system if they exceed `BUFFER_CACHE_SHARE`. Doing so after
+    every step would make the next one allocate the same memory again."""
     if mx.get_cache_memory() > ceiling() * BUFFER_CACHE_SHARE:
         mx.clear_cache()
 
 
 def check_fits(task: Data, needed: float) -> None:
-    """Raise NotEnoughMemory unless `needed` more bytes are free."""
+    """Raise NotEnoughMemory unless `needed` bytes are free."""
     if needed > (available_bytes := free()):
         raise NotEnoughMemory(task, needed, available_bytes)
 
 
 MAX_CAUSES = 16
-"""Limit on how many causes of an error are looked at: one may be its own cause."""
+"""Maximum length of a chain of causes; it may be circular."""
 OOM_MESSAGES = (
     "out of memory",  # CUDA, and Python's own C code
     "outofmemory",  # Metal's kIOGPUCommandBufferCallbackErrorOutOfMemory: never translated
@@ -106,7 +103,7 @@ OOM_MESSAGES = (
     "alloc_failed",  # cuDNN 8, cuFFT
     "cublasltcreate(&storage.handle) failed with code: 3",  # CUBLAS_STATUS_ALLOC_FAILED
 )
-"""What MLX 0.32 and the libraries below it say when memory runs out, in lower case."""
+"""Parts of messages of MLX 0.32 and its libraries when memory runs out, in lower case."""
 GPU_LOST_MESSAGES = (
     # Metal's codes are never translated; older systems only have the words.
     "callbackerrorsubmissionsignored",  # every later command of this process fails
@@ -123,27 +120,27 @@ GPU_LOST_MESSAGES = (
     "unspecified launch failure",
     "misaligned address",
 )
-"""What MLX says when the system has stopped this process's work on the GPU, in lower case. Only a
-new process can rely on the GPU again."""
+"""Parts of MLX's messages after the system aborted this process's GPU commands, in lower case. Only
+a new process can use the GPU again."""
 
 
 def is_oom(error: BaseException) -> bool:
-    """Whether this error, or its cause, is MLX, the system or Python running out of memory. A
-    fallback that reads more would only need more."""
+    """Whether this error or a cause of it means that memory ran out. Do not fall back to dense
+    reading then: it needs even more."""
     causes = _with_causes(error)
-    return _any_says(causes, OOM_MESSAGES) or any(isinstance(e, MemoryError) for e in causes)
+    return _any_contains(causes, OOM_MESSAGES) or any(isinstance(e, MemoryError) for e in causes)
 
 
 def is_gpu_lost(error: BaseException) -> bool:
-    """Whether this error, or its cause, is the system stopping this process's work on the GPU. What
-    runs there next fails as well, or causes the next error."""
-    return _any_says(_with_causes(error), GPU_LOST_MESSAGES)
+    """Whether this error or a cause of it means that the GPU is lost to this process. Every later
+    command fails too, or makes it worse."""
+    return _any_contains(_with_causes(error), GPU_LOST_MESSAGES)
 
 
 def gpu_lost_reason(error: BaseException) -> str:
-    """The system's words for it, without what MLX puts around them."""
+    """The system's message in an error for which `is_gpu_lost`, without MLX's additions."""
     texts = map(error_text, _with_causes(error))
-    text = next((each for each in texts if _says(each, GPU_LOST_MESSAGES)), "")
+    text = next((each for each in texts if _contains(each, GPU_LOST_MESSAGES)), "")
     what = " ".join(text.rpartition("execution failed: ")[2].split())
     return re.sub(r" \(\w+: ?\w+\)", "", what)[:100].rstrip(".")
 
@@ -155,17 +152,17 @@ def _with_causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _any_says(errors: Iterable[BaseException], wordings: tuple[str, ...]) -> bool:
-    return any(_says(error_text(error), wordings) for error in errors)
+def _any_contains(errors: Iterable[BaseException], wordings: tuple[str, ...]) -> bool:
+    return any(_contains(error_text(error), wordings) for error in errors)
 
 
-def _says(text: str, wordings: Iterable[str]) -> bool:
+def _contains(text: str, wordings: Iterable[str]) -> bool:
     return any(wording in text.lower() for wording in wordings)
 
 
 def cause_of(error: BaseException) -> Data:
-    """An error as data of a failure or a reason that follows from it: the `failure`, where its kind
-    is known, or else the `error`, a line of text."""
+    """An error as data of a failure or reason that it causes: its `failure` if the kind is known,
+    otherwise its text as `error`."""
     known = None
     if is_oom(error):
         known = Failure(FailureKind.OUT_OF_MEMORY)
@@ -177,27 +174,27 @@ def cause_of(error: BaseException) -> Data:
 
 
 def reraise_device_failure(error: BaseException) -> None:
-    """Raise `error` again if memory ran out or the GPU is lost: then nothing else is to blame."""
+    """Raise `error` again if memory ran out or the GPU is lost."""
     if is_oom(error) or is_gpu_lost(error):
         raise error
 
 
 def reraise_gpu_lost(error: BaseException) -> None:
-    """Raise `error` again if the GPU is lost: then there is no other way to go on."""
+    """Raise `error` again if the GPU is lost."""
     if is_gpu_lost(error):
         raise error
 
 
 def to_failed(turn: int | None, error: BaseException) -> Failed:
-    """What went wrong; `turn` is None when it was no turn. Raises nothing."""
+    """The event for an error. `turn`: None outside turns. Never raises."""
     try:
         return Failed(turn, _failure(turn, error))
-    except Exception:  # its text cannot be made, or its causes have no end
+    except Exception:  # converting the error to text failed
         return Failed(turn, Failure(FailureKind.INTERNAL, {"error": type(error).__name__}))
 
 
 def _failure(turn: int | None, error: BaseException) -> Failure:
-    if is_oom(error):  # also as the cause of one whose kind is known
+    if is_oom(error):  # also if it only caused an EngineFailure
         return Failure(FailureKind.OUT_OF_MEMORY, {"loading": turn is None})
     if is_gpu_lost(error):
         return Failure(FailureKind.GPU_LOST, {"system": gpu_lost_reason(error)})

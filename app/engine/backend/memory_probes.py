@@ -1,4 +1,4 @@
-"""The system's memory pressure and limits on macOS and Linux, and whether it runs on battery.
+"""Reads memory pressure, memory limits and the power source on macOS and Linux.
 
 The macOS calls are written from Apple's headers and were never run on a Mac.
 """
@@ -20,13 +20,12 @@ import mlx.core as mx
 import psutil
 
 DEFAULT_CEILING_SHARE = 0.85
-"""The share of the machine's memory that MLX may use if the device reports no limit."""
+"""MLX's share of the machine's memory if the device reports no limit."""
 
 
 class SystemPressure(IntEnum):
-    """The system's own pressure level, numbered as on macOS: NOTE_MEMORYSTATUS_PRESSURE_NORMAL,
-    _WARN and _CRITICAL in xnu's `bsd/sys/event_private.h`, DISPATCH_MEMORYPRESSURE_* in
-    `dispatch/source.h`."""
+    """The system's pressure level, with the values of macOS: NOTE_MEMORYSTATUS_PRESSURE_* in xnu's
+    `bsd/sys/event_private.h` and DISPATCH_MEMORYPRESSURE_* in `dispatch/source.h`."""
 
     NORMAL = 1
     WARN = 2
@@ -35,8 +34,8 @@ class SystemPressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """MLX has `used` bytes of `ceiling`; `swap_rate` bytes a second go to swap. The memory that
-    other programs leave is in `system.level`."""
+    """MLX uses `used` bytes of `ceiling`; `swap_rate`: bytes per second written to swap. `system`
+    reflects the memory that other programs use."""
 
     system: SystemPressure
     used: int
@@ -45,13 +44,13 @@ class MemorySample:
 
     @property
     def share(self) -> float:
-        """Of what MLX may have, 0..1 or more."""
+        """Used share of the ceiling, 0..1 or more."""
         return self.used / max(self.ceiling, 1)
 
 
 class MemoryProbe(Protocol):
     def read(self) -> MemorySample:
-        """What there is now. Called from two threads, one at a time; takes less than a ms."""
+        """Take a sample, in less than a millisecond. Called from two threads, one at a time."""
         ...
 
 
@@ -60,16 +59,16 @@ def system_probe() -> MemoryProbe:
 
 
 def ceiling() -> int:
-    """The most that MLX should take here."""
+    """Upper limit for MLX's memory on this machine, in bytes."""
     recommended = mx.device_info().get("max_recommended_working_set_size")
     total = psutil.virtual_memory().total
-    most = int(recommended) if recommended else int(total * DEFAULT_CEILING_SHARE)
+    maximum = int(recommended) if recommended else int(total * DEFAULT_CEILING_SHARE)
     limit = process_limit()
-    return most if limit is None else min(most, limit.free + _mlx_bytes())
+    return maximum if limit is None else min(maximum, limit.free + _mlx_bytes())
 
 
 def available() -> int:
-    """Bytes available without swapping or exceeding the process's own limit."""
+    """Bytes available without swapping or exceeding the process's limit."""
     limit = process_limit()
     free = int(psutil.virtual_memory().available)
     return free if limit is None else min(free, limit.free)
@@ -84,7 +83,7 @@ def _mlx_bytes() -> int:
 
 
 class MacProbe:
-    """The kernel's pressure level, and how fast swap grows."""
+    """Reads the kernel's pressure level and the rate of swapping."""
 
     def __init__(self) -> None:
         self._level = _sysctl_int("kern.memorystatus_vm_pressure_level")
@@ -97,10 +96,9 @@ class MacProbe:
 
 
 def _sysctl_int(name: str) -> Callable[[], int]:
-    """Reads a sysctl of type CTLTYPE_INT: `int sysctlbyname(const char *name, void *oldp, size_t
-    *oldlenp, void *newp, size_t newlen)` of <sys/sysctl.h>; 0 where there is none. The pressure
-    level is `SYSCTL_PROC(_kern, OID_AUTO, memorystatus_vm_pressure_level, CTLTYPE_INT | CTLFLAG_RD
-    ...)` in xnu's `bsd/kern/kern_memorystatus_notify.c`."""
+    """A function that reads a sysctl of type CTLTYPE_INT (0 if it does not exist) with `int
+    sysctlbyname(const char *name, void *oldp, size_t *oldlenp, void *newp, size_t newlen)` of
+    <sys/sysctl.h>. xnu defines the pressure level in `bsd/kern/kern_memorystatus_notify.c`."""
     library = ctypes.CDLL(None)
     call = library.sysctlbyname
     call.restype = ctypes.c_int
@@ -123,7 +121,7 @@ def _sysctl_int(name: str) -> Callable[[], int]:
 
 
 class SwapRate:
-    """Bytes a second that go to swap, by a counter that only grows."""
+    """Bytes per second written to swap, from the counter `written`."""
 
     def __init__(self, written: Callable[[], int]) -> None:
         self._written = written
@@ -142,16 +140,16 @@ class SwapRate:
 # ------------------------------------------------------------------------------------------ Linux
 
 SOME_STALLED_WARNING, FULL_STALLED_CRITICAL = 20.0, 40.0
-"""Percent of the last ten seconds in which some tasks waited for memory, from which on it is WARN,
-and in which all did, from which on it is CRITICAL if little is left. Chosen, not measured: Linux
-has no levels of its own. (systemd-oomd kills at 60.)"""
+"""Percent of the last ten seconds in which tasks waited for memory. The level is WARN if some tasks
+waited longer, CRITICAL if all did and available memory is below `LOW_SHARE`. Chosen, not measured:
+Linux has no levels. (systemd-oomd kills at 60.)"""
 LOW_SHARE, WARNING_SHARE, CRITICAL_SHARE = 0.10, 0.05, 0.025
-"""Of the machine's memory, what is available: below WARNING_SHARE it is WARN, below CRITICAL_SHARE
-CRITICAL."""
+"""Available shares of the machine's memory. Below WARNING_SHARE the level is WARN, below
+CRITICAL_SHARE CRITICAL."""
 
 
 class LinuxProbe:
-    """Pressure stall information, what is available, and the process's own limits."""
+    """Derives the level from pressure stall information and available memory."""
 
     def __init__(self, pressure: Path = Path("/proc/pressure/memory")) -> None:
         self._pressure = pressure
@@ -165,7 +163,7 @@ class LinuxProbe:
         left = memory.available / memory.total
         try:
             stalled = stall_percentages(self._pressure.read_text())
-        except OSError:  # kernels before 4.20, or built without it
+        except OSError:  # kernel before 4.20, or built without it
             stalled = {}
         stuck = stalled.get("full", 0.0) > FULL_STALLED_CRITICAL and left < LOW_SHARE
         if stuck or left < CRITICAL_SHARE:
@@ -175,14 +173,14 @@ class LinuxProbe:
 
 
 def stall_percentages(text: str) -> dict[str, float]:
-    """`some` and `full` of a pressure file, percent of the last ten seconds."""
+    """`some` and `full` of a pressure file, in percent of the last ten seconds."""
     found = re.findall(r"^(some|full) avg10=([\d.]+)", text, re.MULTILINE)
     return {kind: float(percent) for kind, percent in found}
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimit:
-    """A limit of the process's own, and how much of it is used, both in bytes."""
+    """A memory limit of this process and how much of it is used, in bytes."""
 
     limit: int
     used: int
@@ -193,23 +191,23 @@ class ProcessLimit:
 
 
 def process_limit() -> ProcessLimit | None:
-    """The limit that leaves the least room: RLIMIT_DATA, RLIMIT_AS, or a control group's. On Linux
-    it replaces a Mac's recommended working set; None if there is no limit, as on macOS."""
+    """The tightest limit: RLIMIT_DATA, RLIMIT_AS, or of a control group. On Linux it takes the role
+    of a Mac's recommended working set. None if there is no limit, and on macOS."""
     if sys.platform != "linux":
         return None
     return min([*_resource_limits(), *_cgroup_limits()], key=lambda one: one.free, default=None)
 
 
 def _resource_limits() -> Iterator[ProcessLimit]:
-    """`VmData` and `VmSize` are what Linux compares with the two limits, see getrlimit(2)."""
+    """Linux compares `VmData` and `VmSize` with the two limits, see getrlimit(2)."""
     limits = ((resource.RLIMIT_DATA, "VmData"), (resource.RLIMIT_AS, "VmSize"))
-    set_here = [(most, name) for kind, name in limits if (most := _soft_limit(kind)) is not None]
+    set_here = [(soft, name) for kind, name in limits if (soft := _soft_limit(kind)) is not None]
     if not set_here:
         return
     status = Path("/proc/self/status").read_text()
-    for most, name in set_here:
+    for soft, name in set_here:
         if found := re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE):
-            yield ProcessLimit(most, int(found[1]) * 1024)
+            yield ProcessLimit(soft, int(found[1]) * 1024)
 
 
 def _soft_limit(kind: int) -> int | None:
@@ -223,8 +221,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 def _cgroup_limits(
     root: Path = CGROUP_ROOT, own_groups: Path = Path("/proc/self/cgroup")
 ) -> Iterator[ProcessLimit]:
-    """Of the control group of this process and of those around it, versions 2 and 1. The page cache
-    counts as used there, although it is reclaimed first, so it is subtracted."""
+    """Limits of this process's control group and its parents, versions 2 and 1. The kernel counts
+    the page cache as used, although it is reclaimed first, so it is subtracted."""
     try:
         lines = own_groups.read_text().splitlines()
     except OSError:
@@ -232,25 +230,25 @@ def _cgroup_limits(
     for line in lines:
         number, kinds, path = line.split(":", 2)
         if number == "0" and not kinds:
-            base, most, used = root, "memory.max", "memory.current"
+            base, maximum, used = root, "memory.max", "memory.current"
         elif "memory" in kinds.split(","):
-            base, most, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            base, maximum, used = root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
         else:
             continue
         group = PurePosixPath(path).relative_to("/")
-        # In a container the path may be the host's, of which only the root can be seen.
+        # In a container, the path may be the host's, of which only the root is visible.
         for part in (group, *group.parents):
-            if (limit := _cgroup_limit(base / part, most, used)) is not None:
+            if (limit := _cgroup_limit(base / part, maximum, used)) is not None:
                 yield limit
 
 
-def _cgroup_limit(folder: Path, most: str, used: str) -> ProcessLimit | None:
+def _cgroup_limit(folder: Path, maximum: str, used: str) -> ProcessLimit | None:
     try:
-        limit, now = (folder / most).read_text().strip(), int((folder / used).read_text())
+        limit, now = (folder / maximum).read_text().strip(), int((folder / used).read_text())
         files = re.search(r"^inactive_file (\d+)", (folder / "memory.stat").read_text(), re.M)
     except (OSError, ValueError):
         return None
-    # Version 1 says "no limit" with the largest number of pages there is.
+    # Version 1 expresses "no limit" as a huge number.
     if not limit.isdigit() or int(limit) > psutil.virtual_memory().total:
         return None
     return ProcessLimit(int(limit), max(now - (int(files[1]) if files else 0), 0))
@@ -258,6 +256,6 @@ def _cgroup_limit(folder: Path, most: str, used: str) -> ProcessLimit | None:
 
 class PowerProbe:
     def on_battery(self) -> bool:
-        """False also where the system does not say."""
+        """False also if unknown."""
         battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
         return battery is not None and battery.power_plugged is False

@@ -1,12 +1,11 @@
-"""Two functions of MLX, patched: rotary positions, and attention.
+"""Patches of MLX's rotary embedding and attention.
 
-`install()` replaces `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` by wrappers that do
-exactly what the originals do until one of the context managers below is active. Every mlx-lm
-architecture calls these two functions, so no per-architecture code is needed, and the model object
-is never touched. mlx-lm's attention over quantised keys and values is replaced, too: for a step of
-many tokens it dequantises them, so that attention is fused and no scores are written to memory.
-So is the function that scales queries by their positions in ministral3 and mistral4.
-Where MLX compiles kernels is made private to this user.
+`install()` replaces `mx.fast.rope` and `mx.fast.scaled_dot_product_attention` by wrappers that
+behave like the originals unless one of the context managers below is active. All mlx-lm
+architectures call these two functions, so there is no code per architecture, and models are not
+modified. Two functions of mlx-lm are replaced as well: attention over quantised keys and values,
+which dequantises them for long steps so that attention is fused, and the position-dependent scale
+of queries in ministral3 and mistral4. `install()` also makes MLX's kernel folder private.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ _sparse: ContextVar[Blocks | None] = ContextVar("specchat_sparse", default=None)
 _forced: ContextVar[frozenset[int]] = ContextVar("specchat_forced", default=frozenset())
 
 MAX_VECTOR_QUERIES = 8
-"""Queries up to which MLX has kernels of another kind, and scores are small."""
+"""Up to this many queries, MLX uses vector kernels, and scores are small."""
 DEQUANTISE_FROM = 128
-"""Tokens in a step from which on quantised keys and values are dequantised for it."""
+"""Steps of at least this many tokens dequantise quantised keys and values."""
 
 
 class PatchError(RuntimeError):
-    """A model calls MLX in a way that the patches do not support; the turn reads densely."""
+    """A model calls MLX in an unsupported way; the turn then reads densely."""
 
 
 class _EarlyExit(BaseException):
-    """Ends a forward pass. Not an Exception: no model may handle it."""
+    """Ends a forward. A BaseException, so that no model handles it."""
 
 
 @contextmanager
@@ -65,73 +64,69 @@ def _set(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 @contextmanager
 def early_exit(should_exit: Callable[[], bool]) -> Iterator[None]:
-    """Inside, a model's forward pass, and the block with it, ends at the first attention at which
-    `should_exit()` holds: that attention is observed, but neither it nor what follows is
-    computed."""
+    """Within this context, a forward ends (and the context with it) at the first attention for
+    which `should_exit()` is true. That attention is observed, but not computed."""
     with _set(_should_exit, should_exit), suppress(_EarlyExit):
         yield
 
 
 def explicit_positions(positions: mx.array) -> AbstractContextManager[None]:
-    """Inside, rotary embeddings put the N tokens of a step at `positions` (int32, shape (N,))
-    instead of at a run that starts at the cache's offset."""
+    """Within this context, rotary embeddings place the N tokens of a step at `positions`, int32
+    (N,), instead of consecutively from the cache's offset."""
     return _set(_positions, positions)
 
 
 def observed_attention(observer: Observer) -> AbstractContextManager[None]:
-    """Inside, `observer` gets the inputs of every attention, in layer order, before it runs."""
+    """Within this context, `observer` gets the inputs of every attention, in layer order."""
     return _set(_observer, observer)
 
 
 def blocked_attention(rows: int | None) -> AbstractContextManager[None]:
-    """Inside, causal attention runs in blocks of `rows` queries, each against the keys that it can
-    see, and in float32 with NumPy's softmax. None changes nothing.
+    """Within this context, causal attention runs in blocks of `rows` queries, each over its visible
+    keys only, in float32 with NumPy's softmax (None: unchanged).
 
-    The same result up to rounding, without the half of a step's scores that the mask would discard.
-    It pays where attention is not fused, as on a CPU: NumPy's exponential is vectorised, that of
-    MLX's Linux wheels is not.
+    The result is the same up to rounding, but the masked half of the scores is not computed. It is
+    faster on a CPU, where attention is not fused: NumPy's exponential is vectorised, that in MLX's
+    Linux wheels is not.
     """
     return _set(_block, rows)
 
 
 def sparse_attention(blocks: Blocks | None) -> AbstractContextManager[None]:
-    """Inside, plain causal attention is block-sparse: an approximation. None changes nothing.
-
-    Attention with sinks, under a mask that is an array, or over too few keys to skip any is not
-    changed.
-    """
+    """Within this context, plain causal attention is block-sparse, an approximation (None:
+    unchanged). Attention with sinks, with an array mask, or over few keys is not affected."""
     return _set(_sparse, blocks)
 
 
 def forced_attention(head_sizes: frozenset[int]) -> AbstractContextManager[None]:
-    """Inside, attention of many queries with heads of these sizes uses MLX's fused kernel, which
-    never writes its scores to memory, also where MLX would prefer to. A device without that kernel
-    raises ValueError. An empty set changes nothing."""
+    """Within this context, attention of many queries with these head sizes uses MLX's fused kernel
+    even if MLX would not choose it (empty: unchanged). Raises ValueError on a device without that
+    kernel."""
     return _set(_forced, head_sizes)
 
 
 def _compile_privately() -> None:
-    """MLX's CPU backend compiles kernels into the folder for temporary files, and loads what is
-    there by that name already. Where others can write to it, use a folder of this user's in it."""
-    shared = Path(tempfile.gettempdir())  # which Python remembers: only MLX and children move
-    if not _is_own(Path(os.environ.get("TMPDIR") or shared)):
+    """Use a private folder for compiled kernels. MLX's CPU backend compiles them into the folder
+    for temporary files and loads any file of that name, which another user could have put there."""
+    shared = Path(tempfile.gettempdir())  # Python caches it, so only MLX and children are affected
+    if not _is_private(Path(os.environ.get("TMPDIR") or shared)):
         folder = shared / f"specchat-{os.getuid()}"
         with suppress(OSError):
             folder.mkdir(mode=0o700)
-        os.environ["TMPDIR"] = str(folder) if _is_own(folder) else tempfile.mkdtemp()
+        os.environ["TMPDIR"] = str(folder) if _is_private(folder) else tempfile.mkdtemp()
 
 
-def _is_own(folder: Path) -> bool:
-    """Whether it is a folder that only this user can enter."""
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can enter the folder."""
     with suppress(OSError):
         found = folder.lstat()
-        own = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode)
-        return own and not found.st_mode & 0o077
+        is_private = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode)
+        return is_private and not found.st_mode & 0o077
     return False
 
 
 def install() -> None:
-    """Put the wrappers in place. Safe to call again."""
+    """Install the wrappers. Idempotent."""
     _compile_privately()
     if not hasattr(mx.fast.rope, "__wrapped__"):
         attention = mx.fast.scaled_dot_product_attention
@@ -155,18 +150,18 @@ def _patched_rope(rope: Callable[..., mx.array]) -> Callable[..., mx.array]:
             raise PatchError(
                 f"rotary input of shape {a.shape} does not hold the {positions.size} tokens fed"
             )
-        # MLX takes one offset per batch row, so the tokens become the batch for a moment.
+        # MLX takes one offset per batch row, so make the tokens the batch.
         return rope(a.swapaxes(0, -2), *args, offset=positions, **kwargs).swapaxes(0, -2)
 
     return patched
 
 
 def _forcible(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
-    """The same, but fused where that is forced and there is a kernel for these shapes."""
+    """Wrap attention to pass `force_fused` as set by `forced_attention`."""
 
     def forced(q: mx.array, k: mx.array, v: mx.array, **kwargs: Any) -> mx.array:
-        many = MAX_VECTOR_QUERIES < q.shape[2] <= k.shape[2]
-        if many and q.shape[3] in _forced.get() and q.shape[3] == v.shape[3]:
+        is_long = MAX_VECTOR_QUERIES < q.shape[2] <= k.shape[2]
+        if is_long and q.shape[3] in _forced.get() and q.shape[3] == v.shape[3]:
             kwargs["force_fused"] = True
         return attention(q, k, v, **kwargs)
 
@@ -176,7 +171,7 @@ def _forcible(attention: Callable[..., mx.array]) -> Callable[..., mx.array]:
 def _patched_query_scale(query_scale: Callable[..., mx.array]) -> Callable[..., mx.array]:
     @wraps(query_scale)
     def patched(size: int, offset: int | mx.array, *args: Any) -> mx.array:
-        """The factors of `size` queries, (size, 1)."""
+        """The scale of `size` queries, (size, 1)."""
         positions = _positions.get()
         if positions is None:
             return query_scale(size, offset, *args)
@@ -250,7 +245,7 @@ def _patched_quantised_attention(attention: Callable[..., mx.array]) -> Callable
 
 
 def _is_bool_mask(mask: Any) -> bool:
-    """Whether a mask says for each query and key whether it is visible, the same for all heads."""
+    """Whether a mask is bool (queries, keys), the same for all heads."""
     return isinstance(mask, mx.array) and mask.dtype == mx.bool_ and mask.ndim == 2
 
 
@@ -262,8 +257,8 @@ def _numpy_attention(
     scale: float,
     visible: NDArray[np.bool_] | None = None,
 ) -> mx.array:
-    """Attention of queries (1, Hq, n, D) to the keys (1, Hk, m, D) that are `visible` (n, m).
-    Without it, causal attention of queries at the end of the keys."""
+    """Attention of queries (1, Hq, n, D) to keys (1, Hk, m, D) where `visible` (n, m) is True. By
+    default causal, with the queries as the last positions of the keys."""
     queries, keys = q.shape[2], k.shape[2]
     grouped = (q * scale).reshape(1, k.shape[1], -1, queries, q.shape[3])
     weights = np.array(grouped @ k[:, :, None].swapaxes(-1, -2))
@@ -275,5 +270,5 @@ def _numpy_attention(
     np.exp(weights, out=weights)
     total = mx.array(weights.sum(axis=-1, keepdims=True))
     mixed = (mx.array(weights) @ v[:, :, None]) / total
-    mx.eval(mixed)  # or the weights of all blocks of a step would wait for it together
+    mx.eval(mixed)  # otherwise the weights of all blocks would be alive at once
     return mixed.reshape(1, q.shape[1], queries, v.shape[3])

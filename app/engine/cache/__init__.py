@@ -1,1 +1,1 @@
-"""Keys and values that know their positions, prefill into them, and their snapshots on disk."""
+"""Caches that store positions, prefill, and snapshots on disk."""

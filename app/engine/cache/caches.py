@@ -1,9 +1,9 @@
-"""Caches that know the position of every entry.
+"""KV caches that store the position of every entry.
 
-A stock mlx-lm cache counts entries and takes that count for the next token's position. After a
-sparse prefill the two differ. The caches here store positions beside the entries, answer `offset`
-with the next *position*, and build masks from positions, so that unmodified model code and
-`generate_step` continue at the right position. Storage stays a stock `KVCache`.
+A stock mlx-lm cache uses its number of entries as the next token's position. After a sparse prefill
+the two differ. The caches here wrap a stock `KVCache`, store positions next to the entries, return
+the next *position* as `offset`, and build attention masks from positions. So unmodified model code
+continues at the right position.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from app.engine.progress import TurnCancelled
 
 
 class UnsupportedCache(ValueError):
-    """A model uses a cache that cannot store chosen positions."""
+    """The model uses a kind of cache that cannot store positions."""
 
 
 def _inner(name: str) -> Any:
-    """A property of the inner cache, readable and writable as one's own."""
+    """A property that forwards to the same attribute of `self.inner`."""
     return property(
         lambda self: getattr(self.inner, name),
         lambda self, value: setattr(self.inner, name, value),
@@ -44,9 +44,9 @@ def _inner(name: str) -> Any:
 class PositionedCache:
     """A `KVCache` whose entries have explicit positions.
 
-    `set_next_positions` announces the positions of the next step's tokens; without it they continue
-    at `offset`. Entries inserted before others (recalled ones) are stored after them, and masks
-    then go by position.
+    `set_next_positions` sets the positions of the next step's tokens; by default they continue at
+    `offset`. Recalled tokens are stored last although their positions are lower; the attention
+    mask then compares positions.
     """
 
     keys, values, state = _inner("keys"), _inner("values"), _inner("state")
@@ -79,7 +79,7 @@ class PositionedCache:
         self._announced, self._next_position = None, position
 
     def positions_of_next(self, count: int) -> Positions:
-        """Of the next tokens, int32 (count,)."""
+        """Positions of the next tokens, int32 (count,)."""
         if self._announced is not None:
             if len(self._announced) != count:
                 raise ValueError(f"{len(self._announced)} positions for {count} tokens")
@@ -89,7 +89,7 @@ class PositionedCache:
     # ------------------------------------------------------------ what mlx-lm's models call
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        if self._announced is None:  # a gapless run, like each token of an answer
+        if self._announced is None:  # one run without gaps, as in decoding
             self.positions = self.positions.with_run(self.offset, self.offset + keys.shape[2])
         else:
             self.positions = self.positions.extended(self.positions_of_next(keys.shape[2]))
@@ -100,9 +100,9 @@ class PositionedCache:
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
-        """The mask of the next N tokens over all entries and themselves: bool (N, stored + N),
-        or what mlx-lm uses instead of an array. After every entry and without a window, order
-        alone decides."""
+        """The attention mask of the next N tokens over all entries and themselves, bool
+        (N, stored + N), or mlx-lm's shorthand for it. For tokens after all entries and without a
+        window, mlx-lm's own mask is correct."""
         if window_size is None and self.offset >= self.positions.end:
             mask: mx.array | str | None = create_attention_mask(
                 N, self.inner.offset, return_array, None
@@ -143,11 +143,11 @@ class PositionedCache:
         return True
 
     def covers(self, position: int) -> bool:
-        """Whether everything that a token at `position` attends to is still stored."""
+        """Whether all entries that a token at `position` attends to are still stored."""
         return True
 
     def trim(self, n: int) -> int:
-        """Drop the n entries stored last; returns how many were dropped."""
+        """Drop the n entries stored last. Returns the number dropped."""
         trimmed = int(self.inner.trim(n))
         if trimmed:
             self.positions = self.positions.without_last(trimmed)
@@ -155,12 +155,12 @@ class PositionedCache:
         return trimmed
 
     def evict(self, positions: Positions) -> None:
-        """Drop the entries at these positions. The others may have attended to them."""
+        """Drop the entries at these positions, although others may have attended to them."""
         self._select_entries(*self.positions.without(positions))
 
     def rewind(self, position: int) -> int:
-        """Drop every entry at or after `position`; returns how many. The others never attended to
-        them: attention is causal."""
+        """Drop all entries at or after `position`. Returns the number dropped. By causality, no
+        remaining entry has attended to them."""
         before, count = self.size(), self.positions.count_below(position)
         if self.positions.ascending:
             return self.trim(before - count)
@@ -168,10 +168,10 @@ class PositionedCache:
         return before - count
 
     def _select_entries(self, positions: PositionRuns, entries: Entries, capacity: int = 0) -> None:
-        """Drop all but these entries, store them in this order, in buffers of this capacity."""
+        """Keep only these entries, in this order, in buffers of at least this capacity."""
         self.positions, self._announced, self._next_position = positions, None, None
         self.inner.offset = len(entries)
-        if len(entries) == 0 or self.inner.keys is None:  # other caches may have its rows
+        if len(entries) == 0 or self.inner.keys is None:  # another cache may hold the rows
             self.inner.keys = self.inner.values = None
             return
         index = mx.array(np.pad(entries, (0, max(capacity - len(entries), 0))))
@@ -180,16 +180,16 @@ class PositionedCache:
 
 
 class QuantisedCache(PositionedCache):
-    """One whose keys and values are quantised: mlx-lm's models look for a cache's `bits`."""
+    """A positioned cache with quantised keys and values. mlx-lm's models check for `bits`."""
 
     inner: QuantizedKVCache
     bits, group_size = _inner("bits"), _inner("group_size")
 
 
 class DequantisedCache(PositionedCache):
-    """One whose keys and values are stored quantised, and dequantised for each step. It has no
-    `bits`, so that attention that cannot take packed numbers never gets any: attention with sinks,
-    latent attention, and layers that share another one's keys."""
+    """A positioned cache that stores keys and values quantised and dequantises them for each step.
+    It has no `bits`: it serves attention that cannot read packed values (attention with sinks,
+    latent attention, layers that share another layer's keys)."""
 
     inner: QuantizedKVCache
 
@@ -206,14 +206,13 @@ class DequantisedCache(PositionedCache):
 class WindowedCache(PositionedCache):
     """The cache of a sliding-window layer.
 
-    A query at q attends to a key at k while q < k + window. A stock `RotatingKVCache` counts
-    entries instead of positions, so with gaps a local layer would look thousands of tokens back.
+    A query at position q attends to a key at k if k <= q < k + window. A stock `RotatingKVCache`
+    counts entries instead of positions, so across gaps a query would see far too old keys.
 
-    While tokens come in order, entries that no later query attends to are evicted, once `slack` of
-    them have left the window, so that decoding rarely copies. With `retain_all` they stay: recalled
-    tokens attend to the entries before them. Either way a step fetches only what one of its tokens
-    attends to, so it costs the same. Recalled entries are sorted into their places once, by the
-    first step that comes after all others.
+    While tokens come in order, entries outside the window are evicted in batches of `slack`, so
+    that decoding rarely copies. With `retain_all` they stay, because recalled tokens attend to the
+    entries before them. A step always fetches only the entries that its tokens attend to, so both
+    cost the same. Recalled entries are sorted by position once, in the first step after all others.
     """
 
     slack = 256
@@ -225,16 +224,16 @@ class WindowedCache(PositionedCache):
         self.window = window
         self.retain_all = retain_all
         self.evicted_below = 0
-        """One past the highest position that was evicted."""
+        """One past the highest evicted position."""
         self._fetched: int | Entries | None = None
-        """What the last step fetched: this many of the last entries, or these; None: all."""
+        """Entries that the last step fetched: the last n, or these indices; None: all."""
 
-    # What the next step fetches follows from the state alone, so that the mask, which is made once
-    # for all layers of a kind, fits what each of them returns.
+    # The fetched entries depend only on the state, so that the mask, which is made once for all
+    # layers of a kind, fits every layer.
 
     def _positions_when_ready(self, count: int) -> PositionRuns:
-        """The positions stored when the next `count` tokens come: if these come after all others,
-        sorted and without those that no later token attends to."""
+        """The positions stored once `_make_ready(count)` has run: sorted and without evictable
+        ones, if the next tokens come after all others."""
         if self.offset < self.positions.end:
             return self.positions
         ordered = self.positions if self.positions.ascending else self.positions.sorted()[0]
@@ -248,7 +247,7 @@ class WindowedCache(PositionedCache):
         return outside if outside >= self.slack or count > 1 else 0
 
     def _make_ready(self, count: int) -> None:
-        """Sort and evict entries before the next `count` tokens come."""
+        """Sort and evict entries before the next `count` tokens are stored."""
         if (ready := self._positions_when_ready(count)) is self.positions:
             return
         announced, next_position, offset = self._announced, self._next_position, self.offset
@@ -264,7 +263,7 @@ class WindowedCache(PositionedCache):
         self._announced, self._next_position = announced, next_position
 
     def _visible(self, stored: PositionRuns, count: int) -> int | Entries:
-        """Which entries the next `count` tokens attend to: this many of the last, or these."""
+        """Entries that the next `count` tokens attend to: the last n, or these indices."""
         if self.offset >= stored.end and stored.ascending:
             return stored.count_from(self.offset - self.window + 1)
         return stored.visible_to(self.positions_of_next(count), self.window)
@@ -311,15 +310,13 @@ class WindowedCache(PositionedCache):
         super()._select_entries(positions, entries, capacity)
 
     def is_trimmable(self) -> bool:
-        """Evicted entries cannot come back."""
         return self.retain_all and not self.evicted_below
 
     def covers(self, position: int) -> bool:
         return not self.evicted_below or position - self.window + 1 >= self.evicted_below
 
     def copy_at(self, position: int) -> WindowedCache:
-        """A copy as it was after the tokens before `position`, with no more than its window. Only
-        where it `covers` that position."""
+        """A copy rewound to `position` that holds only the window. Requires `covers(position)`."""
         first = position - self.window + 1
         twin = copy.copy(self)
         twin.inner, twin.retain_all = copy.copy(self.inner), False
@@ -327,35 +324,32 @@ class WindowedCache(PositionedCache):
         if not twin.positions.ascending:
             twin._select_entries(*twin.positions.sorted())
         twin.evicted_below = max(self.evicted_below, self.positions.end_below(first))
-        mx.eval(twin.inner.keys, twin.inner.values)  # lazy, they would keep this one's alive
+        mx.eval(twin.inner.keys, twin.inner.values)  # lazy copies would keep the originals alive
         return twin
 
 
 TRIMMABLE = (KVCache, QuantizedKVCache)
-"""mlx-lm's own caches that can drop their last entries."""
+"""mlx-lm's caches that can drop their last entries."""
 Cache = list[Any]
-"""One cache per layer, as mlx-lm's models take it."""
+"""One cache per layer, as mlx-lm's models expect it."""
 
 
 def can_drop_last(cache: Cache) -> bool:
-    """Whether every layer can drop the tokens that it has just got: recurrent ones cannot."""
+    """Whether every layer can drop its last entries; recurrent layers cannot."""
     return all(isinstance(layer, (PositionedCache, *TRIMMABLE)) for layer in flatten(cache))
 
 
 def drop_last(cache: Cache, count: int) -> None:
-    """Drop the tokens that every layer has got last; only where it `can_drop_last`."""
+    """Drop the last `count` entries of every layer. Requires `can_drop_last`."""
     for layer in flatten(cache):
         layer.trim(count)
 
 
 def to_positioned(stock: Sequence[Any], retain_all: bool = False) -> Cache:
-    """Position-aware caches for a model's own empty ones, layer by layer. With `retain_all`,
-    windowed layers evict nothing, so that more can be recalled later.
-
-    Recurrent layers keep theirs: they have no positions, they see the selected tokens in order.
-    Raises UnsupportedCache for kinds that cannot store positions.
-    """
-    start = PositionRuns()  # one for all, so that each step is computed once for all layers
+    """Convert a model's own empty caches to positioned ones, layer by layer. With `retain_all`,
+    windowed layers evict nothing, so that more can be recalled later. Recurrent layers keep their
+    caches, which have no positions. Raises UnsupportedCache for other kinds."""
+    start = PositionRuns()  # shared, so that each change is computed once for all layers
     return [_to_positioned(cache, retain_all, start) for cache in stock]
 
 
@@ -377,7 +371,7 @@ def _to_positioned(cache: Any, retain_all: bool, start: PositionRuns) -> Any:
 
 
 class StepWatcher:
-    """Says whether every one of `caches` (flattened) has been updated by the running step."""
+    """Tells whether the running step has updated all of `caches` (flattened)."""
 
     def __init__(self, caches: Iterable[Any]) -> None:
         self._pending = [(cache, _step_state(cache)) for cache in caches][::-1]
@@ -390,12 +384,12 @@ class StepWatcher:
 
     @property
     def updated(self) -> int:
-        """How many of the caches, in order, were updated when it was called last."""
+        """Number of caches, in order, that were updated at the last call."""
         return self._count - len(self._pending)
 
 
 def _step_state(cache: Any) -> list[Any]:
-    """What every step replaces or advances. Empty for unknown kinds."""
+    """Attributes of a layer that every step replaces or advances; empty for unknown kinds."""
     if isinstance(cache, PositionedCache):
         cache = cache.inner
     if isinstance(cache, ArraysCache):
@@ -411,8 +405,8 @@ def _has_changed(cache: Any, before: list[Any]) -> bool:
 
 
 def step_undo(cache: Cache) -> Callable[[int], None] | None:
-    """What puts `cache` back to how it is now, given the number of tokens of a step that only some
-    of its layers have got. None where a layer is of a kind that cannot be put back."""
+    """A function that restores `cache` to its current state after an incomplete step; it takes the
+    number of tokens in that step. None if a layer cannot be restored."""
     undos = [_layer_undo(layer) for layer in flatten(cache)]
     if not all(undos):
         return None
@@ -432,7 +426,7 @@ def _layer_undo(layer: Any) -> Callable[[int], object] | None:
     if type(layer) in TRIMMABLE:
         offset = layer.offset
         return lambda count: layer.trim(layer.offset - offset)
-    if type(layer) in (ArraysCache, RotatingKVCache):  # whose steps make new arrays
+    if type(layer) in (ArraysCache, RotatingKVCache):  # each step makes new arrays
         before = {**vars(layer)}
         if isinstance(layer, ArraysCache):
             before["cache"] = list(layer.cache)
@@ -441,18 +435,19 @@ def _layer_undo(layer: Any) -> Callable[[int], object] | None:
 
 
 def attention_layers(cache: Cache) -> int:
-    """How many layers attend to what they store."""
+    """Number of attention layers."""
     return sum(not isinstance(layer, ArraysCache) for layer in flatten(cache))
 
 
 def nbytes(cache: Any) -> int:
-    """Of one layer. An empty quantised one raises when asked."""
+    """Bytes used by the cache of one layer."""
+    # mlx-lm raises for an empty quantised cache.
     empty = isinstance(cache, QuantizedKVCache) and cache.empty()
     return 0 if empty else int(cache.nbytes)
 
 
 def flatten(cache: Iterable[Any]) -> list[Any]:
-    """Every layer's cache, with those inside a CacheList."""
+    """The caches of all layers, including those inside a CacheList."""
     found: list[Any] = []
     for c in cache:
         found += flatten(c.caches) if isinstance(c, CacheList) else [c]
@@ -460,38 +455,37 @@ def flatten(cache: Iterable[Any]) -> list[Any]:
 
 
 def row_layers(cache: Cache) -> list[Any]:
-    """Those that store every token."""
+    """The layers that store an entry (row) for every token."""
     return [layer for layer in flatten(cache) if stores_rows(layer)]
 
 
 def stores_rows(layer: Any) -> bool:
-    """Whether it stores every token, as sliding windows and recurrent layers do not."""
+    """Whether a layer stores an entry for every token; sliding windows and recurrent layers do
+    not."""
     kinds = (PositionedCache, *TRIMMABLE)
     return isinstance(layer, kinds) and not isinstance(layer, WindowedCache)
 
 
 def store_of(layer: Any) -> Any:
-    """The stock cache that has a layer's arrays."""
+    """The stock cache that holds a layer's arrays."""
     return layer.inner if isinstance(layer, PositionedCache) else layer
 
 
 def positioned_layers(cache: Cache) -> list[PositionedCache]:
-    """Those of them that have positions."""
     return [c for c in flatten(cache) if isinstance(c, PositionedCache)]
 
 
 # ----------------------------------------------------------------------------------- growth
 
 
-# mlx-lm's caches grow by their `step` of 256 tokens and are copied whole each time: in a prefill in
-# steps of 256 tokens or more, every layer at every step.
+# mlx-lm's caches grow by `step` (256) entries and copy everything each time: in a prefill with
+# steps of 256 tokens or more, every layer in every step.
 
 
 @contextmanager
 def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
-    """Inside, layers that store all entries grow at most once for `count` more tokens, with the
-    first of them. Afterwards they grow as before. When cancelled, unused capacity is released: it
-    may be gigabytes."""
+    """Within this context, layers that store all entries grow once for `count` more tokens. If the
+    turn is cancelled, unused capacity is released; it may be gigabytes."""
     stores = [store for c in flatten(cache) if (store := _growing_store(c)) is not None]
     steps = [store.step for store in stores]
     for store in stores:
@@ -511,8 +505,8 @@ def reserve_capacity(cache: Cache, count: int) -> Iterator[None]:
 
 
 def release_unused(cache: Cache) -> None:
-    """After a rewind: copy the entries out of buffers that are less than half used, so that fewer
-    are copied than are freed."""
+    """Free unused capacity after a rewind. Only buffers that are less than half used are copied, so
+    that more bytes are freed than copied."""
     for layer in flatten(cache):
         store = _growing_store(layer)
         if store is not None and capacity(store) > 2 * store.offset:
@@ -520,14 +514,14 @@ def release_unused(cache: Cache) -> None:
 
 
 def trim_to_size(cache: Cache) -> None:
-    """Let buffers grow with the next entry, which copies the entries there are, and no capacity."""
+    """Slice all buffers to their entries, so that the next growth copies no unused capacity."""
     for layer in flatten(cache):
         if (store := _growing_store(layer)) is not None:
             _trim_to_size(store)
 
 
 def capacity(store: Any) -> int:
-    """How many entries a stock cache has memory for."""
+    """Number of entries that a stock cache has memory for."""
     keys = store.keys[0] if isinstance(store.keys, tuple | list) else store.keys
     return 0 if keys is None else int(keys.shape[-2])
 
@@ -541,7 +535,7 @@ def _growing_store(cache: Any) -> Any:
 
 
 def _trim_to_size(store: Any) -> None:
-    """Drop unused capacity, which mlx-lm would otherwise add to."""
+    """Slice the buffers to the entries in use; mlx-lm would add to the unused capacity."""
     if store.offset == 0:
         store.keys = store.values = None
     elif capacity(store) > store.offset:
@@ -550,7 +544,7 @@ def _trim_to_size(store: Any) -> None:
 
 
 def _release_unused(store: Any) -> None:
-    """Copy the entries out of a buffer that is much longer."""
+    """Copy the entries to smaller buffers if at least one `step` of capacity is unused."""
     if capacity(store) - store.offset < type(store).step:
         return
     if store.offset == 0:

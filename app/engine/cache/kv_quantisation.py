@@ -1,8 +1,8 @@
-"""Keys and values in 8 or 4 bits.
+"""Quantises the KV cache to 8 or 4 bits.
 
-Full-attention layers are quantised, in groups along each head's width, as mlx-lm does it. Windows
-and recurrent states stay as they are: they do not grow. Attention that takes packed numbers gets
-them; other attention gets one layer's keys and values dequantised.
+Full-attention layers are quantised in groups along the head dimension, as in mlx-lm. Sliding
+windows and recurrent states are not: they do not grow. Attention that cannot read packed values
+gets each layer's keys and values dequantised.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from app.estimate.memory import KV_GROUP_SIZES
 BITS = (8, 4)
 PROBE_TOKENS = 12
 MAX_ERROR = 0.2
-"""Relative error of the logits that 8 bits may cause. In a model that misreads the packed numbers
-it is near 1."""
+"""Maximum relative error of the logits with 8 bits. If a model misreads packed values, it is near
+1."""
 
 
 class NotQuantisable(ValueError):
-    """Why a model's cache cannot be quantised; a clause."""
+    """Why a model's cache cannot be quantised, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Quantisation:
     bits: int
     group_size: int
     packed: bool = True
-    """Whether the model's attention takes packed numbers."""
+    """Whether the model's attention reads packed values."""
 
 
 def find_quantisation(model: Any, bits: int) -> Quantisation:
-    """How to quantise this model's cache; tried on a few tokens. Raises NotQuantisable."""
+    """How to quantise this model's cache, tested on a few tokens. Raises NotQuantisable."""
     group_size = find_group_size(model, bits)
     try:
         _check_error(model, Quantisation(max(BITS), group_size))
@@ -51,7 +51,7 @@ def find_quantisation(model: Any, bits: int) -> Quantisation:
 
 
 def find_group_size(model: Any, bits: int) -> int:
-    """How many numbers share a scale, from the shapes alone: no weights are read. Raises
+    """How many values share a scale. Uses only shapes and reads no weights. Raises
     NotQuantisable."""
     if bits not in BITS:
         raise NotQuantisable(f"{bits} bits are not supported, only 8 and 4")
@@ -70,7 +70,7 @@ def find_group_size(model: Any, bits: int) -> int:
 
 
 def quantise_cache(cache: Cache, quantisation: Quantisation) -> Cache:
-    """The empty stock `cache` with its growing layers quantised."""
+    """Replace the full-attention layers of an empty stock cache by quantised ones."""
     start = PositionRuns()
     return [_quantise_layer(c, quantisation, start) for c in cache]
 
@@ -85,7 +85,7 @@ def _quantise_layer(cache: Any, quantisation: Quantisation, start: PositionRuns)
 
 
 def _check_error(model: Any, quantisation: Quantisation) -> None:
-    """What fails with 8 bits fails with any number of bits."""
+    """Raise NotQuantisable if attention fails or the logits change too much."""
     ids = (np.arange(PROBE_TOKENS) * 5 + 1).astype(np.int32)
     expected = forward(model, make_stock_cache(model), ids).astype(mx.float32)
     try:
@@ -96,5 +96,5 @@ def _check_error(model: Any, quantisation: Quantisation) -> None:
         reraise_device_failure(problem)
         reason = " ".join(str(problem).split())[:120].rstrip(".")
         raise NotQuantisable(f"its attention does not support it ({reason})") from problem
-    if not error <= MAX_ERROR:  # also when it is not a number
+    if not error <= MAX_ERROR:  # also true for NaN
         raise NotQuantisable(f"8 bits already change its answers by {error:.0%}")

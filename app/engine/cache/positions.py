@@ -1,4 +1,4 @@
-"""The positions that a cache holds, in the order in which their entries are stored."""
+"""The positions of a cache's entries, in storage order."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 Positions = NDArray[np.int32]
 Run = tuple[int, int]
-"""Start and end of consecutive positions."""
+"""Consecutive positions from start up to, not including, end."""
 Entries = NDArray[np.int64]
-"""Indices in the order of storage."""
+"""Indices of entries in storage order."""
 
 
 class PositionRuns:
-    """Positions in the order in which their entries are stored, as runs. Recalled tokens come after
-    tokens that follow them in the text.
+    """Positions in storage order, as runs. Recalled tokens are stored after tokens that follow them
+    in the text.
 
-    Immutable: each step returns another object, and layers that take the same step from the same
-    object get the same result, so that it is computed once for all layers of a kind. Results that
-    add positions are referenced weakly, or one object would keep all tokens of an answer alive.
-    Results that remove some are referenced strongly: a layer moves on from there before the next
-    layer comes.
+    Immutable: a change returns a new object. Results are memoised, so that layers that make the
+    same change to the same object compute it once. Results that add positions are referenced
+    weakly, because a chain of them would keep every token of an answer alive; results that remove
+    some strongly, because one layer drops its reference before the next layer asks.
     """
 
     __slots__ = ("__weakref__", "_array", "_results", "_visible", "ascending", "end", "runs")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
-        own = tuple((start, end) for start, end in runs if start < end)
-        ascending = all(a[1] <= b[0] for a, b in pairwise(own))
-        self._set(own, max((end for _, end in own), default=0), ascending)
+        runs_tuple = tuple((start, end) for start, end in runs if start < end)
+        ascending = all(a[1] <= b[0] for a, b in pairwise(runs_tuple))
+        self._set(runs_tuple, max((end for _, end in runs_tuple), default=0), ascending)
 
     def _set(self, runs: tuple[Run, ...], end: int, ascending: bool) -> None:
         self.runs = runs
@@ -43,16 +42,16 @@ class PositionRuns:
         self.ascending = ascending
         self._array: Positions | None = None
         self._results: dict[object, tuple[object, Callable[[], Any]]] = {}
-        """By step and argument, which is referenced so that its id stays its own."""
+        """By (change, argument or its id). The argument is kept alive, so that its id is unique."""
         self._visible: tuple[Positions, int, Entries] | None = None
 
     def __deepcopy__(self, memo: object) -> PositionRuns:
         return self
 
-    # ------------------------------------------------------------ steps, computed once
+    # ------------------------------------------------------------ memoised changes
 
     def extended(self, positions: Positions) -> PositionRuns:
-        """With these ascending positions at the end, all of them new."""
+        """Append these ascending positions. Raises ValueError if one is present already."""
 
         def make() -> PositionRuns:
             if positions[0] < self.end and np.isin(positions, self.array()).any():
@@ -62,7 +61,7 @@ class PositionRuns:
         return self._memoised("extended", positions, make, weak=True)
 
     def with_run(self, start: int, end: int) -> PositionRuns:
-        """With the positions from `start` up to `end` at the end, all of them new."""
+        """Append the positions from `start` up to `end`. Raises ValueError if one is present."""
 
         def make() -> PositionRuns:
             if start < self.end and any(start < e and s < end for s, e in self.runs):
@@ -72,11 +71,11 @@ class PositionRuns:
         return self._memoised("run", (start, end), make, weak=True)
 
     def without_first(self, count: int) -> PositionRuns:
-        """Without the first entries."""
+        """Remove the first `count` entries."""
         return self._memoised("first", count, lambda: PositionRuns(runs_of(self.array()[count:])))
 
     def without_last(self, count: int) -> PositionRuns:
-        """Without the last entries."""
+        """Remove the last `count` entries."""
 
         def make() -> PositionRuns:
             return PositionRuns(runs_of(self.array()[: len(self.array()) - count]))
@@ -84,7 +83,7 @@ class PositionRuns:
         return self._memoised("last", count, make)
 
     def without(self, positions: Positions) -> tuple[PositionRuns, Entries]:
-        """Without these, and which entries stay."""
+        """Remove these positions. Returns the rest and the indices of its entries."""
 
         def others() -> Entries:
             return np.flatnonzero(np.isin(self.array(), positions, invert=True))
@@ -92,7 +91,7 @@ class PositionRuns:
         return self._selected("without", positions, others)
 
     def between(self, start: int, end: int) -> tuple[PositionRuns, Entries]:
-        """Those from `start` up to `end`, in the order of storage, and which entries they are."""
+        """The positions from `start` up to `end`, and the indices of their entries."""
 
         def inside() -> Entries:
             return np.flatnonzero((self.array() >= start) & (self.array() < end))
@@ -100,11 +99,11 @@ class PositionRuns:
         return self._selected("between", (start, end), inside)
 
     def sorted(self) -> tuple[PositionRuns, Entries]:
-        """All of them, ascending, and the entries in that order."""
+        """All positions in ascending order, and the indices of their entries."""
         return self._selected("sorted", None, lambda: np.argsort(self.array()))
 
     def _appended(self, more: list[Run]) -> PositionRuns:
-        """With these runs at the end. Decoding does this for every token."""
+        """Append runs. Decoding does this for every token, so nothing is recomputed."""
         end = max(self.end, more[-1][1])
         ascending, runs = self.ascending and more[0][0] >= self.end, self.runs
         if runs and runs[-1][1] == more[0][0]:
@@ -136,7 +135,7 @@ class PositionRuns:
     # ------------------------------------------------------------ queries
 
     def array(self) -> Positions:
-        """int32 (n,), in the order of storage."""
+        """All positions, int32 (n,), in storage order."""
         if self._array is None:
             spans = [np.arange(start, end, dtype=np.int32) for start, end in self.runs]
             self._array = np.concatenate(spans) if spans else np.zeros(0, np.int32)
@@ -146,7 +145,7 @@ class PositionRuns:
         return sum(min(end, position) - start for start, end in self.runs if start < position)
 
     def count_from(self, position: int) -> int:
-        """How many are at `position` or after it."""
+        """Number of positions >= `position`."""
         count = 0
         for start, end in reversed(self.runs):
             if end > position:
@@ -156,11 +155,11 @@ class PositionRuns:
         return count
 
     def end_below(self, position: int) -> int:
-        """One past the highest of them below `position`; 0 without one."""
+        """One past the highest stored position below `position`; 0 if there is none."""
         return max((min(end, position) for start, end in self.runs if start < position), default=0)
 
     def visible_to(self, queries: Positions, window: int) -> Entries:
-        """Entries that one of the ascending `queries` attends to: keys at k with q < k + window."""
+        """Entries to which one of the ascending `queries` attends: k <= q < k + window."""
         known = self._visible
         if known is None or known[0] is not queries or known[1] != window:
             stored = self.array()

@@ -1,4 +1,4 @@
-"""Dense and sparse prefill of a cache, in steps between which it can be cancelled."""
+"""Dense and sparse prefill of a cache in steps. It can be cancelled between steps."""
 
 from __future__ import annotations
 
@@ -28,25 +28,22 @@ from app.engine.cache.positions import Positions
 from app.estimate.memory import LARGEST_STEP, LONG_STEPS, SMALLEST_STEP
 
 PART_SECONDS = 0.5
-"""Predicted seconds between two chances to cancel a step that takes longer."""
+"""Longer steps are split into parts of about this many seconds, to be cancelled between them."""
 
 OnStep = Callable[[int], None]
-"""Called after each step with the number of tokens done. Raises to cancel."""
+"""Called after each step with the number of tokens done; raises to cancel."""
 
 
 def device_backend() -> Backend:
-    """That of MLX's default device."""
+    """The backend of MLX's default device."""
     if mx.default_device().type == mx.DeviceType.cpu:
         return CPU
     return GPU if mx.metal.is_available() else CUDA
 
 
 class StepSize:
-    """How many tokens to feed at once: a power of two that follows the measured speed, down to the
-    smallest step of the `backend` on which the model runs (default: the device's).
-
-    A `fixed` size never changes. The size does not change results, up to rounding.
-    """
+    """The prefill step in tokens: a power of two, adapted to the measured speed within the limits
+    of `backend`; constant if `fixed`. Results do not depend on it, up to rounding."""
 
     def __init__(self, fixed: int | None = None, backend: Backend | None = None) -> None:
         self.backend = backend or device_backend()
@@ -56,7 +53,7 @@ class StepSize:
         self._preferred = 0
         self._max_tokens = self._max_unforced = LARGEST_STEP
         self.under_pressure = False
-        """Whether memory is tight: then steps are half as large."""
+        """Whether memory is tight; steps are halved then."""
 
     @property
     def tokens(self) -> int:
@@ -64,12 +61,12 @@ class StepSize:
         return max(min(size, self._max_tokens), min(SMALLEST_STEP, self._size))
 
     def parts(self, tokens: int) -> int:
-        """In how many parts a step of this many tokens is evaluated, to be cancelled soon."""
+        """Number of parts in which a step of this many tokens is evaluated (see `PART_SECONDS`)."""
         return max(math.ceil(self._seconds_per_token * tokens / PART_SECONDS), 1)
 
     def expect(self, seconds_per_token: float, head_size: int = 0) -> None:
-        """What is known of the model before its first step; 0 seconds: nothing. Steps are as long
-        as its heads prefer if they do not take too long."""
+        """Set the predicted speed before the first step (0: unknown). If it allows, steps start at
+        the length that is best for this `head_size` (`LONG_STEPS`)."""
         self._seconds_per_token = seconds_per_token
         if not self._adapts or self.backend.on_cpu:
             return
@@ -78,16 +75,16 @@ class StepSize:
             self._size = self._preferred
 
     def limit(self, max_tokens: int, max_unforced: int) -> None:
-        """The memory for one step allows `max_tokens`, and more than `max_unforced` only with
-        attention that is forced to be fused."""
+        """Limit steps to `max_tokens` by memory; those above `max_unforced` need attention that is
+        forced to be fused."""
         self._max_tokens, self._max_unforced = max_tokens, max_unforced
 
     def forces_fused(self, tokens: int) -> bool:
-        """Whether a step of this many tokens needs forced attention."""
+        """Whether a step of this many tokens needs attention that is forced to be fused."""
         return self.under_pressure or tokens > self._max_unforced
 
     def record(self, tokens: int, seconds: float) -> None:
-        """A step of this many tokens took this long."""
+        """Adapt the size to a step of this many tokens that took `seconds`."""
         if tokens < self.tokens:
             return
         self._seconds_per_token = seconds / tokens
@@ -116,23 +113,21 @@ def make_stock_cache(model: Any) -> Cache:
 def forward(
     model: Any, cache: Cache, ids: NDArray[np.int32], positions: Positions | None = None
 ) -> mx.array:
-    """Run `ids` (N,) through the model into `cache`; returns lazy logits (1, N, vocabulary).
-
-    With ascending `positions` (N,) each token gets its own; the cache must be a positioned one.
-    """
+    """Run token ids (N,) through the model into `cache`. Returns lazy logits (1, N, vocabulary).
+    Ascending `positions` (N,) place the tokens; they need a positioned cache."""
     patch: Any = nullcontext()
     if positions is not None:
         announce(cache, positions)
         if int(positions[-1]) - int(positions[0]) != len(positions) - 1:
             patch = mlx_patches.explicit_positions(mx.array(positions))
-        # Otherwise there are no gaps, and the caches' offset is enough.
+        # Without gaps, the caches' offset is enough.
     with patch:
         logits: mx.array = model(mx.array(ids)[None], cache=cache)
         return logits
 
 
 def announce(cache: Cache, positions: Positions) -> None:
-    """Say at which positions the next tokens are."""
+    """Set the positions of the next tokens in every layer."""
     for layer in positioned_layers(cache):
         layer.set_next_positions(positions)
 
@@ -146,12 +141,12 @@ def prefill_step(
     forced: bool = False,
     parts: StepInParts | None = None,
 ) -> None:
-    """Like `forward`, but only to fill the caches.
+    """Like `forward`, but only fills the caches and returns no logits.
 
-    What no cache needs is not computed: the last layer's attention and what follows it, the output
-    head, layers that share another one's cache. `forced` attention is fused where the backend has
-    a kernel for it. A step in `parts` can be cancelled between them; the cache is then as it was
-    before.
+    Skips everything after the last cache update: the last layer's attention and MLP, the output
+    head, layers that share another layer's cache. `forced`: use fused attention wherever the
+    backend has a kernel for it. A step in `parts` can be cancelled between them; the cache is then
+    restored.
     """
     watcher = StepWatcher(flatten(cache))
     should_exit: Callable[[], bool] = watcher
@@ -173,10 +168,9 @@ def prefill_step(
 
 
 class StepInParts:
-    """Evaluates a step while the model's code builds it, a few layers at a time: one part is
-    computed while the next is built, so that the device never waits. After each part `on_part` gets
-    the share (0..1) of the layers that are computed, and raises to cancel: the step is `stopped`
-    then."""
+    """Evaluates a step a few layers at a time while the model's code builds its graph: the device
+    computes one part while the next is built. After each part, `on_part` is called with the share
+    (0..1) of layers computed. It raises to cancel; `stopped` is set then."""
 
     def __init__(self, cache: Cache, parts: int, on_part: Callable[[float], None]) -> None:
         self._layers = flatten(cache)
@@ -186,7 +180,7 @@ class StepInParts:
         self.stopped = False
 
     def watch(self, watcher: StepWatcher) -> Callable[[], bool]:
-        """The `watcher`, which also evaluates what was built since it was called last."""
+        """Wrap `watcher`: each call also evaluates the layers that were built since the last."""
         seen = evaluated = 0
         running: list[Any] = []
 
@@ -219,11 +213,11 @@ def prefill(
     on_part: OnStep | None = None,
     fill: Callable[..., None] = prefill_step,
 ) -> None:
-    """Read `ids` (N,) at `positions` (N,), or without a gap when None, into the caches, each step
-    by `fill`. When `on_step` raises, the steps done stay in the cache.
+    """Feed token ids (N,) at `positions` (N,) (None: without gaps) into the caches; `fill` runs a
+    step. When `on_step` raises, the steps done stay in the cache.
 
-    With `on_part`, a long step can be cancelled, and is then not in the cache: it is called about
-    twice a second with the number of tokens done, those of the running step by its share of layers.
+    `on_part` is called about twice a second within long steps with the number of tokens done,
+    interpolated by layers. When it raises, the running step is removed from the cache.
     """
     done = 0
     while done < len(ids):
@@ -246,6 +240,6 @@ def prefill(
 
 
 def set_next_position(cache: Cache, position: int) -> None:
-    """Put the next token of every layer at `position`."""
+    """Set the position of the next token in every layer."""
     for layer in positioned_layers(cache):
         layer.set_next_position(position)

@@ -1,8 +1,7 @@
-"""What one model has cached of a conversation, and which tokens those are.
+"""The KV cache of one model for a conversation, with the token ids that it holds.
 
-A common prefix is counted in the conversation's tokens, never in buffer lengths. A cache with gaps
-is never taken for a dense one: `dense_prefix_len` says up to where every entry has attended to
-everything before it.
+Prefix lengths count tokens of the conversation, not entries of the cache: the cache may have gaps.
+Up to `dense_prefix_len`, every entry has attended to all tokens before it.
 """
 
 from __future__ import annotations
@@ -43,43 +42,40 @@ from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, StepInParts, StepSize, prefill, prefill_step
 
 MAX_CHECKPOINTS = 3
-"""Before the documents, and before the last two answers."""
+"""One before the documents, and two before the last two answers."""
 _read_numbers = itertools.count(secrets.randbits(62))
-"""Of forwards, from a random number on: snapshots have those of earlier starts."""
+"""Numbers of forwards. They start at random: snapshots contain those of earlier processes."""
 
 
 def next_read() -> int:
-    """The number of the next forward."""
     return next(_read_numbers)
 
 
 BeforeDrop = Callable[["PrefixCache", NDArray[np.bool_]], None]
-"""Gets a cache, and which of its tokens are going to be dropped, bool (L,)."""
+"""Called with a cache and its tokens that are about to be dropped, bool (L,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a rewind to `position` needs."""
+    """State that a rewind to `position` restores."""
 
     position: int
     states: dict[int, Any]
-    """Copies of the layers, by index, that cannot drop their last tokens: recurrent ones, and the
-    windows of sliding-window layers that evict."""
+    """By index, copies of layers that cannot drop their last tokens: recurrent layers, and
+    sliding-window layers that evict."""
 
 
 class PrefixCache:
-    """A cache that `make_cache` makes, and the tokens in it.
+    """A cache made by `make_cache`, and the tokens in it.
 
-    `ids` int32 (L,) are the conversation's tokens up to the last cached one; `cached` bool (L,)
-    says which of them are in the cache, and `reads` int64 (L,) in which forward they were read.
-    Entries are stored in this order, except recalled ones. Those of `absent` tokens, bool (L,), are
-    held by another cache (`shared_rows.py`): they have to be fetched before this one is used.
-
-    `before_drop` is called with what is going to be dropped, bool (L,).
+    `ids` int32 (L,): the conversation's token ids up to the last cached one. `cached` bool (L,):
+    which of them are in the cache. `reads` int64 (L,): the forward that read each. Entries are
+    stored in this order, except recalled ones. `absent` bool (L,): tokens whose rows another cache
+    holds (`shared_rows.py`); fetch them before using this cache.
     """
 
     is_remote = False
-    """Whether other processes compute and hold it: a forward is done when it returns."""
+    """Whether other processes compute and hold the cache. A forward is then synchronous."""
 
     def __init__(self, make_cache: Callable[[], Cache]) -> None:
         self._make_cache = make_cache
@@ -93,13 +89,13 @@ class PrefixCache:
         self.ids, self.reads = np.zeros(0, np.int32), np.zeros(0, np.int64)
         self.cached, self.absent = np.zeros(0, bool), np.zeros(0, bool)
         self.dense_prefix_len = 0
-        """How many tokens, from the first, were read with nothing skipped before them."""
+        """Number of leading tokens that were read without any gap."""
         self.checkpoints: list[Checkpoint] = []
         self.record_states()
 
     def record_states(self) -> None:
-        """The states that recurrent layers have now belong to the recorded tokens: such layers do
-        not count tokens themselves."""
+        """Remember the current states of recurrent layers as those of the recorded tokens: such
+        layers do not count tokens themselves."""
         self._recorded_states = [
             weakref.ref(state)
             for cache in flatten(self.cache)
@@ -109,14 +105,13 @@ class PrefixCache:
         ]
 
     def has_recorded_states(self, cache: ArraysCache) -> bool:
-        """Whether a recurrent layer has read the recorded tokens, no more and no less."""
+        """Whether a recurrent layer has read exactly the recorded tokens."""
         recorded = {id(state()) for state in self._recorded_states}
         return all(id(state) in recorded for state in cache.cache if state is not None)
 
     def fork(self, position: int | None = None) -> PrefixCache:
-        """An independent copy, as it would be after a `rewind` to this position. The arrays are
-        shared until one of the two writes; the copy is without any rows if this cache lacks some.
-        """
+        """An independent copy, rewound to `position` if given. Arrays are shared until one of the
+        two writes. If this cache lacks rows, the copy has none at all."""
         twin = PrefixCache(self._make_cache)
         self._copy_to(twin, position)
         return twin
@@ -125,7 +120,7 @@ class PrefixCache:
         twin.cache = copy.deepcopy(self.cache)
         twin.ids, twin.cached, twin.reads = self.ids, self.cached.copy(), self.reads.copy()
         twin.absent = self.absent.copy()
-        if self.absent.any():  # rows have no places that a rewind would know
+        if self.absent.any():  # a rewind cannot trim rows that are partly elsewhere
             twin.absent = self.cached.copy()
             for store in map(store_of, row_layers(twin.cache)):
                 store.keys = store.values = None
@@ -146,17 +141,17 @@ class PrefixCache:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether tokens were skipped, or read only after tokens that come later."""
+        """Whether tokens were skipped, or recalled after later ones."""
         return self.dense_prefix_len < len(self)
 
     def can_insert_at(self, position: int) -> bool:
-        """Whether a token can be read that comes before cached ones."""
+        """Whether a token at `position`, before cached ones, can be inserted."""
         layers = flatten(self.cache)
         return all(isinstance(c, PositionedCache) and c.covers(position) for c in layers)
 
     @property
     def supports_gaps(self) -> bool:
-        """Whether tokens may be skipped: no layer takes their number for their position."""
+        """Whether tokens may be skipped: no layer derives positions from the number of entries."""
         return all(isinstance(c, PositionedCache | ArraysCache) for c in flatten(self.cache))
 
     @property
@@ -165,21 +160,21 @@ class PrefixCache:
         return any(_needs_checkpoint(c) for c in flatten(self.cache))
 
     def common_prefix_len(self, ids: NDArray[np.int32]) -> int:
-        """How many of `ids`, from the first, are the same here, cached or skipped."""
+        """Length of the common prefix of `ids` and this cache's token ids, cached or skipped."""
         size = min(len(ids), len(self.ids))
         different = np.flatnonzero(ids[:size] != self.ids[:size])
         return int(different[0]) if len(different) else size
 
     def uncached(self, positions: Positions) -> Positions:
-        """Those of the ascending `positions` that are not cached."""
+        """The subset of the ascending `positions` that is not cached."""
         inside = np.searchsorted(positions, len(self))
         missing = np.ones(len(positions), bool)
         missing[:inside] = ~self.cached[positions[:inside]]
         return positions[missing]
 
-    def runs_following(self, positions: Positions, length: int) -> Positions:
-        """The cached tokens right after each run of the ascending `positions`: up to `length`,
-        ending at the first gap."""
+    def stale_runs(self, positions: Positions, length: int) -> Positions:
+        """Positions of the cached tokens right after each run of the ascending `positions`, which
+        were read without these as context: at most `length` a run, up to the first gap."""
         ends = positions[np.append(np.diff(positions) != 1, True)] + 1
         followers = [np.arange(end, min(end + length, len(self)), dtype=np.int32) for end in ends]
         gapless = [run[: int(np.argmin(np.append(self.cached[run], False)))] for run in followers]
@@ -188,16 +183,16 @@ class PrefixCache:
     def mark_cached(
         self, ids: NDArray[np.int32], positions: Positions, read: int | None = None
     ) -> None:
-        """Record that the tokens of `ids`, a whole prompt, at these ascending `positions` are in
-        the cache; the forward that read them is the next one, or has the number `read`."""
+        """Record that the tokens at these ascending `positions` of the whole prompt `ids` are in
+        the cache. `read` is the number of the forward that read them (default: a new one)."""
         if len(positions) == 0:
             return
         end = int(positions[-1]) + 1
         if end > len(self.ids):
-            more = end - len(self.ids)
-            self.cached = np.append(self.cached, np.zeros(more, bool))
-            self.absent = np.append(self.absent, np.zeros(more, bool))
-            self.reads = np.append(self.reads, np.zeros(more, np.int64))
+            added = end - len(self.ids)
+            self.cached = np.append(self.cached, np.zeros(added, bool))
+            self.absent = np.append(self.absent, np.zeros(added, bool))
+            self.reads = np.append(self.reads, np.zeros(added, np.int64))
             self.ids = ids[:end].copy()
         self.cached[positions] = True
         self.reads[positions] = next_read() if read is None else read
@@ -207,7 +202,7 @@ class PrefixCache:
         self.record_states()
 
     def append(self, ids: NDArray[np.int32]) -> None:
-        """Record that these tokens (n,) were fed after all others."""
+        """Record that the token ids (n,) were fed after all others."""
         start = len(self)
         positions = np.arange(start, start + len(ids), dtype=np.int32)
         self.mark_cached(np.concatenate([self.ids, ids]), positions)
@@ -221,9 +216,8 @@ class PrefixCache:
         on_step: OnStep,
         on_part: OnStep | None = None,
     ) -> None:
-        """Have `model` read the tokens of `ids`, a whole prompt, at these ascending `positions`.
-        mlx-lm's own caches take only what continues them without a gap. `on_part`: see
-        `prefill`."""
+        """Prefill the tokens at these ascending `positions` of the whole prompt `ids`. mlx-lm's own
+        caches accept only positions that continue them without a gap. `on_part`: see `prefill`."""
         done = 0
 
         def record_step(now: int) -> None:
@@ -245,11 +239,11 @@ class PrefixCache:
         forced: bool,
         parts: StepInParts | None,
     ) -> None:
-        """Have `model` read one step of a prefill."""
+        """Run one prefill step; sharded caches override it."""
         prefill_step(model, cache, ids, positions, backend, forced=forced, parts=parts)
 
     def evict(self, positions: Positions) -> None:
-        """Drop these ascending tokens; only where `can_insert_at` them."""
+        """Drop the tokens at these ascending positions. Requires `can_insert_at` for each."""
         dropped = np.zeros(len(self), bool)
         dropped[positions] = True
         self._announce_drop(dropped)
@@ -260,12 +254,12 @@ class PrefixCache:
 
     @property
     def retain_all(self) -> bool:
-        """Whether windows retain entries that no later token attends to."""
+        """Whether sliding windows keep entries that no later token attends to."""
         return any(isinstance(c, WindowedCache) and c.retain_all for c in flatten(self.cache))
 
     def set_retain_all(self, retain_all: bool) -> None:
-        """Whether windows retain such entries from now on: recalled tokens do attend to them.
-        Checkpoints that relied on it get copies of the windows."""
+        """Set `retain_all` for all sliding windows: recalled tokens attend to the old entries.
+        Checkpoints that relied on them get copies of the windows."""
         windows = {i: c for i, c in enumerate(flatten(self.cache)) if isinstance(c, WindowedCache)}
         if self.retain_all and not retain_all:
             points = self._checkpoints_before(len(self))
@@ -274,7 +268,7 @@ class PrefixCache:
             layer.retain_all = retain_all
 
     def add_checkpoint(self) -> None:
-        """Make it possible to rewind to the current end."""
+        """Let a later `rewind` return to the current end."""
         known = any(point.position == len(self) for point in self.checkpoints)
         if known or not self.needs_checkpoints:
             return
@@ -287,11 +281,11 @@ class PrefixCache:
         self.checkpoints = [first, *later[-(MAX_CHECKPOINTS - 1) :]]
 
     def borrow_checkpoint(self, other: PrefixCache) -> None:
-        """Without an own one, take the first of a cache with the same first tokens."""
+        """If there is no checkpoint, take the first of `other`, a cache with the same prefix."""
         self.checkpoints = self.checkpoints or other.checkpoints[:1]
 
     def rewind_target(self, position: int) -> int:
-        """How many tokens a `rewind` to this position would leave."""
+        """Number of tokens that `rewind(position)` would leave."""
         if position >= len(self):
             return len(self)
         if all(_can_rewind_to(c, position) for c in flatten(self.cache)):
@@ -309,8 +303,8 @@ class PrefixCache:
         ]
 
     def rewind(self, position: int) -> int:
-        """Drop every token from `position` on, or from an earlier checkpoint where a layer can only
-        return to one. Returns how many tokens are left."""
+        """Drop all tokens from `position` on, or from an earlier checkpoint if a layer can only
+        return to one. Returns the number of tokens left."""
         if position >= len(self):
             return len(self)
         layers, states = flatten(self.cache), dict[int, Any]()
@@ -328,7 +322,7 @@ class PrefixCache:
             if isinstance(c, PositionedCache):
                 c.rewind(position)
             elif isinstance(c, TRIMMABLE):
-                c.trim(max(c.offset - position, 0))  # layers that a model never uses are empty
+                c.trim(max(c.offset - position, 0))  # some models never use some of their layers
         release_unused(self.cache)
         self.checkpoints = [point for point in self.checkpoints if point.position <= position]
         self.ids, self.cached = self.ids[:position], self.cached[:position]
@@ -343,25 +337,24 @@ class PrefixCache:
 
     def record_absent(self, absent: NDArray[np.bool_], holders: Sequence[PrefixCache]) -> None:
         """Record that other caches hold the rows of these tokens, bool (L,). `holders` are those
-        that hold what this one does no longer, or from which it has copied what it lacked."""
+        that hold the rows just freed, or from which absent rows were copied."""
         self.absent = absent
 
     def reserved(self, count: int) -> AbstractContextManager[None]:
-        """Inside, layers grow at most once for `count` more tokens; see `reserve_capacity`."""
+        """Context manager: layers grow at most once for `count` tokens (`reserve_capacity`)."""
         return reserve_capacity(self.cache, count)
 
     def drop_last(self, count: int) -> None:
-        """Drop the entries of the last tokens, which are not recorded; only where the layers
-        `can_drop_last`."""
+        """Drop the last `count` entries, which are not recorded. Requires `can_drop_last`."""
         drop_last(self.cache, count)
 
     def eval(self) -> None:
-        """Compute lazy arrays, so that none of them depends on what comes later."""
+        """Evaluate all lazy arrays of the cache."""
         mx.eval([c.state for c in self.cache])
 
 
 def _with_window_copies(checkpoint: Checkpoint, windows: dict[int, WindowedCache]) -> Checkpoint:
-    """With a copy of each window of which it has none."""
+    """The checkpoint, completed with copies of the windows that it lacks."""
     missing = {i: c for i, c in windows.items() if i not in checkpoint.states}
     copies = {i: c.copy_at(checkpoint.position) for i, c in missing.items()}
     return Checkpoint(checkpoint.position, checkpoint.states | copies)
@@ -382,12 +375,10 @@ def _can_rewind_to(cache: Any, position: int) -> bool:
 
 
 def find_mismatch(prefix: PrefixCache) -> str | None:
-    """How the layers' contents differ from the recorded tokens, as a clause; None if they agree.
-
-    A step that fails has changed some layers already. Such a cache would answer for other tokens
-    than those in the prompt, and nothing would show it."""
+    """How the layers differ from the recorded tokens, as a clause; None if they agree. A failed
+    step leaves some layers ahead of others; using such a cache would give wrong answers."""
     recorded = np.flatnonzero(prefix.cached).astype(np.int32)
-    # Some models make a cache for a layer that shares another one's, and never use it.
+    # Some models create a cache for a layer that shares another layer's; it stays empty.
     used = [(n, cache) for n, cache in enumerate(flatten(prefix.cache)) if not _is_unused(cache)]
     if not used:
         return f"it is empty, and should hold {len(prefix):,} tokens" if len(recorded) else None

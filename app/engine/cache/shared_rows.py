@@ -1,10 +1,9 @@
-"""What several conversations have read alike is stored once.
+"""Stores rows that several conversations share only once.
 
-A *row* is what a cache stores of one token, in all layers that store every token. The number in
-`PrefixCache.reads` says which forward wrote it: two caches with the same number at a position, one
-a fork of the other, have the same row. So only one of them has to hold it; in the other it is
-*absent*, until that one is used again. Sliding windows and recurrent states are small, and each
-cache has its own.
+A *row* is the entry of one token in all layers that store every token. `PrefixCache.reads` has the
+number of the forward that wrote it: two caches with the same number at a position (one is a fork of
+the other) have the same row. Only one of them holds it; in the other it is *absent* until that
+cache is used again. Sliding windows and recurrent states are small and are not shared.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from app.engine.cache.caches import PositionedCache, row_layers, store_of
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefix_cache import PrefixCache
 
-FEWEST, MAX_REST = 128, 4
-"""Shared tokens that are worth storing once; and how many times as many others a cache may hold:
-those are copied when their neighbours are freed, and again when they are fetched."""
+MIN_SHARED, MAX_REST = 128, 4
+"""Rows are released if at least `MIN_SHARED` are shared, and at most `MAX_REST` times as many are
+not: those are copied when the others are freed, and again when they are fetched."""
 Tokens = NDArray[np.bool_]
-"""Of a conversation, (L,): whether each of them is meant."""
+"""A mask over the tokens of a conversation, bool (L,)."""
 
 
 class RowsLost(LookupError):
-    """No cache has the rows of absent tokens."""
+    """No cache holds the rows of some absent tokens."""
 
 
 def held_by(holder: PrefixCache, prefix: PrefixCache) -> Tokens:
-    """Which of the tokens of `prefix` have rows that `holder` has itself, and the same ones."""
+    """Mask of the tokens of `prefix` whose rows `holder` also holds."""
     size = min(len(holder), len(prefix))
     mine, theirs = prefix.reads[:size], holder.reads[:size]
     same = (mine == theirs) & prefix.cached[:size] & holder.cached[:size] & ~holder.absent[:size]
@@ -41,11 +40,11 @@ def held_by(holder: PrefixCache, prefix: PrefixCache) -> Tokens:
 
 
 def release(prefix: PrefixCache, holder: PrefixCache) -> None:
-    """Free the rows of `prefix` that `holder` has as well, where that pays. What fails changes no
-    row."""
+    """Free the rows of `prefix` that `holder` also holds, if worth it (see `MIN_SHARED`). If it
+    raises, no row has changed."""
     shared = held_by(holder, prefix) & ~prefix.absent
     rest = np.count_nonzero(prefix.cached & ~prefix.absent & ~shared)
-    if np.count_nonzero(shared) < max(FEWEST, rest / MAX_REST):
+    if np.count_nonzero(shared) < max(MIN_SHARED, rest / MAX_REST):
         return
     rows = []
     for layer in row_layers(prefix.cache):
@@ -58,8 +57,8 @@ def release(prefix: PrefixCache, holder: PrefixCache) -> None:
 def fetch(
     prefix: PrefixCache, holders: Sequence[PrefixCache], tokens: Tokens | None = None
 ) -> None:
-    """Copy the rows of absent tokens, of all or of these, from `holders`. Raises RowsLost. What
-    fails changes no row, and `absent` says which ones it has then."""
+    """Copy the rows of absent tokens (all, or those in `tokens`) from `holders`. Raises RowsLost.
+    If it raises, no row has changed and `absent` is still right."""
     wanted = prefix.absent if tokens is None else prefix.absent & tokens
     if not wanted.any():
         return
@@ -90,30 +89,30 @@ def fetch(
             places[other[entries]] = np.arange(count, count + len(entries))
             count += len(entries)
         joined = tree_map(lambda *each: mx.concatenate(list(each), axis=2), *parts)
-        rows.append((layer, _taken(joined, places[positions[~absent[positions]]])))
+        rows.append((layer, _take_rows(joined, places[positions[~absent[positions]]])))
     _replace_rows(prefix, rows, absent, holders)
 
 
 def positions_of(layer: Any) -> Positions:
-    """Of a layer's entries, in the order of storage, whether it holds them or not."""
+    """Positions of a layer's entries in storage order, absent ones included."""
     if isinstance(layer, PositionedCache):
         return layer.positions.array()
     return np.arange(layer.offset, dtype=np.int32)
 
 
 def _held_positions(layer: Any, absent: Tokens) -> Positions:
-    """Of the rows that a layer holds, in the order of storage."""
+    """Positions of the rows that a layer holds, in storage order."""
     positions = positions_of(layer)
     return positions[~resized(absent, int(positions.max(initial=-1)) + 1)[positions]]
 
 
 def rows_of(layer: Any, entries: NDArray[np.int64]) -> Any:
-    """Keys and values of these entries, in this order."""
+    """(keys, values) of these entries, in this order."""
     store = store_of(layer)
-    return _taken((store.keys, store.values), entries)
+    return _take_rows((store.keys, store.values), entries)
 
 
-def _taken(rows: Any, entries: NDArray[np.int64]) -> Any:
+def _take_rows(rows: Any, entries: NDArray[np.int64]) -> Any:
     index = mx.array(entries)
     return tree_map(lambda array: mx.take(array, index, axis=2), rows)
 
@@ -124,14 +123,14 @@ def _replace_rows(
     absent: Tokens,
     holders: Sequence[PrefixCache],
 ) -> None:
-    """Let each layer hold these keys and values. Where computing them fails, they are computed when
-    they are used."""
+    """Set the (keys, values) of layers. If evaluation fails, they stay lazy and are evaluated when
+    used."""
     stores = [store_of(layer) for layer, _ in rows]
     for store, (_, (keys, values)) in zip(stores, rows, strict=True):
         arrays: Any = tree_flatten(keys)
         store.keys, store.values = (keys, values) if arrays[0][1].shape[2] else (None, None)
     prefix.record_absent(absent, holders)
-    for store in stores:  # one after another: what it held is freed before the next
+    for store in stores:  # one by one, so that each frees its old arrays before the next
         if store.keys is not None:
             _compute(store)
 
@@ -141,5 +140,5 @@ def _compute(store: Any) -> None:
 
 
 def resized(tokens: Tokens, length: int) -> Tokens:
-    """Cut, or with more tokens that are not meant."""
+    """Cut the mask to `length`, or extend it with False."""
     return np.append(tokens[:length], np.zeros(max(0, length - len(tokens)), bool))

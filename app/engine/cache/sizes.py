@@ -1,4 +1,4 @@
-"""What a model's cache and its prefill steps take, in bytes."""
+"""Bytes used by a model's cache and by its prefill steps."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from app.estimate.memory import (
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """The size of a model's cache. Sliding windows take `window_bytes_per_token` up to
-    `max_window_bytes`, the slack included that they evict late. `largest_layer_bytes`, per token,
-    exist twice while that layer's buffer grows."""
+    """The size of a model's cache. Sliding windows use `window_bytes_per_token` up to
+    `max_window_bytes` (including their slack). `largest_layer_bytes` per token exist twice while
+    that layer's buffer grows."""
 
     bytes_per_token: float
     max_window_bytes: float
@@ -36,7 +36,7 @@ class CacheSize:
 
     @classmethod
     def of(cls, cache: Cache) -> CacheSize:
-        """Measured on a cache in use, per entry: buffers are longer than their contents."""
+        """Measure a cache in use, per entry: buffers are longer than their contents."""
         flat = [part for c in cache for part in getattr(c, "caches", (c,))]
         windowed = [c for c in flat if isinstance(c, RotatingKVCache)]
         growing = [_row_bytes(c) for c in flat if c not in windowed]
@@ -50,7 +50,7 @@ class CacheSize:
         )
 
     def bytes(self, tokens: int, retain_all: bool = False) -> float:
-        """After `tokens`. With `retain_all`, windows evict nothing."""
+        """Bytes of a cache with this many tokens. With `retain_all`, windows evict nothing."""
         windows = self.window_bytes_per_token * tokens
         if not retain_all:
             windows = min(windows, self.max_window_bytes)
@@ -59,31 +59,31 @@ class CacheSize:
 
 @dataclass(frozen=True, slots=True)
 class Transient:
-    """What a prefill step needs on top of weights and caches: `score_copies` of one layer's scores,
-    of at most `rows` tokens at once, and the activations of the step's tokens."""
+    """Memory that a prefill step needs in addition to weights and caches: `score_copies` arrays of
+    one layer's attention scores, for at most `rows` queries at once, and activations."""
 
     heads: int
     activations_per_token: int
     element_size: int
     score_copies: int
-    """0 where attention is fused: scores are never materialised."""
+    """0 if attention is fused: scores are never materialised."""
     rows: int = LARGEST_STEP
     on_cpu: bool = False
     head_dim: int = 0
     dequantised_per_token: int = 0
-    """Where keys and values are quantised: a layer's elements for one token. Large steps dequantise
-    them; small ones materialise scores, masked scores and probabilities."""
+    """With a quantised cache: elements of one layer's keys and values per token. Large steps
+    dequantise them; small ones materialise scores, masked scores and probabilities."""
     forcible: bool = False
     """Whether attention can be forced to be fused: slower, but scores are never materialised."""
     packed_attention: bool = True
-    """False where attention cannot take packed numbers: then small steps dequantise, too."""
+    """Whether attention reads packed values; otherwise small steps dequantise, too."""
 
     @classmethod
     def of(
         cls, config: dict[str, Any], element: int, quantised: bool, sinks: bool, backend: Backend
     ) -> Transient:
-        """From a configuration (the text part). Latent attention and the like count as plain
-        attention with the same number of heads."""
+        """From a model's text configuration. Other kinds of attention, such as latent attention,
+        count as plain attention with the same number of heads."""
         hidden = _whole(config, "hidden_size", "n_embd", "d_model")
         heads = _whole(config, "num_attention_heads", "n_head", "n_heads")
         latent = _whole(config, "qk_nope_head_dim") + _whole(config, "qk_rope_head_dim")
@@ -96,21 +96,21 @@ class Transient:
             return replace(plain, dequantised_per_token=2 * keys * width)
         make = partial(cls, heads, active, on_cpu=backend.on_cpu, head_dim=width)
         if backend.query_block:
-            # For MLX, NumPy, and back. Block-sparse attention: twice the rows, far fewer keys.
+            # Copies for MLX, NumPy, and back. Block-sparse: twice the rows, far fewer keys.
             return make(4, 3, LARGEST_STEP if sinks else backend.query_block)
         if _whole(config, "kv_lora_rank") and _whole(config, "qk_rope_head_dim"):
-            # Latent attention: the rotated part's scores are a mask of numbers, plain and masked.
+            # Latent attention passes the rotated part's scores as a mask, plain and masked.
             return make(element, 3)
         widths = {width, _whole(config, "global_head_dim") or width}
         unfused = widths - backend.fused_head_sizes
         forcible = bool(unfused) and unfused <= backend.forced_head_sizes
         forcible = forcible and _whole(config, "v_head_dim") in (0, width)
-        forcible = forcible and not config.get("attn_logit_softcapping")  # which no kernel has
+        forcible = forcible and not config.get("attn_logit_softcapping")  # no kernel supports it
         return make(element, unfused_copies(sinks) if unfused else 0, forcible=forcible)
 
     def bytes(self, step: int, context: int, forced: bool = False) -> float:
-        """For a step of `step` tokens, with `context` tokens in the cache after it; `forced`: with
-        fused attention where it is `forcible`."""
+        """Bytes for a step of `step` tokens, with `context` tokens in the cache after it. `forced`:
+        use fused attention if it is `forcible`."""
         rows, copies, expanded = min(step, self.rows), self.score_copies, 0
         if forced and self.forcible:
             copies = 0
@@ -123,11 +123,11 @@ class Transient:
         return float(self.element_size * elements)
 
     def scoring(self, tokens: int) -> float:
-        """For scoring a prompt of `tokens` with this draft."""
+        """Bytes for scoring a prompt of `tokens` with this draft."""
         return float(scoring_bytes(tokens, self.heads, self.head_dim))
 
     def largest_step(self, available: float, context: int, forced: bool = False) -> int:
-        """The largest power of two whose step fits; the smallest step if none does."""
+        """The largest step (a power of two, in tokens) that fits; `SMALLEST_STEP` if none does."""
         sizes = [1 << n for n in range(SMALLEST_STEP.bit_length() - 1, LARGEST_STEP.bit_length())]
         fitting = [
             size
@@ -138,19 +138,19 @@ class Transient:
         return max(fitting, default=SMALLEST_STEP)
 
     def _score_bytes(self, step: int, context: int, forced: bool) -> int:
-        """Bytes of one layer's scores, as one array."""
+        """Bytes of one layer's attention scores as a single array."""
         if not self.score_copies or (forced and self.forcible):
             return 0
         return self.element_size * self.heads * step * context
 
 
 NO_TRANSIENT = Transient(0, 0, 0, 0)
-"""Of a model without a configuration: nothing is estimated."""
+"""For a model without a configuration: zero bytes."""
 
 
 def attention_cost_ratio(config: dict[str, Any], parameters: int) -> float:
-    """Operations of attending to one token, as a share of those of a token in the weights. From a
-    configuration (the text part); every layer counts as full attention."""
+    """Operations to attend to one cached token, as a fraction of a token's operations in the
+    weights. `config` is the text configuration; every layer counts as full attention."""
     layers = _whole(config, "num_hidden_layers", "n_layer", "n_layers")
     heads = _whole(config, "num_attention_heads", "n_head", "n_heads")
     hidden = _whole(config, "hidden_size", "n_embd", "d_model")

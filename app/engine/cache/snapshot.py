@@ -1,12 +1,11 @@
-"""Saves a conversation's caches to disk, so that a later start does not read its tokens again.
+"""Saves a conversation's caches to disk, so that its tokens need not be read again after a restart.
 
-One folder for each conversation: files of rows, a block of tokens each, a file in mlx-lm's own
-format for each layer that stores no rows, and a manifest that lists them with their checksums. A
-block that is in another snapshot, or in the older one, is not written again: its file gets another
-name here (a hard link), so it takes its space once, until the last conversation that holds it is
-deleted. Files are written and synced first, and the manifest is renamed into place last; until then
-the older snapshot counts, and a cancelled save leaves nothing behind. A snapshot that does not fit,
-or of which any byte is damaged, is deleted, and the tokens are read again.
+Each conversation has a folder with files of rows (one per block of tokens), a file in mlx-lm's
+format for each layer without rows, and a manifest with the checksums of them all. A block that
+another snapshot already contains is hard-linked, so it takes space once, until the last snapshot
+that contains it is deleted. The manifest is renamed into place after all files are synced; until
+then the older snapshot is valid, and a cancelled save leaves nothing behind. A snapshot that is
+damaged or does not match the models is deleted, and its tokens are read again.
 """
 
 from __future__ import annotations
@@ -60,16 +59,14 @@ from app.util.formatting import one_line
 from app.util.regular_files import NotRegular, make_private, open_file, read_text
 
 BLOCK = 1024
-"""Tokens. Those after the last whole block that two conversations share are stored twice."""
+"""Tokens per block. Conversations share whole blocks only."""
 Rows = list[Any]
-"""Keys and values of each layer that stores rows, in the order of the tokens; () for those that
-hold nothing."""
+"""(keys, values) of each layer that stores rows, in the order of the tokens; () for empty ones."""
 
 
 class Block(NamedTuple):
-    """The tokens from `start` up to `end`. The digest says which forward read each of them: blocks
-    with the same one hold the same rows, so one file serves every conversation that goes on from
-    the same reading."""
+    """The tokens from `start` up to `end`. The digest covers the forward that read each of them, so
+    blocks with equal digests hold equal rows and can share a file."""
 
     digest: str
     start: int
@@ -77,7 +74,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(prefix: PrefixCache) -> list[Block]:
-    """Those with cached tokens."""
+    """The blocks that contain cached tokens."""
     layers = [store_of(layer) for layer in row_layers(prefix.cache)]
     about = [(type(s).__name__, getattr(s, "bits", 0), getattr(s, "group_size", 0)) for s in layers]
     reads = np.where(prefix.cached, prefix.reads, 0)
@@ -92,7 +89,7 @@ def blocks_of(prefix: PrefixCache) -> list[Block]:
 
 
 def block_rows(prefix: PrefixCache, block: Block) -> Rows:
-    """Of a cache that has all of its rows."""
+    """The rows of a block. `prefix` must hold all of its rows."""
     found: Rows = []
     for layer in row_layers(prefix.cache):
         positions = positions_of(layer)
@@ -108,7 +105,7 @@ def block_rows(prefix: PrefixCache, block: Block) -> Rows:
 
 
 def _slice(store: Any, start: int, end: int) -> Any:
-    """The entries from `start` up to `end`: twice as fast as picking each of them."""
+    """The entries from `start` up to `end`; twice as fast as `rows_of`."""
 
     def part(array: mx.array) -> mx.array:
         return mx.contiguous(array[..., start:end, :])
@@ -117,9 +114,9 @@ def _slice(store: Any, start: int, end: int) -> Any:
 
 
 def restore_rows(prefix: PrefixCache, blocks: Sequence[tuple[Block, Rows]]) -> None:
-    """Give these rows to the layers of `prefix`, whose positions are known and whose rows are
-    absent: those of the blocks with its tokens, in their order, of which the last may have more.
-    Empties the Rows on the way. Raises ValueError if they do not fit."""
+    """Put rows into the layers of `prefix`, whose positions are known and whose rows are absent.
+    `blocks` cover its tokens in order; the last one may contain more. Consumes the Rows, to free
+    them early. Raises ValueError if they do not match."""
     for index, layer in enumerate(row_layers(prefix.cache)):
         store, parts = store_of(layer), list[Any]()
         for block, rows in blocks:
@@ -144,7 +141,8 @@ def restore_rows(prefix: PrefixCache, blocks: Sequence[tuple[Block, Rows]]) -> N
 
 
 def _first(rows: Any, count: int, exactly: bool) -> Any:
-    """The rows of the first `count` tokens; of all there are, if `exactly`. Raises ValueError."""
+    """The rows of the first `count` tokens. Raises ValueError if there are fewer, or, with
+    `exactly`, more."""
 
     def part(array: mx.array) -> mx.array:
         if array.shape[2] < count or (exactly and array.shape[2] > count):
@@ -157,17 +155,17 @@ def _first(rows: Any, count: int, exactly: bool) -> Any:
 FORMAT = 9
 MANIFEST = "manifest.json"
 BEGINNING_STEP = 256
-"""Tokens between two digests of a conversation's beginning."""
+"""Tokens between two digests in `beginnings`."""
 
 
 FILE_NAME = re.compile(
     r"([0-9]{1,18})-(?:(?:target|draft)-(?:[0-9]+|rows-([0-9a-f]{32}))\.safetensors|manifest\.part)"
 )
-"""Names of a snapshot's other files. The number tells one save from the next."""
+"""Names of a snapshot's files other than the manifest. The number counts the saves."""
 
 
 KnownBlocks = dict[str, tuple[Path, dict[str, Any]]]
-"""Files of rows by what they hold, and what a manifest says about each."""
+"""By block digest: the file of rows and its entry in a manifest."""
 
 
 # ----------------------------------------------------------------------------- the manifest
@@ -178,13 +176,13 @@ class SnapshotError(ValueError):
 
 
 def with_checksum(manifest: dict[str, Any]) -> str:
-    """A manifest as it is written: its checksum, then itself."""
+    """The text of a manifest file: a line with its checksum, then the JSON."""
     text = json.dumps(manifest, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest() + "\n" + text
 
 
 def parse(written: str) -> dict[str, Any]:
-    """Raises SnapshotError, or what json raises."""
+    """Parse the text of a manifest file. Raises SnapshotError, or what json raises."""
     checksum, _, text = written.partition("\n")
     if hashlib.sha256(text.encode()).hexdigest() != checksum:
         raise SnapshotError("its list of contents is damaged")
@@ -195,7 +193,7 @@ def parse(written: str) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> str:
-    """Raises OSError, UnicodeDecodeError, or SnapshotError if it is not a file."""
+    """Raises OSError, UnicodeDecodeError, or SnapshotError if it is not a regular file."""
     try:
         return read_text(folder / MANIFEST)
     except NotRegular:
@@ -203,14 +201,14 @@ def read_manifest(folder: Path) -> str:
 
 
 def block_digest(name: str) -> str | None:
-    """In the name of a file of rows: what it holds. None for other files."""
+    """The block digest in the name of a file of rows; None for other files."""
     ours = FILE_NAME.fullmatch(name)
     return ours[2] if ours else None
 
 
 def beginnings(ids: NDArray[np.int32]) -> list[str]:
-    """A digest of the first 256 tokens, of the first 512, and so on: for finding a snapshot that
-    begins with the same tokens."""
+    """Digests of the first 256 tokens, the first 512, and so on, to find snapshots with a common
+    prefix."""
     digest, found = hashlib.sha256(), []
     for end in range(BEGINNING_STEP, len(ids) + 1, BEGINNING_STEP):
         digest.update(ids[end - BEGINNING_STEP : end].tobytes())
@@ -219,13 +217,14 @@ def beginnings(ids: NDArray[np.int32]) -> list[str]:
 
 
 def shared_beginning(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many tokens two conversations with these `beginnings` share at least."""
+    """Minimum length of the common prefix of two conversations with these `beginnings`, in
+    tokens."""
     same = takewhile(lambda each: each[0] == each[1], zip(one, other, strict=False))
     return BEGINNING_STEP * sum(1 for _ in same)
 
 
 class _Known(NamedTuple):
-    """What is in a snapshot."""
+    """The parts of a manifest that are used for searching."""
 
     conversation: str
     beginnings: list[str]
@@ -234,17 +233,17 @@ class _Known(NamedTuple):
 
 
 class SnapshotIndex:
-    """Of the snapshots in `folder` that were made with the same models."""
+    """Finds prefixes and blocks in the snapshots in `folder` that belong to the same models."""
 
     def __init__(self, folder: Path, identity: dict[str, str]) -> None:
         self._folder, self._identity = folder, identity
         self._manifests: dict[Path, tuple[int, _Known | None]] = {}
-        """By folder: when a manifest was changed, nanoseconds since 1970, and what is in it; None
-        for those that are damaged or of other models."""
+        """By folder: the manifest's modification time (ns) and contents; None for snapshots that
+        are damaged or of other models."""
 
     def find_longest(self, ids: NDArray[np.int32], dense: bool) -> tuple[str, int]:
-        """The conversation whose snapshot begins with most of these tokens, and how many; of
-        those without a gap only, if `dense`. An empty name if there is none."""
+        """The conversation whose snapshot has the longest common prefix with `ids`, and its length
+        in tokens, if `dense` without gaps; ("", 0) if there is none."""
         wanted, best = beginnings(ids), ("", 0)
         for _, known in self._all():
             length = shared_beginning(wanted, known.beginnings)
@@ -253,7 +252,6 @@ class SnapshotIndex:
         return best
 
     def blocks(self) -> KnownBlocks:
-        """Of all snapshots."""
         return {
             digest: (folder / file["name"], file)
             for folder, known in self._all()
@@ -263,7 +261,7 @@ class SnapshotIndex:
 
     def _all(self) -> Iterator[tuple[Path, _Known]]:
         for folder in self._folder.iterdir() if self._folder.is_dir() else ():
-            with suppress(OSError):  # not a snapshot, or just deleted
+            with suppress(OSError):  # no snapshot, or deleted meanwhile
                 changed = (folder / MANIFEST).stat().st_mtime_ns
                 if self._manifests.get(folder, (None, None))[0] != changed:
                     self._manifests[folder] = changed, self._read(folder)
@@ -271,7 +269,7 @@ class SnapshotIndex:
                     yield folder, known
 
     def _read(self, folder: Path) -> _Known | None:
-        """What its manifest says; None if it is damaged, which `load` deals with, or of other
+        """The manifest in `folder`; None if it is damaged (`load` handles that) or of other
         models."""
         with suppress(Exception):
             manifest = parse(read_manifest(folder))
@@ -286,7 +284,7 @@ class SnapshotIndex:
 
 
 def metadata_of(prefix: PrefixCache) -> dict[str, Any]:
-    """What the manifest says about one model's caches, other than their arrays."""
+    """The manifest's entry for one model's cache: everything but the arrays."""
     return {
         "dense_prefix_len": prefix.dense_prefix_len,
         "layers": [_layer_metadata(c) for c in flatten(prefix.cache)],
@@ -312,15 +310,15 @@ def _layer_metadata(cache: Any) -> dict[str, Any]:
 
 
 class SnapshotPart(NamedTuple):
-    """A file of a snapshot: its name, without number and extension, and what writes it to a path
-    and returns what is in it."""
+    """A file of a snapshot: its name without number and extension, and a function that writes it
+    to a path and returns the contents."""
 
     name: str
     write: Callable[[Path], Any]
 
 
 def parts_of(model: str, prefix: PrefixCache) -> Iterator[SnapshotPart]:
-    """The tokens, the layers that store no rows, the checkpoints' layers, and the rows."""
+    """The files of one model's cache: layers without rows (see below), then blocks of rows."""
     for index, layer in enumerate(_layers_without_rows(prefix)):
         yield SnapshotPart(f"{model}-{index}", partial(_write_layer, layer))
     for block in blocks_of(prefix):
@@ -328,7 +326,7 @@ def parts_of(model: str, prefix: PrefixCache) -> Iterator[SnapshotPart]:
 
 
 def _layers_without_rows(prefix: PrefixCache) -> Iterator[Any]:
-    """Stock caches: the tokens, the layers that store no rows, then the checkpoints' layers."""
+    """Stock caches of the token ids, of the layers without rows, and of the checkpoints."""
     tokens = ArraysCache(3)
     tokens[0], tokens[1] = mx.array(prefix.ids), mx.array(prefix.cached.astype(np.uint8))
     tokens[2] = mx.array(prefix.reads)
@@ -352,7 +350,7 @@ def _write_rows(prefix: PrefixCache, block: Block, path: Path) -> Any:
 
 
 def read_part(path: Path) -> Any:
-    """A stock cache, or the Rows of a block. Not evaluated yet."""
+    """Read a file lazily: a stock cache, or the Rows of a block."""
     if block_digest(path.name) is None:
         return load_prompt_cache(str(path))[0]
     arrays: Any = mx.load(str(path))
@@ -360,8 +358,8 @@ def read_part(path: Path) -> Any:
 
 
 def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) -> None:
-    """Fills an empty `prefix`, but for the rows: they are absent. Raises SnapshotError when
-    metadata and caches do not agree."""
+    """Fill an empty `prefix`, with all rows absent. Raises SnapshotError if metadata and caches do
+    not match."""
     tokens, *rest = stored
     inner, layers = iter(rest), flatten(prefix.cache)
     positions: dict[object, PositionRuns] = {}
@@ -381,7 +379,6 @@ def restore(prefix: PrefixCache, metadata: dict[str, Any], stored: list[Any]) ->
 
 
 def _empty_like(cache: Any) -> Any:
-    """An empty cache of the same kind."""
     if isinstance(cache, WindowedCache):
         return WindowedCache(cache.window)
     if isinstance(cache, PositionedCache):
@@ -395,15 +392,15 @@ def _restore_layer(
     stored: Iterator[Any],
     positions: dict[object, PositionRuns],
 ) -> None:
-    """From the next one of `stored`, unless it stores rows. `positions` are those of earlier
-    layers: layers with equal ones share one object."""
+    """Restore a layer, from the next item of `stored` unless it stores rows. `positions` collects
+    the positions of all layers, so that layers with equal ones share an object."""
     if type(cache).__name__ != metadata["kind"]:
         raise SnapshotError("its layers are of other kinds")
     if stores_rows(cache):
         store_of(cache).offset = int(metadata["entries"])
     else:
-        own = cache.inner if isinstance(cache, PositionedCache) else cache
-        own.__dict__.update(next(stored).__dict__)
+        store = cache.inner if isinstance(cache, PositionedCache) else cache
+        store.__dict__.update(next(stored).__dict__)
     if not isinstance(cache, PositionedCache):
         return
     runs = tuple((start, end) for start, end in metadata["runs"])
@@ -414,21 +411,21 @@ def _restore_layer(
 
 
 def contents_of(part: Any) -> Any:
-    """Arrays and numbers of a stock cache, or of Rows."""
+    """The arrays and numbers of a stock cache or of Rows."""
     return part if isinstance(part, list) else part.state
 
 
 READ_BATCH = 8
-"""Files that are read at once."""
+"""Files that are read in parallel."""
 SYNC_THREADS = 4
-"""Files that are checksummed and synced at once."""
+"""Files that are checksummed and synced in parallel."""
 
 
 # ----------------------------------------------------------------------- saving and loading
 
 
 class Caches(Protocol):
-    """Of one conversation."""
+    """The caches of one conversation, as `ConversationCache` has them."""
 
     @property
     def target(self) -> PrefixCache: ...
@@ -442,13 +439,13 @@ class Caches(Protocol):
 
 C = TypeVar("C", bound=Caches)
 Wanted = Callable[[str, PrefixCache], int]
-"""How many tokens, from the first, are wanted of a model's cache."""
+"""(model's name, its cache) -> number of leading tokens to load."""
 
 
 class Snapshots:
     """The snapshots in `folder`, at most `budget` bytes; the least recently used are deleted first.
 
-    `identity` names what the caches depend on: with another one they are worthless.
+    `identity` has the models' fingerprints; snapshots with another identity are unusable.
     """
 
     def __init__(self, folder: Path, budget: int, identity: dict[str, str]) -> None:
@@ -461,9 +458,8 @@ class Snapshots:
                     _delete_unlisted(conversation)
 
     def save(self, conversation: str, cache: Caches) -> Generator[tuple[int, int], None, None]:
-        """Writes a snapshot part by part, and yields the number of parts done and their total. If
-        closed early, deletes what it wrote. Raises OSError, or RuntimeError where MLX cannot
-        write."""
+        """Write a snapshot file by file; yields (files done, total). If closed early, deletes what
+        it wrote. Raises OSError, or RuntimeError from MLX."""
         folder = snapshot_folder(self._folder, conversation)
         # Readable by this user only: it holds the tokens of private documents.
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -472,7 +468,7 @@ class Snapshots:
         generation = 1 + max((_generation(f) for f in folder.iterdir()), default=0)
         models = {name: prefix for name, prefix in _by_model(cache) if len(prefix)}
         if cache.nbytes > self._budget:
-            models.pop("draft", None)  # it reads faster than the target
+            models.pop("draft", None)  # the draft re-reads faster than the target
         parts = [part for name, prefix in models.items() for part in parts_of(name, prefix)]
         total = len(parts) + 1
         manifest: dict[str, Any] = {name: metadata_of(prefix) for name, prefix in models.items()}
@@ -481,7 +477,7 @@ class Snapshots:
         manifest |= {"conversation": conversation, "beginnings": beginnings(cache.target.ids)}
         written: list[Future[dict[str, Any]]] = []
         known = self.index.blocks()
-        pool = DaemonPool(SYNC_THREADS)  # they checksum and sync one while the next is written
+        pool = DaemonPool(SYNC_THREADS)  # checksums and syncs a file while the next is written
         try:
             for part in parts:
                 path = folder / f"{generation}-{part.name}.safetensors"
@@ -490,7 +486,7 @@ class Snapshots:
                 if (entry := _linked(path, known)) is not None:
                     written.append(pool.submit(dict[str, Any], entry))
                 else:
-                    contents = _buffers(part.write(path))  # here: MLX's streams are a thread's own
+                    contents = _buffers(part.write(path))  # on this thread: streams are per thread
                     written.append(pool.submit(_sync_and_describe, path, contents))
                 yield len(written), total
             manifest["files"] = [file.result() for file in written]
@@ -512,10 +508,10 @@ class Snapshots:
         report: Callable[[int], OnStep] = lambda total: lambda done: None,
         wanted: Wanted | None = None,
     ) -> C | None:
-        """Loads a snapshot into a `fresh()` cache; None without one. Where fewer tokens are
-        `wanted`, a `rewind` to them comes before any other row is loaded. `report` is called with
-        the number of tokens, and what it returns with the tokens loaded so far; it may raise
-        TurnCancelled. Raises SnapshotError for an unusable snapshot, after deleting it."""
+        """Load a snapshot into a `fresh()` cache; None if there is none. With `wanted`, the cache
+        is first rewound to that many tokens, and no other rows are loaded. `report(total)` returns
+        a callback for the tokens loaded so far, which may raise TurnCancelled. Deletes an unusable
+        snapshot and raises SnapshotError."""
         folder = snapshot_folder(self._folder, conversation)
         try:
             _delete_unlisted(folder)
@@ -527,24 +523,24 @@ class Snapshots:
         except TurnCancelled:
             raise
         except Exception as error:
-            memory.reraise_device_failure(error)  # then nothing is wrong with the snapshot
+            memory.reraise_device_failure(error)  # the snapshot itself is good then
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, SnapshotError):
                 raise
-            # Whatever a damaged file makes json, numpy or MLX raise.
+            # A damaged file can make json, numpy or MLX raise anything.
             raise SnapshotError(f"it is damaged ({one_line(error)})") from error
-        with suppress(OSError):  # a read-only one is as good
+        with suppress(OSError):  # the folder may be read-only
             os.utime(folder / MANIFEST)
         return loaded
 
     def save_error(self, error: Exception) -> Reason:
-        """Why `save` failed."""
+        """The reason to report for an error that `save` raised."""
         system = error.strerror if isinstance(error, OSError) else None
         cause = {"error": system} if system else memory.cause_of(error)
         return Reason(ReasonCode.SNAPSHOT_FAILED, {**cause, "folder": str(self._folder)})
 
     def has(self, conversation: str) -> bool:
-        """Whether there is a whole snapshot of it, of whatever models."""
+        """Whether there is a complete snapshot, of any models."""
         return (snapshot_folder(self._folder, conversation) / MANIFEST).is_file()
 
     def delete(self, conversation: str) -> None:
@@ -562,15 +558,15 @@ class Snapshots:
             files = [file for file in manifest["files"] if file["name"].split("-")[1] == name]
             if not files:
                 continue
-            of_rows = [file for file in files if block_digest(file["name"]) is not None]
+            row_files = [file for file in files if block_digest(file["name"]) is not None]
             others = [file for file in files if block_digest(file["name"]) is None]
             restore(prefix, manifest[name], _read_parts(folder, others, lambda _: on_loaded(0)))
             blocks = blocks_of(prefix)
-            if [each.digest for each in blocks] != [block_digest(f["name"]) for f in of_rows]:
+            if [each.digest for each in blocks] != [block_digest(f["name"]) for f in row_files]:
                 raise SnapshotError("its rows are of other tokens")
             if wanted is not None:
                 prefix.rewind(wanted(name, prefix))
-            pairs = zip(blocks, of_rows, strict=True)
+            pairs = zip(blocks, row_files, strict=True)
             needed[name] = [each for each in pairs if each[0].start < len(prefix)]
         files = [file for blocks in needed.values() for _, file in blocks]
         tokens = int(cache.target.cached.sum())
@@ -582,11 +578,11 @@ class Snapshots:
         return cache
 
     def _enforce_budget(self, newest: Path) -> None:
-        """Delete the least recently used snapshots until the rest fits; the newest one stays."""
+        """Delete the least recently used snapshots until the rest fits; `newest` always stays."""
         used: list[tuple[int, Path, dict[tuple[int, int], int]]] = []
         for folder in self._folder.iterdir():
             if FOLDER_NAME.fullmatch(folder.name) and folder.is_dir():
-                with suppress(OSError):  # another program is using it
+                with suppress(OSError):  # another process may delete it
                     manifest = folder / MANIFEST
                     changed = manifest.stat().st_mtime_ns if manifest.exists() else 0
                     used.append((changed, folder, file_sizes(folder)))
@@ -602,8 +598,8 @@ class Snapshots:
 
 
 def _read_parts(folder: Path, files: Sequence[dict[str, Any]], on_read: OnStep) -> list[Any]:
-    """What is in these files, which a manifest describes. Raises SnapshotError, what MLX raises,
-    and what `on_read` does."""
+    """Read and verify these files, given as entries of a manifest. Raises SnapshotError, what MLX
+    raises, and what `on_read` raises."""
     paths = [folder / file["name"] for file in files]
     for path, file in zip(paths, files, strict=True):
         if not path.exists() or path.stat().st_size != file["size"]:
@@ -611,10 +607,10 @@ def _read_parts(folder: Path, files: Sequence[dict[str, Any]], on_read: OnStep) 
         if _header_checksum(path) != file["header"]:
             raise SnapshotError("a part of it is damaged")
     parts, checksums = list[Any](), list[Future[int]]()
-    with ThreadPoolExecutor() as pool:  # it checksums a batch while the next is read
+    with ThreadPoolExecutor() as pool:  # checksums a batch while the next is read
         for start in range(0, len(paths), READ_BATCH):
             found = [read_part(path) for path in paths[start : start + READ_BATCH]]
-            mx.eval([contents_of(part) for part in found])  # all at once, by MLX's own threads
+            mx.eval([contents_of(part) for part in found])  # MLX reads them in parallel
             checksums += [pool.submit(_checksum, _buffers(part)) for part in found]
             parts += found
             on_read(len(parts))
@@ -635,13 +631,13 @@ def _generation(path: Path) -> int:
 
 
 def _delete_unlisted(folder: Path) -> None:
-    """Delete those of our files that the manifest does not list: older ones, and what a cancelled
-    or killed save left."""
+    """Delete our files that the manifest does not list: those of earlier, cancelled or killed
+    saves."""
     with suppress(OSError):
         ours = [path for path in folder.iterdir() if FILE_NAME.fullmatch(path.name)]
         complete = os.path.lexists(folder / MANIFEST)
         if complete and len({_generation(path) for path in ours}) <= 1:
-            return  # reading every manifest at each start would take long
+            return  # parsing every manifest at each start would be slow
         listed = _listed_files(folder) if complete else set()
         for path in ours:
             if path.name not in listed:
@@ -650,7 +646,7 @@ def _delete_unlisted(folder: Path) -> None:
 
 
 def _listed_files(folder: Path) -> set[str]:
-    """The files that the manifest lists; none if it is damaged. Raises OSError."""
+    """The file names in the manifest; none if it is damaged. Raises OSError."""
     with suppress(ValueError, KeyError, TypeError):
         manifest = json.loads(read_manifest(folder).partition("\n")[2])
         return {str(file["name"]) for file in manifest["files"]}
@@ -658,14 +654,14 @@ def _listed_files(folder: Path) -> set[str]:
 
 
 def _is_gone(path: Path, known: KnownBlocks) -> bool:
-    """Whether the file that could get this name, too, is there no longer."""
+    """Whether the known file with the same block was deleted meanwhile."""
     other, _ = known.get(block_digest(path.name) or "", (None, {}))
     return other is not None and not other.exists()
 
 
 def _linked(path: Path, known: KnownBlocks) -> dict[str, Any] | None:
-    """Give a file of rows that another snapshot has this name, too, and return the manifest's entry
-    for it. None where there is none, or the disk knows no hard links."""
+    """Hard-link `path` to the known file with the same block and return its manifest entry. None
+    if there is none or the file system has no hard links."""
     other, entry = known.get(block_digest(path.name) or "", (None, {}))
     if other is None:
         return None
@@ -677,8 +673,8 @@ def _linked(path: Path, known: KnownBlocks) -> dict[str, Any] | None:
 
 
 def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]:
-    """The manifest's entry for a file that was just written, once it is synced. The disk's own
-    cache is flushed once for all files, with the manifest."""
+    """Sync a file that was just written and return its manifest entry. The drive's cache is flushed
+    once for all files, with the manifest."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -689,16 +685,16 @@ def _sync_and_describe(path: Path, contents: list[memoryview]) -> dict[str, Any]
 
 
 def _header_checksum(path: Path) -> int:
-    """CRC-32 of what precedes the arrays in a file."""
+    """CRC-32 of the header of a safetensors file, which precedes the arrays."""
     with open_file(path) as file:
-        length = int.from_bytes(file.read(8), "little")  # of the list of arrays that follows
+        length = int.from_bytes(file.read(8), "little")
         file.seek(0)
         return zlib.crc32(file.read(8 + min(length, path.stat().st_size)))
 
 
 def _buffers(part: Any) -> list[memoryview]:
-    """The arrays of a stock cache or of Rows, where they are in memory, and the numbers beside
-    them. A view of an array evaluates it."""
+    """Views of the arrays of a stock cache or of Rows, then the repr of its numbers. Taking a view
+    evaluates the array."""
     named: Any = sorted(tree_flatten(contents_of(part)))
     leaves = [leaf for _, leaf in named]
     arrays = [mx.contiguous(leaf) for leaf in leaves if isinstance(leaf, mx.array)]
@@ -708,8 +704,8 @@ def _buffers(part: Any) -> list[memoryview]:
 
 
 def _checksum(contents: list[memoryview]) -> int:
-    """CRC-32. Finding damage is enough: whoever can write here can write the manifest, too. SHA-256
-    took most of the time of a snapshot."""
+    """CRC-32 of the buffers. It only has to detect damage: whoever can change a file can change the
+    manifest too. SHA-256 took most of the time of a save."""
     value = 0
     for part in contents:
         value = zlib.crc32(part, value)

@@ -1,5 +1,4 @@
-"""Where snapshots are stored, and how large they may get. Without MLX, so that the command line can
-count and remove them."""
+"""Folders and size limits of snapshots. Does not import MLX, so that commands can use it."""
 
 from __future__ import annotations
 
@@ -12,18 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 FOLDER_NAME = re.compile(r"[0-9a-f]{32}")
-"""Names of our folders there."""
+"""Names of snapshot folders."""
 MAX_ON_DISK, MIN_ON_DISK = 20_000_000_000, 500_000_000
 TIMES_WEIGHTS = 20
-"""A small model reads tokens faster than its cache loads, and its cache is many times its weights:
-158 MB for the 9,600 tokens of the GPL, for a model of 16 MB."""
+"""Limit for small models, whose caches are large compared with the weights (158 MB for 9,600 tokens
+of a 16 MB model) and which read tokens faster than a snapshot loads."""
 SHARE_OF_DISK = 0.1
-"""Of what is free, together with the snapshots."""
+"""Share of the free disk space, including the space of the snapshots."""
 
 
 def disk_limit(requested: int, snapshots: Path, weights: int) -> int:
-    """The most bytes that snapshots may take: `requested`, or, where that is 0, what suits a pair
-    with this many bytes of `weights`, and the disk."""
+    """Maximum bytes of all snapshots: `requested`, or if that is 0, a default for a pair with this
+    many bytes of `weights` and for the free disk space."""
     if requested:
         return requested
     default = min(max(TIMES_WEIGHTS * weights, MIN_ON_DISK), MAX_ON_DISK)
@@ -35,13 +34,12 @@ def disk_limit(requested: int, snapshots: Path, weights: int) -> int:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of every file below a folder, leftovers too; 0 if it does not exist."""
+    """Bytes of all files below a folder; 0 if it does not exist."""
     return sum(file_sizes(folder).values())
 
 
 def file_sizes(folder: Path) -> dict[tuple[int, int], int]:
-    """The files below a folder, by device and number there, and their bytes. Files of several
-    names, as snapshots share them, are there once."""
+    """Bytes of the files below a folder by (device, inode), so that hard links count once."""
     found = {}
     for path, _, names in os.walk(folder):
         for name in names:
@@ -52,27 +50,26 @@ def file_sizes(folder: Path) -> dict[tuple[int, int], int]:
 
 
 def snapshot_folder(snapshots: Path, conversation: str) -> Path:
-    """A folder in `snapshots` for any conversation's name."""
+    """The folder in `snapshots` for a conversation."""
     name = hashlib.sha256(conversation.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return snapshots / name
 
 
 def remove_snapshot(snapshots: Path, conversation: str) -> None:
-    """Remove a conversation's snapshot, and this machine's part of one that is spread, if there are
-    any."""
+    """Remove a conversation's snapshot and this machine's shards of it."""
     for folder in (snapshots, *parts_folders(own_parts(snapshots))):
         shutil.rmtree(snapshot_folder(folder, conversation), ignore_errors=True)
 
 
 def remove_other_snapshots(snapshots: Path, conversations: Iterable[str]) -> None:
-    """The same for all but these conversations."""
+    """Remove the snapshots and shards of all other conversations."""
     staying = {snapshot_folder(snapshots, each).name for each in conversations}
     for folder in (snapshots, *parts_folders(own_parts(snapshots))):
         keep_only(folder, staying)
 
 
 def keep_only(snapshots: Path, names: Collection[str]) -> None:
-    """Remove the snapshots in all folders but those of these names."""
+    """Remove all snapshot folders except those with these names."""
     with suppress(OSError):
         for folder in snapshots.iterdir():
             if FOLDER_NAME.fullmatch(folder.name) and folder.name not in names:
@@ -80,19 +77,19 @@ def keep_only(snapshots: Path, names: Collection[str]) -> None:
 
 
 def folder_names(snapshots: Path) -> list[str]:
-    """Of the snapshots in a folder, whatever models they are of."""
+    """Names of the snapshot folders in `snapshots`."""
     with suppress(OSError):
         return [each.name for each in snapshots.iterdir() if FOLDER_NAME.fullmatch(each.name)]
     return []
 
 
 def own_parts(snapshots: Path) -> Path:
-    """Where this machine's parts are of what it has spread over several: beside its snapshots."""
+    """Folder of this machine's shards of snapshots of its own sharded targets."""
     return snapshots.parent / "shards" / "own"
 
 
 def parts_folders(parts: Path) -> list[Path]:
-    """One for each number of machines and each place among them."""
+    """The folders in `parts`: one for each (number of machines, rank)."""
     with suppress(OSError):
         return [each for each in parts.iterdir() if each.is_dir()]
     return []

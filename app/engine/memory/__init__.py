@@ -1,1 +1,1 @@
-"""Which caches are kept, shared and freed."""
+"""Keeps, shares and frees caches."""

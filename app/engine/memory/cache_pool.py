@@ -1,5 +1,5 @@
-"""The conversations whose caches are in memory, and the work on them between turns: saving, and
-reading in the background what was skipped."""
+"""The caches of all conversations in memory, and the idle work on them: saving snapshots, and
+background prefill of skipped tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.engine.backend import memory
 from app.engine.backend.memory_probes import PowerProbe
 from app.engine.cache.prefill import OnStep
 from app.engine.cache.prefix_cache import find_mismatch
-from app.engine.cache.shared_rows import FEWEST
+from app.engine.cache.shared_rows import MIN_SHARED
 from app.engine.cache.snapshot import SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import disk_limit
 from app.engine.memory.conversation_cache import ConversationCache
@@ -37,11 +37,11 @@ from app.protocol.stats import Phase
 
 
 class BackgroundPrefill:
-    """Reads what a sparse prefill of one conversation skipped, step by step.
+    """Reads the tokens that a sparse prefill of one conversation skipped, step by step.
 
-    It extends a fork of the conversation's cache, from the first skipped token on, and replaces the
-    cache when everything is read. Until then it only costs memory, so it is cancelled first when
-    memory is tight. Otherwise its progress stays.
+    It extends a fork of the conversation's cache from the first skipped token on, and replaces the
+    cache when everything is read. Until then it only uses memory, so it is dropped first when
+    memory is tight.
     """
 
     def __init__(self, target: LoadedModel, conversation: ConversationCache) -> None:
@@ -57,12 +57,12 @@ class BackgroundPrefill:
 
     @staticmethod
     def required_bytes(target: LoadedModel, conversation: ConversationCache) -> float:
-        """Bytes at the end: the first step copies the arrays that are shared until then."""
+        """Bytes of the finished fork. The first step copies the arrays that it shares."""
         return target.cache_size.bytes(len(conversation.target))
 
     @property
     def nbytes(self) -> int:
-        """Bytes now."""
+        """Bytes used now."""
         return self._fork.nbytes if self._started else 0
 
     @property
@@ -74,8 +74,8 @@ class BackgroundPrefill:
         return len(self._conversation.target)
 
     def step(self, check_stop: Callable[[], None] = lambda: None) -> bool:
-        """Read one step. True when everything is read, and the cache replaced. `check_stop` is
-        called about twice a second, and raises to leave a long step, which is not read then."""
+        """Read one step. Returns True when everything is read and the cache is replaced.
+        `check_stop` is called about twice a second; it raises to abandon a long step."""
         sparse, fork = self._conversation.target, self._fork
         self._started = True
         fork.rewind(fork.common_prefix_len(sparse.ids))
@@ -102,14 +102,14 @@ class BackgroundPrefill:
 
 
 _log = logging.getLogger(__name__)
-MOST_IN_MEMORY = 64
-"""Conversations: more would make each turn slower, however little they take."""
+MAX_CONVERSATIONS = 64
+"""Maximum number of conversations in memory; each slows down prefix search a little."""
 
 
 class CachePool:
-    """The caches of one loaded pair, on the engine's thread. `stopped` says whether the running
-    turn was cancelled: saving to free memory for it then stops. `has_pending` says whether a
-    command waits: a long step of background prefill then stops."""
+    """The caches of one loaded pair; used on the engine thread. `stopped`: whether the running turn
+    was cancelled, so that saving for its sake stops. `has_pending`: whether a command is queued, so
+    that a long step of background prefill stops."""
 
     def __init__(
         self,
@@ -124,15 +124,15 @@ class CachePool:
         self._has_pending = has_pending
         self._power, self._stopped = power or PowerProbe(), stopped
         self._caches: OrderedDict[str, ConversationCache] = OrderedDict()
-        """By conversation; the most recently used comes last."""
+        """By conversation, most recently used last."""
         self._sharing = PrefixSharing(self._caches)
         self._unsaved: dict[str, None] = {}
-        """Conversations that have changed since they were saved, in the order of that."""
+        """Conversations that changed since they were saved, in the order of change."""
         self._memory_only: set[str] = set()
-        """Conversations that are not written to disk."""
+        """Conversations that are never saved."""
         self._background: tuple[str, BackgroundPrefill] | None = None
         self._failed_background: set[str] = set()
-        """Conversations whose background prefill has failed since their last turn."""
+        """Conversations whose background prefill failed since their last turn."""
         self._saving: tuple[str, Generator[tuple[int, int], None, None]] | None = None
         self._snapshots: Snapshots | None = None
         if policy.snapshot_folder is not None:
@@ -147,8 +147,8 @@ class CachePool:
     def get_or_restore(
         self, conversation: str | None, progress: TurnClock, on_disk: bool = True
     ) -> ConversationCache:
-        """A conversation's cache, from memory or disk, or an empty one; without a conversation
-        always an empty one. Unless `on_disk`, it is not saved. Raises TurnCancelled."""
+        """A conversation's cache from memory or disk, or an empty one (always for None). With
+        `on_disk` False, it is never saved. Raises TurnCancelled."""
         if conversation is None:
             return ConversationCache(self._pair)
         if not self._is_background(conversation):
@@ -163,12 +163,12 @@ class CachePool:
         self._mark_unsaved(conversation)
         for prefix in self._caches[conversation].prefixes:
             self._sharing.complete_or_clear(prefix)
-        self._sharing.leave_to(self._caches[conversation])
+        self._sharing.release_in_others(self._caches[conversation])
         return self._caches[conversation]
 
     def start_from_longest(self, ask: Ask, prompt: Prompt, progress: TurnClock) -> Reason | None:
-        """Let the conversation in use go on from what another one has read of its prompt, in memory
-        or on disk. Returns what cannot be shared, if there is something. Raises TurnCancelled."""
+        """Let the current conversation reuse the longest prefix of its prompt that another one has
+        in memory or on disk. Returns what cannot be shared, if anything. Raises TurnCancelled."""
         if ask.conversation is None or not self._policy.share_prefixes:
             return None
         cache, dense = self._caches[ask.conversation], ask.mode is Mode.FULL
@@ -177,7 +177,7 @@ class CachePool:
             ids = prompt.ids[:-1]
             known = max(each.target.common_prefix_len(ids) for each in self._caches.values())
             name, length = self._snapshots.index.find_longest(ids, dense)
-            if length >= known + FEWEST and name not in self._caches:
+            if length >= known + MIN_SHARED and name not in self._caches:
                 begins = {"target": ids, "draft": prompt.draft_prompt.ids}
                 restored = self._restored(
                     name, progress, lambda model, prefix: prefix.common_prefix_len(begins[model])
@@ -196,18 +196,18 @@ class CachePool:
         self._caches[conversation] = cache
 
     def _complete(self, conversation: str) -> None:
-        """Make a conversation's cache hold what others held for it. Raises what MLX raises; no row
-        is lost then."""
+        """Fetch all absent rows of a conversation's caches. Raises what MLX raises; no row is lost
+        then."""
         for prefix in self._caches[conversation].prefixes:
             self._sharing.complete(prefix)
 
     def drop(self, conversation: str | None, on_disk: bool = False) -> None:
-        """Drop a conversation's cache: it is no longer needed, or in an unknown state."""
+        """Drop a conversation's cache, and its snapshot if `on_disk`."""
         if conversation is None:
             return
         if (dropped := self._caches.pop(conversation, None)) is not None:
             for prefix in dropped.prefixes:
-                prefix.clear()  # after others have got what only it held for them
+                prefix.clear()  # first lets others copy the rows that only it holds
         self._unsaved.pop(conversation, None)
         self._memory_only.discard(conversation)
         self._failed_background.discard(conversation)
@@ -218,14 +218,14 @@ class CachePool:
             return
         if self._snapshots is not None:
             self._snapshots.delete(conversation)
-        else:  # from when they were saved
+        else:  # snapshots are off now, but shards may have older ones
             self._pair.target.delete_snapshots_elsewhere(conversation)
 
     def enforce_budget(self) -> None:
-        """Save and drop the least recently used caches until the others fit into the memory budget.
-        The one in use stays."""
+        """Save and drop the least recently used caches until the rest fits into the memory budget.
+        The current one always stays."""
         while len(self._caches) > 1 and (
-            self.nbytes > self._policy.memory_budget or len(self._caches) > MOST_IN_MEMORY
+            self.nbytes > self._policy.memory_budget or len(self._caches) > MAX_CONVERSATIONS
         ):
             oldest = next(iter(self._caches))
             self._save(oldest)
@@ -237,23 +237,22 @@ class CachePool:
 
     @property
     def background_bytes(self) -> int:
-        """Of the background prefill."""
         return self._background[1].nbytes if self._background is not None else 0
 
     @property
     def idle_bytes(self) -> int:
-        """Of all conversations but the most recently used one, and of the background prefill."""
+        """Bytes of all conversations except the most recently used, and of background prefill."""
         idle = tuple(self._caches.values())[:-1]
         return sum(cache.nbytes for cache in idle) + self.background_bytes
 
     def cancel_background(self) -> int:
-        """Drop the background prefill; returns how many bytes that frees."""
+        """Drop the background prefill. Returns the bytes freed."""
         freed, self._background = self.background_bytes, None
         return freed
 
     def evict_idle(self, include_current: bool) -> bool:
-        """Save and drop all caches but the most recently used one, or that one, too. Returns
-        whether they are saved. When the turn is cancelled, the rest stays as it is."""
+        """Save and drop all caches, the most recently used one only if `include_current`. Stops if
+        the turn is cancelled. Returns whether snapshots are on."""
         for conversation in tuple(self._caches)[: None if include_current else -1]:
             if not self._save(conversation, self._stopped):
                 break
@@ -261,8 +260,8 @@ class CachePool:
         return self._snapshots is not None
 
     def step(self, background: bool = True) -> bool:
-        """One step of idle work, which ends about half a second after a command came: background
-        prefill of the last conversation, then saving. False when there is nothing left to do."""
+        """Do one step of idle work: background prefill of the last conversation, then saving. It
+        ends within about half a second of a new command. Returns False if nothing is left."""
         return (background and self._background_step()) or self._save_step()
 
     @property
@@ -276,11 +275,11 @@ class CachePool:
 
     @property
     def has_waiting_work(self) -> bool:
-        """Whether a background prefill waits for power or memory."""
+        """Whether background prefill is left to do, perhaps waiting for power or memory."""
         return self._background_candidate() is not None and self._pair.target.is_loaded
 
     def close(self) -> None:
-        """Save everything that is not saved."""
+        """Save everything unsaved and drop all caches."""
         self._background = None
         for conversation in tuple(self._unsaved):
             self._save(conversation)
@@ -288,7 +287,7 @@ class CachePool:
         self._caches.clear()
 
     def abandon(self) -> None:
-        """Forget everything and save nothing: the GPU is lost."""
+        """Drop everything without saving, after the GPU was lost."""
         self._background = self._saving = None
         self._unsaved.clear()
         self._caches.clear()
@@ -298,7 +297,7 @@ class CachePool:
     def _restored(
         self, conversation: str, progress: TurnClock, wanted: Wanted | None = None
     ) -> ConversationCache:
-        """A conversation's cache from disk, or what is wanted of it; an empty one without one."""
+        """A conversation's cache from disk (or as much as `wanted`); empty if there is none."""
 
         def fresh() -> ConversationCache:
             return ConversationCache(self._pair)
@@ -332,7 +331,7 @@ class CachePool:
         return self._background is not None and self._background[0] == conversation
 
     def _background_candidate(self) -> tuple[str, ConversationCache] | None:
-        """The most recently used conversation, if tokens of it were skipped."""
+        """The most recently used conversation, if its cache has gaps."""
         if (
             not self._caches
             or self._policy.background is BackgroundPolicy.OFF
@@ -353,8 +352,8 @@ class CachePool:
         conversation, cache = candidate
         try:
             if self._background is None or self._background[0] != conversation:
-                self._complete(conversation)  # the one used after it may have been deleted
-                self._sharing.leave_to(cache)
+                self._complete(conversation)  # a later conversation may have been deleted
+                self._sharing.release_in_others(cache)
                 if self._drop_damaged(conversation):
                     return True
                 target = self._pair.target
@@ -367,7 +366,7 @@ class CachePool:
             return False
         except TurnCancelled:
             return True
-        except Exception as error:  # no one requested it: only its progress is lost
+        except Exception as error:  # only the progress is lost
             memory.reraise_gpu_lost(error)
             _log.warning("reading in the background failed", exc_info=error)
             self._background = None
@@ -387,7 +386,7 @@ class CachePool:
             raise TurnCancelled
 
     def _fits_budget(self, needed: float) -> bool:
-        """Whether this much more fits into the memory budget, once saved caches are dropped."""
+        """Whether `needed` bytes fit into the memory budget; drops saved caches to make room."""
         for conversation in tuple(self._caches)[:-1]:
             if self.nbytes + needed <= self._policy.memory_budget:
                 break
@@ -398,12 +397,12 @@ class CachePool:
     # ------------------------------------------------------------------------- saving
 
     def _is_saved(self, conversation: str) -> bool:
-        """Whether there is a snapshot of it as it is now."""
+        """Whether the conversation's snapshot is up to date."""
         changed = conversation in self._unsaved or conversation in self._memory_only
         return not changed and self._snapshots is not None and self._snapshots.has(conversation)
 
     def _save_step(self) -> bool:
-        """Write one more file of a snapshot."""
+        """Write the next file of a snapshot. Returns False if everything is saved."""
         if self._snapshots is None:
             return False
         if self._saving is None:
@@ -445,35 +444,35 @@ class CachePool:
             self._unsaved.pop(conversation, None)
 
     def _on_save_failed(self, snapshots: Snapshots, conversation: str, error: Exception) -> None:
-        """The cache itself stays. It is saved again after the next turn."""
+        """Report the failure. The cache stays in memory and is saved after its next turn."""
         self._unsaved.pop(conversation, None)
-        if not isinstance(error, ShardsLost):  # then the older one is good
+        if not isinstance(error, ShardsLost):  # in that case the older snapshot is still good
             snapshots.delete(conversation)
             self._emit(SnapshotFailed(conversation, snapshots.save_error(error)))
         self._share_again(conversation)
 
     def _stop_saving(self, conversation: str | None = None) -> None:
-        """Delete the unfinished snapshot of this conversation, or of any; the older one counts."""
+        """Cancel saving this conversation (None: any). The older snapshot stays valid."""
         if self._saving is not None and conversation in (None, self._saving[0]):
             (name, saving), self._saving = self._saving, None
             saving.close()
             self._share_again(name)
 
     def _share_again(self, conversation: str) -> None:
-        """What a conversation that was made whole to be saved has in common with others, is held
-        once again: by others, or by this one if it is the last used one."""
+        """Share the rows again that a conversation fetched to be saved. The most recently used
+        conversation holds them, else the others."""
         self._sharing.saving = None
         if (cache := self._caches.get(conversation)) is None:
             return
         is_last = conversation == next(reversed(self._caches))
         try:
-            (self._sharing.leave_to if is_last else self._sharing.leave_to_others)(cache)
-        except Exception as error:  # no memory to compute what stays: that is done at its next use
+            (self._sharing.release_in_others if is_last else self._sharing.release_in)(cache)
+        except Exception as error:  # out of memory; lazy rows are evaluated at the next use
             memory.reraise_gpu_lost(error)
             _log.warning("sharing what was saved failed", exc_info=error)
 
     def _save(self, conversation: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Save a conversation's cache if it has changed; False when it was `stopped` before."""
+        """Save a conversation's cache if it changed. Returns False if it was `stopped`."""
         if self._snapshots is None or not len(self._caches[conversation].target):
             return True
         while conversation in self._unsaved:

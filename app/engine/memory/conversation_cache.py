@@ -1,4 +1,4 @@
-"""What a pair has cached of one conversation: both models' caches, and the last turn's scores."""
+"""The caches of one conversation: target, draft, and the scores of the last turn."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from app.protocol.reasons import Reason, ReasonCode
 
 @dataclass(frozen=True, slots=True)
 class ScoredPrompt:
-    """A prompt and its importance by `scorer`, to select from at any keep. `cached` bool (L,) says
-    which of its first L tokens the target had in its cache before the turn, `recalled` int32 (n,)
-    which it read while it wrote the answer. With `one_budget`, keep is a share of the whole prompt,
-    not of what is new and of what is not."""
+    """A prompt with its importance by `scorer`, from which any keep can be selected.
+
+    `cached` bool (L,): which of the first L tokens the target had cached before the turn.
+    `recalled` int32 (n,): positions recalled while the answer was written. `one_budget`: keep
+    applies to the whole prompt, instead of to new and earlier tokens separately."""
 
     turn: int
     prompt: Prompt
@@ -38,7 +39,7 @@ class ScoredPrompt:
     recalled: Positions = field(default_factory=lambda: np.zeros(0, np.int32))
 
     def is_of(self, prompt: Prompt, scorer: Scorer, chunk: int) -> bool:
-        """Whether this scorer would score this prompt's chunks the same."""
+        """Whether scoring this prompt with this scorer would give the same importance."""
         earlier = self.prompt
         return (
             self.scorer == scorer
@@ -46,11 +47,11 @@ class ScoredPrompt:
             and earlier.answer_prefix_len == prompt.answer_prefix_len
             and earlier.question_start == prompt.question_start
             and np.array_equal(earlier.ids, prompt.ids)
-            and np.array_equal(earlier.pinned, prompt.pinned)  # what is pinned has no score
+            and np.array_equal(earlier.pinned, prompt.pinned)  # pinned tokens have no score
         )
 
     def with_recalled(self, positions: Positions) -> ScoredPrompt:
-        """The target has read these, too, while it wrote the answer."""
+        """A copy with these positions added to `recalled`."""
         return replace(self, recalled=np.union1d(self.recalled, positions))
 
     def select(self, keep: float) -> tuple[Selection, Selected]:
@@ -82,8 +83,6 @@ class ScoredPrompt:
 
 
 class ConversationCache:
-    """The caches of target and draft, and what the last turn scored."""
-
     def __init__(self, pair: ModelPair) -> None:
         self._pair = pair
         self._before_drop: BeforeDrop | None = None
@@ -92,11 +91,11 @@ class ConversationCache:
         self.draft = draft.make_prefix(positioned=False) if draft else None
         self.scored: ScoredPrompt | None = None
         self.documents: dict[int, int] = {}
-        """Where a document starts in the last prompt, by what it begins with (`prefix_sharing.py`
-        has the digests)."""
+        """Start of each document in the last prompt, by digests of its first tokens; see
+        `prefix_sharing.py`."""
 
-    # A prefix cache must not refer back to this object: in a reference cycle gigabytes would wait
-    # for Python's garbage collector, which counts objects.
+    # A prefix cache must not refer to this object: a reference cycle would keep gigabytes until
+    # Python's garbage collector runs.
     def _positioned(self) -> PrefixCache:
         return self._pair.target.make_prefix(positioned=True)
 
@@ -105,11 +104,11 @@ class ConversationCache:
 
     @property
     def prefixes(self) -> list[PrefixCache]:
-        """Of the target, and of the draft if there is one."""
+        """The caches of the target and, if there is one, the draft."""
         return [self.target] if self.draft is None else [self.target, self.draft]
 
     def announce_drops(self, before_drop: BeforeDrop) -> None:
-        """Call this before anything is dropped from now on."""
+        """Call `before_drop` before tokens are dropped from either cache."""
         self._before_drop = before_drop
         for prefix in self.prefixes:
             prefix.before_drop = before_drop
@@ -126,20 +125,20 @@ class ConversationCache:
             before.clear()
 
     def ensure_positioned(self) -> None:
-        """Replace a target cache that cannot skip tokens by an empty one that can."""
+        """Replace the target's cache by an empty positioned one if it does not support gaps."""
         if not self.target.supports_gaps:
             self.replace_target(self._positioned())
 
     def reset_to_stock(self) -> None:
-        """Clear both, and use mlx-lm's own caches for the target."""
+        """Clear both caches, and use mlx-lm's own cache for the target."""
         self.replace_target(self._stock())
         self.scored = None
         if self.draft is not None:
             self.draft.clear()
 
     def drop_damaged(self) -> Reason | None:
-        """Clear a cache that does not hold the tokens recorded for it, so that they are read again.
-        Returns how it was damaged, or None."""
+        """Clear caches that do not match their recorded tokens. Returns how they were damaged, or
+        None."""
         found = {}
         for name, model, cache in (
             ("target", self._pair.target, self.target),
@@ -158,7 +157,7 @@ class ConversationCache:
 
 
 def _span_texts(prompt: Prompt, spans: Iterable[Span]) -> Iterator[SpanText]:
-    """Where each selected span is in its document's text."""
+    """The character ranges of the selected spans in their documents."""
     documents = [
         (segment, segment.message, segment.document)
         for segment in prompt.segments

@@ -1,10 +1,10 @@
-"""Frees memory for the next phase, and reports what was evicted.
+"""Frees memory for the next phase of a turn and reports what was evicted.
 
-In this order, and no more than needed: MLX's buffer cache, background prefill, other conversations'
-caches (saved first if snapshots are on), the weights of the model that is not in use, and, after
-scoring, the draft's cache. So models that do not fit together take turns. The last two cost time in
-every turn, so they are not evicted for larger steps alone. `PressureResponse` does the same when
-memory gets tight.
+It frees, in this order and only as much as needed: MLX's buffer cache, background prefill, caches
+of other conversations (saved first if snapshots are on), the weights of the other model, and after
+scoring the draft's cache. So models that do not fit in memory together are loaded alternately. The
+last two slow down every turn, so they are not evicted just for larger prefill steps.
+`PressureResponse` frees memory when the system's memory pressure rises.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from app.protocol.stats import FinishReason, Phase
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """A phase needs `model` loaded, and more bytes: `preferred`, or at least `minimum`. `task`
-    is as `NotEnoughMemory` takes it."""
+    """What a phase needs: `model` loaded, plus `preferred` bytes, or at least `minimum` bytes.
+    `task` describes the phase for `NotEnoughMemory`."""
 
     task: Data
     model: LoadedModel
@@ -56,30 +56,30 @@ class MemoryNeed:
 def prefill_need(
     target: LoadedModel, count: int, context: int, retain_all: bool = False
 ) -> MemoryNeed:
-    """The target prefills `count` tokens, and has `context` cached in the end. With `retain_all`,
-    windows evict nothing."""
+    """Memory to prefill `count` tokens, after which `context` are cached. With `retain_all`,
+    sliding windows evict nothing."""
     cache = target.cache_size.bytes(count, retain_all)
     preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
     return MemoryNeed({"reading": count}, target, preferred, minimum)
 
 
 def _steps(model: LoadedModel) -> tuple[int, int]:
-    """Tokens of the step that memory is freed for, and of the smallest: slower, but it fits."""
+    """The preferred and the smallest prefill step, in tokens."""
     return model.step.backend.first_step, SMALLEST_STEP
 
 
 def transient_bytes(model: LoadedModel, step: int, context: int, forced: bool = True) -> float:
-    """What a step needs on top of its cache entries, with attention `forced` to be fused where that
-    is possible. One layer's buffer exists twice while it grows, before the first step or while
-    decoding; on a CPU also during its attention."""
+    """Bytes that a step needs in addition to its cache entries. `forced`: attention is fused
+    wherever possible. While a layer's buffer grows, before the first step and while decoding, it
+    exists twice; on a CPU also during its attention."""
     copy = model.cache_size.largest_layer_bytes * context
     during_attention = copy if model.transient.on_cpu else 0.0
     return max(copy, during_attention + model.transient.bytes(step, context, forced))
 
 
 def next_step_bytes(model: LoadedModel, context: int, reserved: bool = False) -> float:
-    """What the next step after `context` tokens needs. Unless its capacity is reserved, it grows
-    the cache, and one layer's buffer exists twice."""
+    """Bytes that the next step after `context` tokens needs. Unless its capacity is `reserved`, the
+    cache grows, and one layer's buffer exists twice meanwhile."""
     step = model.step.tokens
     transient = transient_bytes(model, step, context + step, model.step.forces_fused(step))
     if reserved:
@@ -89,7 +89,7 @@ def next_step_bytes(model: LoadedModel, context: int, reserved: bool = False) ->
 
 
 def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
-    """The draft prefills `count` tokens, and scores all `total`."""
+    """Memory for the draft to prefill `count` tokens and score all `total`."""
     cache, scores = draft.cache_size.bytes(count), draft.transient.scoring(total)
     preferred, minimum = (
         cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
@@ -98,7 +98,7 @@ def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
 
 
 class MemoryManager:
-    """For one loaded model pair. Runs on the engine thread."""
+    """Frees memory of one loaded model pair. Runs on the engine thread."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class MemoryManager:
         self._pair, self._emit = pair, emit
         self._caches, self._monitor = caches, monitor
         self.scoring = False
-        """Whether the draft is run: until then it holds its weights."""
+        """Whether the draft is running, so that its weights must stay."""
 
     @property
     def is_tight(self) -> bool:
@@ -120,23 +120,23 @@ class MemoryManager:
     def ensure_free(
         self, need: MemoryNeed, cache: ConversationCache, clock: TurnClock, force: bool
     ) -> None:
-        """Free memory for a phase, and load its model. Raises NotEnoughMemory, unless `force`, and
+        """Free memory for a phase and load its model. Raises NotEnoughMemory (not with `force`) and
         LoadError."""
         for useful_bytes, evict in self._eviction_steps(need, cache):
             if useful_bytes + need.weight_bytes <= need.model.free_memory():
                 break
             evict()
             clock.check_cancel()
-        least, free = need.minimum + need.weight_bytes, need.model.free_memory()
-        if least > free and not force:
-            raise NotEnoughMemory(need.task, least, free)
+        minimum, free = need.minimum + need.weight_bytes, need.model.free_memory()
+        if minimum > free and not force:
+            raise NotEnoughMemory(need.task, minimum, free)
         if not need.model.is_loaded:
             self._reload(need.model, clock)
         self.scoring = need.model is self._pair.draft
 
     def max_available(self, model: LoadedModel, cache: ConversationCache) -> float:
-        """The most that could be free for a phase of this model, itself loaded and everything else
-        evicted."""
+        """Bytes that would be free for a phase of this model with the model loaded and everything
+        else evicted."""
         available = model.free_memory() - (0 if model.is_loaded else model.info.weight_bytes)
         if self._caches is not None:
             available += self._caches.idle_bytes
@@ -148,13 +148,14 @@ class MemoryManager:
         return available
 
     def unload_draft(self) -> None:
-        """Where it is just being run, `end_scoring` does that."""
+        """Unload the draft, unless it is scoring; `TurnMemory.end_scoring` does it then."""
         draft = self._pair.draft
         if draft is not None and draft.is_loaded and not self.scoring:
             self._unload(draft, Reason(ReasonCode.UNLOADED_UNDER_PRESSURE))
 
     def drop_idle(self, everything: bool = False) -> None:
-        """Drop the caches of all conversations except the most recently used."""
+        """Drop the caches of all conversations, but not the most recently used one unless
+        `everything`."""
         if self._caches is None:
             return
         self.stop_background_prefill()
@@ -167,14 +168,14 @@ class MemoryManager:
         self._emit(MemoryFreed(freed, reason))
 
     def stop_background_prefill(self) -> None:
-        """Stop background prefill; it starts again once memory is free."""
+        """Drop the background prefill. It restarts once memory is free."""
         if self._caches is None or not (freed := self._caches.cancel_background()):
             return
         _free_buffers()
         self._emit(MemoryFreed(freed, Reason(ReasonCode.BACKGROUND_FREED)))
 
     def drop_draft_cache(self, cache: ConversationCache) -> None:
-        """A later question makes the draft read the prompt again."""
+        """Drop the draft's cache. For a later question it has to read the prompt again."""
         if cache.draft is None or not (freed := cache.draft.nbytes):
             return
         cache.draft.clear()
@@ -186,7 +187,7 @@ class MemoryManager:
     def _eviction_steps(
         self, need: MemoryNeed, cache: ConversationCache
     ) -> Iterator[tuple[float, Callable[[], None]]]:
-        """Steps that free memory, each with the bytes for which it is worth it."""
+        """Pairs (bytes, evict): run `evict` if less than these bytes are free."""
         yield need.preferred, _free_buffers
         yield need.preferred, self.stop_background_prefill
         yield need.preferred, self.drop_idle
@@ -218,8 +219,8 @@ class MemoryManager:
 
 
 class TurnMemory:
-    """Memory for the phases of one turn, and the sizes of their steps. With `force` a phase is
-    tried even if it is predicted not to fit."""
+    """Provides memory for the phases of one turn and limits their step sizes. With `force`, a phase
+    is tried even if it is predicted not to fit."""
 
     def __init__(
         self, manager: MemoryManager, cache: ConversationCache, clock: TurnClock, force: bool
@@ -227,10 +228,9 @@ class TurnMemory:
         self._manager, self._cache, self._clock, self._force = manager, cache, clock, force
 
     def ensure(self, need: MemoryNeed, total: int) -> bool:
-        """Free memory for a phase that ends with `total` tokens in the cache, load its model, and
-        choose its step size: the cache grows, and one step comes on top. Returns False when the
-        phase does not fit but is tried: it then takes memory only as it goes. Raises
-        NotEnoughMemory, LoadError or TurnCancelled."""
+        """Free memory for a phase that ends with `total` cached tokens, load its model, and limit
+        its step size. Returns False if the phase is tried although it does not fit; do not reserve
+        capacity for it then. Raises NotEnoughMemory, LoadError or TurnCancelled."""
         self._manager.ensure_free(need, self._cache, self._clock, self._force)
         model = need.model
         rest = need.minimum - model.transient.bytes(SMALLEST_STEP, total, forced=True)
@@ -241,22 +241,22 @@ class TurnMemory:
         return need.minimum <= free
 
     def check_step(self, model: LoadedModel, context: int, reserved: bool) -> None:
-        """Raise TurnCancelled if the model's next step, after `context` tokens, would use up nearly
-        all memory: the estimate may have been wrong or skipped, or other programs took more.
-        `reserved` says whether its cache has its memory already."""
+        """Raise TurnCancelled if the model's next step, after `context` tokens, would use nearly
+        all memory. (The estimate may have been wrong or skipped, or other programs need more.)
+        `reserved`: whether the cache already has capacity for the step."""
         need = next_step_bytes(model, context, reserved)
-        most = THRESHOLDS[PressureLevel.CRITICAL]
-        if need > model.free_memory(most):
+        threshold = THRESHOLDS[PressureLevel.CRITICAL]
+        if need > model.free_memory(threshold):
             _free_buffers()
-            if need > model.free_memory(most):
+            if need > model.free_memory(threshold):
                 raise TurnCancelled(FinishReason.MEMORY)
 
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
-        """As `ensure`, for a draft that scores a prompt of `total` tokens, and reads `new`."""
+        """Like `ensure`, for a draft that prefills `new` tokens and scores all `total`."""
         return self.ensure(scoring_need(draft, new, total), total)
 
     def end_scoring(self) -> None:
-        """The draft is not run any more: where memory is tight, unload it and drop its cache."""
+        """Mark scoring as finished. If memory is tight, unload the draft and drop its cache."""
         self._manager.scoring = False
         if self._manager.is_tight:
             self._manager.drop_draft_cache(self._cache)
@@ -269,11 +269,11 @@ def _free_buffers() -> None:
 
 
 REPORT_INTERVAL = 1.0
-"""Seconds between two reports of memory while something runs."""
+"""Seconds between two `MemoryReport` events."""
 
 
 class PressureResponse:
-    """Acts on the monitor's changes, on the engine thread. For one loaded model pair."""
+    """Responds to changes of memory pressure for one loaded pair, on the engine thread."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class PressureResponse:
         self._reported = time.monotonic()
 
     def poll(self) -> bool:
-        """Check memory pressure and respond; whether the running turn has to stop."""
+        """Check memory pressure and respond. Returns whether the running turn has to stop."""
         for change in self._monitor.take_changes():
             self._emit(
                 PressureChanged(
@@ -306,7 +306,7 @@ class PressureResponse:
         return self._monitor.level is PressureLevel.CRITICAL
 
     def after_turn(self) -> None:
-        """Under pressure, drop caches that the turn needed."""
+        """Under pressure, drop idle caches, at CRITICAL also those of the finished turn."""
         if not self.is_normal:
             self._memory_manager.drop_idle(everything=self._monitor.level is PressureLevel.CRITICAL)
 
@@ -314,20 +314,20 @@ class PressureResponse:
     def is_normal(self) -> bool:
         return self._monitor.level is PressureLevel.NORMAL
 
-    def _respond(self, rung: PressureLevel) -> None:
+    def _respond(self, level: PressureLevel) -> None:
         for model in (self._pair.target, self._pair.draft):
             if model is not None:
-                model.step.under_pressure = rung is not PressureLevel.NORMAL
-        if rung is PressureLevel.NORMAL:
+                model.step.under_pressure = level is not PressureLevel.NORMAL
+        if level is PressureLevel.NORMAL:
             return
         mx.clear_cache()
         self._memory_manager.drop_idle()
-        if rung is not PressureLevel.WARN:
+        if level is not PressureLevel.WARN:
             self._memory_manager.unload_draft()
 
 
 def scarcity(sample: MemorySample) -> Reason:
-    """What is scarce: this program's share of memory is named only if it is why."""
+    """Why memory is scarce: this program's share, swapping, or other programs."""
     if sample.share >= THRESHOLDS[PressureLevel.WARN] - HYSTERESIS:
         data = {"used": sample.used, "ceiling": sample.ceiling, "share": sample.share}
         return Reason(ReasonCode.MEMORY_SHARE, data)

@@ -1,8 +1,8 @@
-"""Memory pressure levels, from samples that a thread takes.
+"""Derives memory pressure levels from samples that a thread takes.
 
-The level rises at once, but to CRITICAL only if samples half a second apart agree; it falls once
-samples have stayed well below it for some seconds; and it changes at most every
-`MIN_CHANGE_INTERVAL` seconds, so that nothing is dropped and loaded in turn.
+The level rises at once, to CRITICAL only if samples agree for half a second. It falls after samples
+have been well below it for some seconds. It changes at most every `MIN_CHANGE_INTERVAL` seconds, so
+that nothing is dropped and reloaded in quick succession.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from app.engine.backend.memory_probes import MemoryProbe, MemorySample, SystemPr
 from app.protocol.memory import PressureLevel
 
 THRESHOLDS = {PressureLevel.WARN: 0.85, PressureLevel.TIGHT: 0.90, PressureLevel.CRITICAL: 0.95}
-"""Shares of the ceiling from which on each level applies."""
+"""Shares of the memory ceiling at which each level starts."""
 HYSTERESIS = 0.05
-"""How far below its threshold a level is left."""
+"""A level ends when the share is this far below its threshold."""
 SYSTEM_LEVELS = {
     SystemPressure.NORMAL: PressureLevel.NORMAL,
     SystemPressure.WARN: PressureLevel.WARN,
     SystemPressure.CRITICAL: PressureLevel.CRITICAL,
 }
 SWAP_RATE_WARNING = 100e6
-"""Bytes per second written to swap from which on the level is at least WARN."""
+"""At this many bytes per second written to swap, the level is at least WARN."""
 MIN_CHANGE_INTERVAL = 5.0
-"""Seconds."""
+"""Minimum seconds between changes of the level."""
 CRITICAL_AFTER = 0.5
-"""Seconds for which samples have to be CRITICAL."""
+"""Samples must be CRITICAL for this many seconds before the level is."""
 RELAX_AFTER = 5.0
-"""Seconds for which samples have to be lower before the level falls."""
+"""Samples must be lower for this many seconds before the level falls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LevelChange:
 
 
 class PressureTracker:
-    """Takes samples in order of time, and tells when the level changes."""
+    """Derives the level from samples in order of time."""
 
     def __init__(self) -> None:
         self.level = PressureLevel.NORMAL
@@ -52,7 +52,7 @@ class PressureTracker:
         self._lower_since: float | None = None
 
     def update(self, now: float, sample: MemorySample) -> LevelChange | None:
-        """`now` is in seconds of any clock."""
+        """Add a sample; returns the change of the level, if any. `now`: seconds of any clock."""
         due, lowest = level_for(sample), level_for(sample, HYSTERESIS)
         self._critical_since = _since(self._critical_since, due is PressureLevel.CRITICAL, now)
         lower = lowest.severity < self.level.severity
@@ -63,28 +63,28 @@ class PressureTracker:
             if due is PressureLevel.CRITICAL and not _lasts(
                 self._critical_since, now, CRITICAL_AFTER
             ):
-                return None  # a false alarm costs an answer, waiting half a second
+                return None  # a false alarm would stop an answer
             return self._change(now, due, sample)
         if lower and _lasts(self._lower_since, now, RELAX_AFTER):
             return self._change(now, lowest, sample)
         return None
 
-    def _change(self, now: float, rung: PressureLevel, reading: MemorySample) -> LevelChange:
-        change = LevelChange(rung, self.level, reading)
-        self.level, self._changed, self._lower_since = rung, now, None
+    def _change(self, now: float, level: PressureLevel, sample: MemorySample) -> LevelChange:
+        change = LevelChange(level, self.level, sample)
+        self.level, self._changed, self._lower_since = level, now, None
         return change
 
 
 def level_for(sample: MemorySample, margin: float = 0.0) -> PressureLevel:
-    """The level of one sample alone, with every threshold lowered by `margin`."""
-    shared = [rung for rung, share in THRESHOLDS.items() if sample.share >= share - margin]
+    """The level of a single sample, with every threshold lowered by `margin`."""
+    shared = [level for level, share in THRESHOLDS.items() if sample.share >= share - margin]
     swapping = PressureLevel.WARN if sample.swap_rate >= SWAP_RATE_WARNING else PressureLevel.NORMAL
     return max(
         PressureLevel.NORMAL,
         *shared,
         swapping,
         SYSTEM_LEVELS[sample.system],
-        key=lambda rung: rung.severity,
+        key=lambda level: level.severity,
     )
 
 
@@ -100,12 +100,12 @@ def _lasts(since: float | None, now: float, seconds: float) -> bool:
 
 SAMPLE_INTERVAL = 1.0
 MIN_SAMPLE_INTERVAL = 0.1
-"""Seconds between two samples on the engine thread: a token may take less."""
+"""Minimum seconds between samples: the engine thread asks at every token."""
 
 
 class MemoryMonitor:
-    """`on_change` is called on the monitor's thread when the level changes; `take_changes` hands
-    the changes to the engine thread."""
+    """Samples memory on a thread of its own. That thread calls `on_change` when the level changes;
+    the engine thread then calls `take_changes`."""
 
     def __init__(self, probe: MemoryProbe, on_change: Callable[[], None] = lambda: None) -> None:
         self._probe, self._on_change = probe, on_change
@@ -129,7 +129,7 @@ class MemoryMonitor:
         return self._tracker.level
 
     def take_changes(self) -> list[LevelChange]:
-        """Sample, unless that just happened, and return the changes since the last call."""
+        """Take a sample, unless one was just taken, and return the changes since the last call."""
         self._sample()
         with self._lock:
             changes, self._changes = self._changes, []
@@ -147,7 +147,7 @@ class MemoryMonitor:
             if now - self._sampled_at < MIN_SAMPLE_INTERVAL:
                 return
             self._sampled_at = now
-            with suppress(OSError, RuntimeError, ValueError):  # a probe that fails tells nothing
+            with suppress(OSError, RuntimeError, ValueError):  # ignore a failing probe
                 change = self._tracker.update(now, self._probe.read())
                 if change is not None:
                     self._changes.append(change)

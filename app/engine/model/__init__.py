@@ -1,1 +1,1 @@
-"""A model that is loaded: its prompt, its embeddings and its stream of tokens."""
+"""Loaded models: prompts, embeddings, token streams, speculative decoding."""

@@ -1,7 +1,7 @@
-"""Renders a model's chat template with a marker in the place of each message, and splits it there.
+"""Renders a model's chat template with a placeholder for each message, and splits it there.
 
-Many templates refuse what clients send: roles that do not alternate, or system prompts where the
-model knows none. Such messages are arranged as the template needs it, and no further.
+Many templates reject messages that clients send, such as roles that do not alternate, or system
+prompts. Such messages are rearranged as little as the template requires.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from app.protocol.reasons import EngineFailure, FailureKind
 from app.sandbox.process import TextError, TextProcess, TextRefused
 from app.util.formatting import one_line
 
-# Private use characters, so that a template cannot produce them and no case mapping changes them.
-# The white space is gone where a template trims contents.
+# Private use characters do not occur in templates, and case mapping does not change them. The white
+# space around them disappears if a template trims contents.
 _CONTENT = "\u2003\ue000{}\ue001\u2003"
 _THINKING = "\u2003\ue000t{}\ue001\u2003"
 _SENTINELS = re.compile("(\u2003?)\ue000(t?)(\\d+)\ue001(\u2003?)")
 _BETWEEN = "\n\n"
-"""Between messages that became one."""
+"""Separator between merged messages."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Words that clients and templates have for the effort of reasoning, the least first."""
+"""Values of `reasoning_effort` in clients and templates, in ascending order."""
 
 
 class PromptError(EngineFailure):
@@ -39,8 +39,8 @@ class PromptError(EngineFailure):
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """Where a message's text, or its thinking, is in a rendered template, after the template's own
-    text `before`. `trims` says whether it loses white space at the start, and at the end."""
+    """The place of a message's text, or its thinking, in a rendered template. `before`: the
+    template's text before it. `trims`: whether leading and trailing white space is removed."""
 
     before: str
     message: int
@@ -48,7 +48,7 @@ class MessagePlace:
     trims: tuple[bool, bool]
 
     def trim(self, message: Message) -> Message:
-        """The message as it is in the prompt."""
+        """The message with its text trimmed as the template does it."""
         start, end = self.trims
         text = message.text.lstrip() if start and not message.in_prompt else message.text
         return replace(message, text=text.rstrip() if end else text)
@@ -56,17 +56,16 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A template's text: up to each message, and the generation prompt after the last one."""
+    """A rendered template: the places of all messages, and the generation prompt."""
 
     places: tuple[MessagePlace, ...]
     generation: str
     rules: frozenset[TemplateRule] = frozenset()
-    """Rules of the template that messages broke, so that they were rearranged."""
+    """Rules of the template for which messages were rearranged."""
 
 
 class ChatTemplate:
-    """The template of one tokenizer (an mlx-lm `TokenizerWrapper`). The tokenizer's process renders
-    it."""
+    """The chat template of a tokenizer (an mlx-lm `TokenizerWrapper`), rendered in the sandbox."""
 
     def __init__(self, tokenizer: Any, texts: TextProcess, reasoning: Reasoning) -> None:
         self._tokenizer, self._texts, self._reasoning = tokenizer, texts, reasoning
@@ -74,8 +73,8 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], may_think: bool, values: TemplateValues = ()
     ) -> Rendered:
-        """In the first arrangement that the template takes, with these `values` of its own. Raises
-        PromptError."""
+        """Render the first arrangement of the messages that the template accepts. `values` are
+        passed as template variables. Raises PromptError."""
         refused: PromptError | None = None
         for rules, turns in _arrangements(messages):
             try:
@@ -85,7 +84,7 @@ class ChatTemplate:
                 refused = refused or error
                 cause = error.__cause__
                 if isinstance(cause, TextError) and not isinstance(cause, TextRefused):
-                    break  # its limits are exceeded, as they will be again
+                    break  # the sandbox's limits were exceeded; they would be again
             else:
                 return Rendered(tuple(places), generation, rules)
         assert refused is not None
@@ -93,8 +92,8 @@ class ChatTemplate:
 
     @cached_property
     def around_answers(self) -> tuple[str, str]:
-        """What it writes between a question, an answer and the next question; nothing if that is
-        unknown."""
+        """The template's text between a question and its answer, and between that and the next
+        question; empty if unknown."""
         turns = (Role.USER, Role.ASSISTANT, Role.USER)
         try:
             _, answer, question = self.render([Message(role, "") for role in turns], True).places
@@ -126,11 +125,11 @@ class ChatTemplate:
         return rendered
 
     def _variables(self, may_think: bool, values: TemplateValues) -> dict[str, Any]:
-        """The template's variables, with whether to think under each name that templates use."""
+        """The template's variables, including every name that templates use for thinking."""
         found: dict[str, Any] = dict(values)
         if self._reasoning.format is not None or not may_think:
             found |= {"enable_thinking": may_think, "thinking": may_think}
-        if "none" in self._efforts:  # the effort is the switch
+        if "none" in self._efforts:  # this template turns thinking off by the effort
             effort = found.get("reasoning_effort", "high")
             found["reasoning_effort"] = effort if may_think else "none"
         effort = found.get("reasoning_effort")
@@ -141,7 +140,7 @@ class ChatTemplate:
 
     @cached_property
     def _efforts(self) -> frozenset[str]:
-        """The words for the effort of reasoning, if the template refuses others."""
+        """The values of `reasoning_effort` in a template that rejects others; else empty."""
         source = template_of(self._tokenizer)
         if "reasoning_effort" not in source or "raise_exception" not in source:
             return frozenset()
@@ -169,7 +168,7 @@ class ChatTemplate:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One message of the template's, made of these of the conversation."""
+    """A message for the template, merged from these `messages` of the conversation (indices)."""
 
     role: Role
     messages: tuple[int, ...]
@@ -187,7 +186,7 @@ _Turns = tuple[_Turn, ...]
 
 
 def _arrangements(messages: Sequence[Message]) -> Iterator[tuple[frozenset[TemplateRule], _Turns]]:
-    """The messages as they are, and then arranged by more and more rules."""
+    """The messages unchanged, then rearranged by more and more rules."""
     as_they_are = tuple(_Turn(each.role, (i,)) for i, each in enumerate(messages))
     seen: set[_Turns] = set()
     for chosen in _RULES:
@@ -202,7 +201,7 @@ def _arrangements(messages: Sequence[Message]) -> Iterator[tuple[frozenset[Templ
 
 
 def _merge(turns: _Turns) -> _Turns:
-    """Neighbours of the same role become one."""
+    """Merge consecutive messages of the same role."""
     merged: list[_Turn] = []
     for turn in turns:
         if merged and merged[-1].role is turn.role:
@@ -213,8 +212,8 @@ def _merge(turns: _Turns) -> _Turns:
 
 
 def _fold(turns: _Turns, first_too: bool) -> _Turns:
-    """System prompts become the beginning of the question after them; those at the start become one
-    system prompt, unless they go there, too."""
+    """Merge system prompts into the question after them. Those at the start become one system
+    prompt, or, with `first_too`, are merged into the question too."""
     first = 0
     while not first_too and first < len(turns) and turns[first].role is Role.SYSTEM:
         first += 1
@@ -232,7 +231,7 @@ def _fold(turns: _Turns, first_too: bool) -> _Turns:
 
 
 def _open(turns: _Turns) -> _Turns:
-    """A conversation that an answer begins gets an empty question before it."""
+    """Insert an empty question before a conversation that begins with an answer."""
     at = next((i for i, turn in enumerate(turns) if turn.role is not Role.SYSTEM), 0)
     if not turns or turns[at].role is not Role.ASSISTANT:
         return turns
@@ -262,13 +261,13 @@ _RENDERING = threading.Lock()
 
 @contextmanager
 def render_with(render: Callable[[str, dict[str, Any]], str]) -> Iterator[None]:
-    """Inside, transformers prepares a chat template's variables, and `render` gets its source and
-    them: a template is a program that comes with a model. One thread at a time: a global of
-    transformers is replaced meanwhile."""
+    """Context manager: transformers prepares a template's variables and calls `render(source,
+    variables)` instead of running the template, which is untrusted code. One thread at a time,
+    because it replaces a global of transformers."""
     from transformers.utils import chat_template_utils
 
     class RemoteTemplate:
-        """A compiled template, as far as transformers uses one."""
+        """The part of a compiled template's interface that transformers uses."""
 
         def __init__(self, source: str) -> None:
             self._source = source
@@ -286,6 +285,6 @@ def render_with(render: Callable[[str, dict[str, Any]], str]) -> Iterator[None]:
 
 
 def _distance_to(effort: str) -> Callable[[str], tuple[int, int]]:
-    """A key that prefers the word next to `effort`, and the higher of two."""
+    """A sort key that prefers the value nearest to `effort`, and the higher of two."""
     at = _EFFORTS.index(effort)
     return lambda word: (abs(_EFFORTS.index(word) - at), -_EFFORTS.index(word))

@@ -1,4 +1,4 @@
-"""What is special about a model's input embeddings, so that words of similar meaning are found."""
+"""Normalises a model's input embeddings, so that words of similar meaning are close."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mlx.nn.layers.quantized import QuantizedEmbedding
 from numpy.typing import NDArray
 
 SAMPLE = 2048
-"""Tokens of the vocabulary from which the common directions are estimated."""
+"""Number of tokens from which the common directions are estimated."""
 COMMON_DIRECTIONS = 4
-"""What most embeddings share says nothing about meaning (Mu and Viswanath, arXiv 1702.01417)."""
+"""Number of dominant directions to remove: they carry no meaning (Mu and Viswanath, arXiv
+1702.01417)."""
 ITERATIONS, MORE_GUESSES = 24, 8
-"""Of the subspace iteration, and directions beyond those that are wanted: on Qwen2.5's embeddings
-all wanted ones are then found to within 1e-6."""
+"""Subspace iterations, and extra directions: accurate to 1e-6 on Qwen2.5's embeddings."""
 _TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings", "embeddings")
 
 Ids = NDArray[np.int32]
@@ -25,20 +25,20 @@ Vectors = NDArray[np.float32]
 
 
 class NoEmbeddings(RuntimeError):
-    """The model's input embeddings were not found: part of a sentence."""
+    """The model's input embeddings were not found; a clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpace:
-    """What a model's input embeddings have in common: their `mean` (width,), and the `directions`
-    (COMMON_DIRECTIONS, width) in which they differ most, of length 1."""
+    """The `mean` (width,) of a model's input embeddings and their dominant `directions`
+    (COMMON_DIRECTIONS, width), orthonormal."""
 
     mean: Vectors
     directions: Vectors
 
     @classmethod
     def of(cls, model: Any) -> EmbeddingSpace:
-        """Estimated from a sample of the vocabulary. Raises NoEmbeddings."""
+        """Estimate from a sample of the vocabulary. Raises NoEmbeddings."""
         table = _find_table(model)
         rows = table.weight.shape[0]
         ids = np.random.default_rng(0).permutation(rows)[:SAMPLE].astype(np.int32)
@@ -48,7 +48,7 @@ class EmbeddingSpace:
         return cls(mean, widest_directions(centred, COMMON_DIRECTIONS))
 
     def vectors(self, model: Any, ids: Ids) -> Vectors:
-        """What is special about the embeddings of these tokens (n,): (n, width), of length 1."""
+        """Embeddings of token ids (n,) without the common part, (n, width), of length 1."""
         found = _lookup(_find_table(model), ids) - self.mean
         found -= (found @ self.directions.T) @ self.directions
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
@@ -56,8 +56,8 @@ class EmbeddingSpace:
 
 
 def widest_directions(centred: Vectors, count: int) -> Vectors:
-    """The `count` orthonormal directions (count, width) in which these vectors (n, width) differ
-    most, by subspace iteration: a few dozen thin products instead of all eigenvectors."""
+    """The `count` leading principal directions (count, width) of centred vectors (n, width), by
+    subspace iteration, which is faster than computing all eigenvectors."""
     width = centred.shape[1]
     guesses = min(count + MORE_GUESSES, *centred.shape)
     basis = np.random.default_rng(0).normal(size=(width, guesses)).astype(np.float32)
@@ -72,7 +72,6 @@ def _lookup(table: Any, ids: Ids) -> Vectors:
 
 
 def _find_table(model: Any) -> Any:
-    """The model's input embeddings."""
     tables = {
         name.rpartition(".")[2]: module
         for name, module in model.named_modules()

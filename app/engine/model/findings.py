@@ -1,5 +1,5 @@
-"""What loading a model finds out about it by running it: its speed, the size of its cache, and
-whether it can be read sparsely. It is remembered for later loads of the same files."""
+"""Facts about a model that are measured by running it: speed, cache size, and whether it can be
+read sparsely. They are stored for later loads of the same files."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from app.protocol.reasons import Reason, ReasonCode, reason_from_plain
 from app.util.formatting import one_line
 
 WARM_UP_TOKENS = (32, 128, 512)
-"""Of the steps that are timed, until one takes WARM_UP_SECONDS."""
+"""Tokens of the timed steps, until one takes `WARM_UP_SECONDS`."""
 WARM_UP_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Seconds of a step of one token, and of each further token of a longer step."""
+    """Seconds of a step of one token (`step`), and of each further token (`per_token`)."""
 
     step: float
     per_token: float
 
     @classmethod
     def of(cls, model: Any, caches: Any, backend: Backend) -> Speed:
-        """Measured on a few steps into empty caches: each one twice, and the faster one counts,
-        because the first one warms up and other programs may interrupt either."""
+        """Measure a few steps into empty caches. Each runs twice and the faster one counts: the
+        first warms up, and other programs may interrupt either."""
 
         def timed(tokens: int) -> float:
             return min(once(tokens), once(tokens))
@@ -66,9 +66,8 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Its weights are numbers. `has_sinks`: its attention has sinks; `speed`: None for a shard,
-    whose machines must all run the same steps; `dense_only`: why it can only be read densely, as
-    far as it was `probed`."""
+    """Findings about a model whose weights contain no NaN. `has_sinks`: it has attention sinks.
+    `speed`: None for a shard. `dense_only`: why it can only be read densely, if `probed`."""
 
     cache_size: CacheSize
     has_sinks: bool
@@ -78,8 +77,7 @@ class Findings:
 
 
 def findings_record(folder: Path | None, fingerprint: str, backend: Backend) -> MachineRecord:
-    """For the findings of the model with this fingerprint; without a folder nothing is
-    remembered."""
+    """The file for the findings about the model with this fingerprint (no folder: not stored)."""
     return MachineRecord(folder, "model", fingerprint, "cpu" if backend.on_cpu else "gpu")
 
 
@@ -89,7 +87,7 @@ def plain_findings(findings: Findings) -> dict[str, Any]:
 
 
 def parse_findings(stored: Any) -> Findings:
-    """Raises an exception if that is implausible."""
+    """Raises any exception if the stored values are implausible."""
     size = CacheSize(**{name: float(value) for name, value in stored["cache_size"].items()})
     speed = Speed(**{name: float(value) for name, value in stored["speed"].items()})
     if not all(0 <= each < math.inf for each in asdict(size).values()):
@@ -106,18 +104,17 @@ def parse_findings(stored: Any) -> Findings:
 
 
 _RUNS = (4, 3, 3, 1, 1)
-"""Tokens in a row; the last two runs have no gap between them."""
+"""Lengths of the runs of tokens in the probe; there is no gap between the last two."""
 _PROBE_TOKENS = sum(_RUNS)
 _NAMES = {mx.float32: "float32", mx.float16: "float16", mx.bfloat16: "bfloat16"}
 _MULTIPLIERS = (7, 11, 13)
-"""Each makes other token ids. Rounding differs from text to text, above all where it chooses other
-experts; wrong positions show in every text."""
+"""Each makes different token ids. Rounding errors vary between texts, above all if they change the
+choice of experts; wrong positions show in every text."""
 TOLERANCES = {"float32": 0.001, "TF32": 0.01, "float16": 0.03, "bfloat16": 0.13}
-"""Relative errors of logits up to which rounding explains them, by the precision of products.
-`python -m tests.engine.rounding FOLDER...` measures them on a CPU, on which it imitates how a GPU
-rounds. With four random models of each of 11 architectures, SmolLM2 135M and Gemma 3 270M: the
-largest error with gaps and without, and the smallest where positions are lost or attention depends
-on the offset.
+"""Relative errors of logits that rounding can explain, by the precision of products. `python -m
+tests.engine.rounding FOLDER...` measures them on a CPU, imitating a GPU's rounding. For four random
+models of each of 11 architectures, SmolLM2 135M and Gemma 3 270M: the largest error with gaps and
+without, and the smallest error if positions are lost or attention depends on the offset.
 
 |          | with gaps | without | wrong |
 |----------|-----------|---------|-------|
@@ -127,17 +124,17 @@ on the offset.
 | bfloat16 |      0.11 |   0.061 |  0.16 |
 """
 _ROUNDING_FACTOR = 2
-"""The error with gaps may be this many times the error without them: deep models round more."""
+"""The error with gaps may be this many times the error without: deep models round more."""
 
 
 def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> Reason | None:
-    """Why `model` can only be read densely, or None. `caches` makes its empty caches, by default
-    the model itself does. `tf32` says whether float32 matrices are multiplied in TF32.
+    """Test whether `model` can be read sparsely. Returns why not, or None. `caches` makes its empty
+    caches (default: the model). `tf32`: whether float32 matrices are multiplied in TF32.
 
-    Feeds a few tokens with gaps between them, past any sliding window and up to the end of the
-    context, once in one step and once run by run, the last tokens one by one: in a run there is no
-    gap, and the model does what it always does. Architectures that learn positions, or scale
-    attention by them, answer differently, and so would a model that the patches do not reach.
+    Feeds a few tokens with gaps between them, beyond any sliding window and up to the end of the
+    context, once in one step and once run by run. Within a run there is no gap, so the model works
+    as usual. Logits differ if the architecture learns positions or scales attention by them, or if
+    our patches do not reach the model.
     """
     try:
         caches = caches or model
@@ -145,10 +142,10 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
         precision = "TF32" if tf32 and dtype == mx.float32 else _NAMES[dtype]
         tolerance = TOLERANCES[precision]
         gapped = probe_error(model, sparse_positions(caches, context), caches, tolerance)
-        if gapped > tolerance:  # more than rounding explains, unless this model rounds a lot
+        if gapped > tolerance:  # compare with this model's rounding error without gaps
             plain = np.arange(_PROBE_TOKENS, dtype=np.int32)
-            own = probe_error(model, plain, caches)
-            tolerance = max(tolerance, _ROUNDING_FACTOR * own)
+            plain_error = probe_error(model, plain, caches)
+            tolerance = max(tolerance, _ROUNDING_FACTOR * plain_error)
     except UnsupportedCache as error:
         return Reason(ReasonCode.UNSUPPORTED_CACHE, {"error": str(error)})
     except (
@@ -161,7 +158,7 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
     ) as error:
         return Reason(ReasonCode.GAPS_FAIL, {"error": one_line(error)})
     except RuntimeError as error:
-        memory.reraise_device_failure(error)  # which says nothing about the model
+        memory.reraise_device_failure(error)  # not the model's fault
         return Reason(ReasonCode.STEPS_FAIL, {"error": one_line(error)})
     finally:
         gc.collect()
@@ -172,7 +169,7 @@ def probe(model: Any, context: int, caches: Any = None, tf32: bool = False) -> R
 
 
 def sparse_positions(caches: Any, context: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Ascending positions in the runs of _RUNS, the last of which ends the context."""
+    """Ascending positions of the runs in `_RUNS`; the last one ends the context."""
     windows = [
         c.window
         for c in positioned_layers(make_positioned_cache(caches))
@@ -191,9 +188,9 @@ def probe_error(
     caches: Any,
     enough: float = 0.0,
 ) -> float:
-    """Logits of a few tokens at `positions` fed together against run by run: the mean relative
-    error of the run after the first for which it is largest, in the text for which that is
-    smallest, or in the first for which it is not more than `enough`."""
+    """Relative error of the logits of tokens at `positions` fed in one step compared with run by
+    run. Takes the mean of each run after the first, the maximum over the runs, and the minimum over
+    the texts; stops at the first text with at most `enough`."""
     errors: list[float] = []
     for multiplier in _MULTIPLIERS:
         ids = ((np.arange(_PROBE_TOKENS) * multiplier + 3) % 97).astype(np.int32)
@@ -202,7 +199,7 @@ def probe_error(
         together, alone = together.astype(mx.float32), alone.astype(mx.float32)
         size = mx.maximum(mx.linalg.norm(alone, axis=-1), 1e-6)
         found = np.array(mx.linalg.norm(together - alone, axis=-1) / size)
-        runs = np.split(found, np.cumsum(_RUNS)[:-2])[1:]  # the last two are one here
+        runs = np.split(found, np.cumsum(_RUNS)[:-2])[1:]  # the last two count as one
         errors.append(max(float(run.mean()) for run in runs))
         if errors[-1] <= enough:
             break

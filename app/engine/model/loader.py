@@ -1,4 +1,4 @@
-"""Loads models from their folders."""
+"""Loads models from their folders; the loaded model and model pair."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ from app.util.formatting import one_line
 from app.util.regular_files import read_file
 
 Stopped = Callable[[], bool]
-"""Whether another pair was requested."""
+"""Whether to stop loading, because another pair was requested."""
 
 WEIGHT_BATCH_BYTES = 256_000_000
-"""Weights that are read together: a fifth of a second from a fast disk."""
+"""Bytes of weights read between two checks; about 0.2 s from a fast disk."""
 
 
 class CacheMaker:
-    """Makes a model's empty caches, as mlx-lm asks a model for them, without the model, which may
-    be unloaded."""
+    """Makes a model's empty caches, also while the model is unloaded."""
 
     def __init__(self, model: Any, quantisation: Quantisation | None = None) -> None:
         stock = make_stock_cache(model)
@@ -77,48 +76,46 @@ class LoadedModel:
     several processes."""
 
     model: Any
-    """None while it is unloaded."""
+    """The mlx-lm model; None while unloaded."""
     tokenizer: Any
     info: ModelInfo
     cache_size: CacheSize
     step: StepSize
-    """How much to feed it at once, learnt from turn to turn."""
+    """Prefill step size, adapted from turn to turn."""
     fingerprint: str = ""
-    """Of everything in its folder that a cache depends on."""
+    """Identifies everything in the folder that a cache depends on."""
     folder: Path | None = None
     transient: Transient = NO_TRANSIENT
     quantisation: Quantisation | None = None
     vocab_size: int = 0
     """0 if its config does not say."""
     attention_cost_ratio: float = 0.0
-    """Operations for each token that one attends to, as a share of those for a token itself; 0
-    where its config does not say."""
+    """See `sizes.attention_cost_ratio`; 0 if unknown."""
     gate: Gate = field(default_factory=Gate)
-    """How many tokens to propose, learnt from answer to answer."""
+    """Decides on speculative tokens, adapted from answer to answer."""
     caches: CacheMaker = field(init=False)
     _space: EmbeddingSpace | None = None
     speed: Speed | None = None
-    """Measured while it was loaded; None where other processes hold it."""
+    """Measured while loading; None for a shard."""
     dense_only: Reason | None = None
-    """Why it can only be read densely, or None; as far as it was probed."""
+    """Why it can only be read densely; None if it passed the sparse probe or was not probed."""
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
 
     @property
     def embedding_space(self) -> EmbeddingSpace:
-        """Of its input embeddings; estimated once, while it is loaded. Raises NoEmbeddings."""
+        """Computed on first use, while the weights are loaded. Raises NoEmbeddings."""
         if self._space is None:
             self._space = EmbeddingSpace.of(self.model)
         return self._space
 
     @property
     def is_loaded(self) -> bool:
-        """Whether its weights are in memory."""
         return self.model is not None
 
     def unload(self) -> None:
-        """Drop the weights. They are freed once nothing uses them."""
+        """Drop the weights. They are freed once nothing refers to them."""
         if self.folder is not None:
             self.model = None
 
@@ -127,32 +124,30 @@ class LoadedModel:
         if self.model is None and self.folder is not None:
             self.model = _load_weights(self.folder)
 
-    # ----------------------------------- what a target in several processes answers otherwise
+    # ----------------------------------- overridden by targets in several processes
 
     def make_prefix(self, positioned: bool) -> PrefixCache:
-        """An empty cache; `positioned`: one that can skip tokens. Raises UnsupportedCache."""
+        """An empty cache, with `positioned` one that supports gaps. Raises UnsupportedCache."""
         return PrefixCache(self.layer_maker(positioned))
 
     def layer_maker(self, positioned: bool) -> Callable[[], Cache]:
-        """Makes the layers of such a cache."""
+        """A function that makes the layers of such a cache."""
         return partial(make_positioned_cache if positioned else make_stock_cache, self.caches)
 
     def free_memory(self, share: float | None = None) -> float:
-        """Bytes for its caches and steps, as plans may use them, or below this share of what is
-        usable; for a model on several machines, on each of them."""
+        """Bytes available for its caches and steps: as plans may use them, or up to this share of
+        the memory ceiling. For a sharded model, on each machine."""
         return memory.free() if share is None else memory.free_within(share)
 
     def find_mismatch(self, prefix: PrefixCache) -> str | None:
-        """How one of its caches differs from the tokens that are recorded for it, as a clause; None
-        if they agree."""
+        """See `prefix_cache.find_mismatch`."""
         return find_mismatch(prefix)
 
     def make_snapshots(self, folder: Path, budget: int, identity: dict[str, str]) -> Snapshots:
         return Snapshots(folder, budget, identity)
 
     def delete_snapshots_elsewhere(self, conversation: str) -> None:
-        """Delete what other processes have of a conversation's snapshots: a model in this process
-        has no others."""
+        """Delete a conversation's snapshots in other processes."""
 
     @property
     def processes(self) -> int:
@@ -161,21 +156,20 @@ class LoadedModel:
 
     @property
     def lost(self) -> ShardsLost | None:
-        """Why it cannot be run any more, or None."""
+        """Set once one of its processes is lost."""
         return None
 
     def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost` once it is `lost`, on any thread; at once if it already is. A model in
-        this process never is."""
+        """Call `on_lost` on any thread once it is `lost`; at once if it already is."""
 
     def close(self) -> None:
-        """End its other processes, if it has any."""
+        """End its other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A target, perhaps a draft, and why they can only read densely, or None. `only_quotes`: an
-    answer is a sentence of the documents."""
+    """A target and perhaps a draft. `dense_only`: why the pair can only read densely, or None.
+    `only_quotes`: the demo model, which answers with passages of the documents."""
 
     target: LoadedModel
     draft: LoadedModel | None
@@ -183,18 +177,18 @@ class ModelPair:
     prompts: Prompts
     only_quotes: bool = False
     reported_rules: set[TemplateRule] = field(default_factory=set)
-    """Rules of the chat template that the user knows of."""
+    """Rules of the chat template that were already reported to the user."""
 
     @property
     def has_foreign_draft(self) -> bool:
-        """Whether the draft has another tokenizer than the target."""
+        """Whether the draft has a different tokenizer."""
         return isinstance(self.prompts, PairPrompts)
 
     @property
     def draft_stop_ids(self) -> Iterable[int]:
         """The draft's end-of-text tokens."""
-        own = self.draft.tokenizer if self.draft is not None else None
-        ids: Iterable[int] = (own or self.target.tokenizer).eos_token_ids
+        draft_tokenizer = self.draft.tokenizer if self.draft is not None else None
+        ids: Iterable[int] = (draft_tokenizer or self.target.tokenizer).eos_token_ids
         return ids
 
 
@@ -210,22 +204,21 @@ def load_one(
     probes: bool = False,
     remembered: Path | None = None,
 ) -> LoadedModel:
-    """`text_process` is given to a model whose tokenizer is needed: a draft often has the
-    target's. `shard` leaves a part of the weights in a model, before they are read; it is not timed
-    then, because all its machines have to run the same steps. With `probes` it is found out whether
-    the model can be read sparsely. What an earlier load found out is taken from the folder
-    `remembered`."""
+    """Load a model. `text_process`: loads its tokenizer; None for a draft that shares the target's.
+    `shard` removes other machines' weights before any are read; a shard's speed is not measured,
+    because all machines must run the same steps. `probes`: test whether it can be read sparsely.
+    `remembered`: folder with the findings of earlier loads. Raises LoadError."""
     size = StepSize(step, backend=backend)
     with _load_errors(FailureKind.MODEL_NOT_LOADED, folder):
         path = Path(folder)
         if text_process is not None:
-            text_process.open(path)  # which is tried while the weights are read
+            text_process.open(path)  # tests the tokenizer while the weights are read
         model, config = load_lazily(path)
         if shard is not None:
             shard(model)
         if kv_bits is not None:
             with _kv_errors(name, path, kv_bits):
-                find_group_size(model, kv_bits)  # before any weight is read
+                find_group_size(model, kv_bits)  # fails before any weight is read
         needed = sum(array.nbytes for array in weight_arrays(model))
         memory.check_fits({"loading": name}, needed)
         identity = fingerprint(path) + (f"/{kv_bits}" if kv_bits else "")
@@ -273,7 +266,7 @@ def load_one(
 def load_tokenizer_of(
     path: Path, config: dict[str, Any], texts: TextProcess, stopped: Stopped
 ) -> Any:
-    """The tokenizer, once it was tried where it can do no harm."""
+    """Load the tokenizer after it was tested in the sandbox. Raises LoadError."""
 
     def check() -> None:
         if stopped():
@@ -300,14 +293,14 @@ def weight_bytes(folder: Path) -> int:
 
 
 def _load_weights(path: Path) -> Any:
-    """The model in a folder it was loaded from before, without its tokenizer. Raises LoadError."""
+    """Load a model again, without tokenizer and checks. Raises LoadError."""
     model, _ = load_lazily(path)
     _evaluate_weights(path, model, lambda: False, check=False)
     return model
 
 
 def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The model, whose weights are read when they are used, and its config."""
+    """The model with lazy weights, and its config. Raises LoadError."""
     with _load_errors(FailureKind.MODEL_NOT_LOADED, path):
         model, config = load_model(path, lazy=True)
         return model, config
@@ -315,9 +308,9 @@ def load_lazily(path: Path) -> tuple[Any, dict[str, Any]]:
 
 @contextmanager
 def _load_errors(kind: FailureKind, folder: str | Path) -> Iterator[None]:
-    """Turns whatever a broken folder makes mlx-lm or transformers raise into a LoadError. That is
-    not always an Exception: some of mlx-lm's modules call `sys.exit` where a package is missing,
-    and tokenizers panic."""
+    """Convert anything that mlx-lm or transformers raise for a broken folder to a LoadError. It is
+    not always an Exception: some mlx-lm modules call `sys.exit` if a package is missing, and
+    tokenizers panic."""
     try:
         yield
     except (LoadError, memory.NotEnoughMemory, KeyboardInterrupt):
@@ -333,8 +326,8 @@ def _folder_error(kind: FailureKind, folder: str | Path, error: BaseException) -
 
 
 def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> None:
-    """Load the weights in batches, so that loading can be stopped in between. With `check`, they
-    must all be numbers."""
+    """Read the weights in batches, so that loading can be stopped in between. With `check`, raise
+    LoadError if they contain NaN."""
     evaluate = partial(_check_no_nans, path) if check else mx.eval
     pending: list[mx.array] = []
     try:
@@ -346,7 +339,7 @@ def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> 
                 if stopped():
                     raise LoadStopped
         evaluate(pending)
-        # Rope frequencies and the like are lazy too, and would die on another thread.
+        # RoPE frequencies are lazy too; evaluating them on another thread would fail.
         mx.eval(model.state)
     except RuntimeError as error:
         if isinstance(error, LoadError):
@@ -357,9 +350,8 @@ def _evaluate_weights(path: Path, model: Any, stopped: Stopped, check: bool) -> 
 
 
 def _check_no_nans(path: Path, arrays: list[mx.array]) -> None:
-    """Evaluate them. Raises LoadError when one of them is not a number: every answer would be
-    nonsense."""
-    # A maximum is not a number if one of them is not: half the work of looking at each.
+    """Evaluate weights. Raises LoadError if one of them contains NaN."""
+    # The maximum of an array with NaN is NaN; computing it is half the work of isnan.
     largest = [each.max() for each in arrays if mx.issubdtype(each.dtype, mx.floating)]
     mx.eval(arrays, largest)
     if any(math.isnan(float(each)) for each in largest):
@@ -371,8 +363,8 @@ def _nan_error(path: Path) -> LoadError:
 
 
 def fingerprint(path: Path) -> str:
-    """Weights are identified by name, size and time, since hashing them would take too long; other
-    files by content."""
+    """A digest of a model's files: of weights by name, size and time, because hashing them is slow;
+    of other files by content."""
     digest = hashlib.sha256()
     for file in sorted(path.iterdir()):
         if file.suffix == ".safetensors":
@@ -384,7 +376,7 @@ def fingerprint(path: Path) -> str:
 
 
 def _measure(path: Path, model: Any, caches: CacheMaker, timed: Backend | None) -> Findings:
-    """All but whether it can be read sparsely; the speed if it is to be `timed`."""
+    """Run the model to find its cache size, attention sinks and, on a `timed` backend, speed."""
     cache, sinks_seen = make_stock_cache(caches), []
     try:
         with mlx_patches.observed_attention(

@@ -1,8 +1,8 @@
-"""Turns a conversation into token ids with segments and character offsets.
+"""Converts a conversation to token ids with segments and character offsets.
 
-The chat template is rendered around sentinels and split; every part is encoded on its own. Template
-parts may contain special tokens. Contents may not: a pasted `<|im_end|>` stays text. So the
-segments are exact, and the tokens of a prefix never change when the conversation grows.
+The chat template is rendered with placeholders, split at them, and each part is encoded on its own.
+Only template parts may contain special tokens: a pasted `<|im_end|>` stays text. So segments are
+exact, and the tokens of a prefix do not change when the conversation grows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.sandbox.process import Check, TextError, TextPiece, TextProcess
 from app.util.formatting import one_line
 
 ALWAYS_PINNED = 4
-"""The first tokens of a prompt are attention sinks; they are always read."""
+"""Number of leading tokens that are always read: they act as attention sinks."""
 
 PINNED_KINDS = frozenset(
     {SegmentKind.TEMPLATE, SegmentKind.SYSTEM, SegmentKind.QUESTION, SegmentKind.GENERATION}
@@ -34,15 +34,16 @@ PINNED_KINDS = frozenset(
 DOCUMENT_FOOTER = "\n</document>\n\n"
 
 _Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""Ids, and of a text that may be skipped where they start and the last one ends."""
+"""Token ids (n,) and their character offsets (n + 1,); see `PromptText.starts`. Texts that are
+never skipped have no offsets."""
 _MAY_BE_SKIPPED = frozenset({SegmentKind.DOCUMENT, SegmentKind.HISTORY})
 
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """A document, or a message's text or thinking, whose tokens may be skipped: those of the prompt
-    from `first` on. `starts` int64 (n + 1,): where each of them starts in the text, and the last
-    one ends, in characters."""
+    """A text of the prompt whose tokens may be skipped: a document, or a message's text or
+    thinking. Its n tokens begin at token `first` of the prompt. `starts` int64 (n + 1,): the
+    character at which each token starts, then the end of the last one."""
 
     message: int
     document: int | None
@@ -54,13 +55,12 @@ class PromptText:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`ids` int32 (M,). `offsets` has, for every document segment by (message, document), where
-    each of its n tokens starts and where the last one ends, in characters of the document's text,
-    int64 (n + 1,). `user_pins` are ranges `(start, end)` of document tokens that the user pinned.
-    The last `answer_prefix_len` tokens are of an answer that is to be continued; they count as part
-    of the generation prompt. `texts` are those that may be skipped. `for_draft` is the same
-    conversation as a draft with another tokenizer reads it. `rules` are those of the chat template
-    for which messages were rearranged."""
+    """A tokenised conversation. `ids` int32 (M,): token ids. `offsets`: for each document by
+    (message, document), the character at which each of its n tokens starts and the last one ends,
+    int64 (n + 1,). `user_pins`: token ranges `(start, end)` that the user pinned. The last
+    `answer_prefix_len` tokens belong to an answer that is continued; they count as part of the
+    generation prompt. `texts` may be skipped. `for_draft`: the same conversation for a draft with
+    another tokenizer. `rules`: rules of the chat template for which messages were rearranged."""
 
     ids: NDArray[np.int32]
     segments: tuple[Segment, ...]
@@ -78,8 +78,8 @@ class Prompt:
 
     @property
     def pinned(self) -> NDArray[np.bool_]:
-        """Tokens outside the budget, bool (M,): all but documents and history, and what the user
-        pinned of documents."""
+        """Tokens that are always read and do not count towards keep, bool (M,): everything but
+        documents and history, plus what the user pinned."""
         pinned = np.zeros(len(self.ids), bool)
         pinned[:ALWAYS_PINNED] = True
         pinned[-1:] = True
@@ -90,11 +90,11 @@ class Prompt:
 
     @property
     def first_eligible(self) -> int:
-        """The first token that may be skipped; 0 if there is none."""
+        """Index of the first token that may be skipped; 0 if there is none."""
         return int(np.argmin(self.pinned))
 
     def tokens_of(self, kind: SegmentKind) -> NDArray[np.bool_]:
-        """Which tokens are in segments of this kind, bool (M,)."""
+        """Mask of the tokens in segments of this kind, bool (M,)."""
         found = np.zeros(len(self.ids), bool)
         for segment in self.segments:
             if segment.kind is kind:
@@ -103,12 +103,12 @@ class Prompt:
 
     @property
     def eligible_tokens(self) -> int:
-        """How many tokens may be skipped."""
+        """Number of tokens that may be skipped."""
         return int(len(self.ids) - self.pinned.sum())
 
     @property
     def question(self) -> tuple[int, int]:
-        """The tokens of the question that the user typed in this turn."""
+        """Token range of this turn's question."""
         found = [(s.start, s.end) for s in self.segments if s.kind is SegmentKind.QUESTION]
         return found[-1] if found else (self.question_start, len(self.ids))
 
@@ -124,8 +124,8 @@ class Prompt:
 
     @property
     def question_start(self) -> int:
-        """Where the question starts that the user typed in this turn; everything from there on is
-        observed."""
+        """Index of the first token of this turn's question. Scoring observes the attention of the
+        tokens from there on."""
         starts = [s.start for s in self.segments if s.kind is SegmentKind.QUESTION]
         return starts[-1] if starts else max(len(self.ids) - 1, 0)
 
@@ -138,14 +138,14 @@ class _PromptPart:
     document: int | None = None
     ids: tuple[int, ...] | None = None
     special: bool = False
-    """Whether special tokens in `text` count as such."""
+    """Whether special tokens in `text` are encoded as such."""
     thinking: bool = False
     spaces: str = ""
-    """What the template writes before `text`: a tokenizer joins them with the first word."""
+    """Spaces of the template before `text`; a tokenizer joins them with the first word."""
     after: str = "text"
-    """What it follows, as in `TextPiece`."""
+    """What precedes it, as in `TextPiece`."""
     begins: bool = False
-    """It stands for what the tokenizer puts before every text."""
+    """Whether it stands for the tokens that the tokenizer puts before every text (BOS)."""
 
 
 class PromptBuilder:
@@ -154,8 +154,8 @@ class PromptBuilder:
     def __init__(
         self, tokenizer: Any, texts: TextProcess | None = None, *, wrote_answers: bool = True
     ) -> None:
-        """`texts`: the process that encodes text, if there is one already. `wrote_answers`: the ids
-        of answers are this tokenizer's."""
+        """`texts`: an existing process that encodes text. `wrote_answers`: whether token ids of
+        past answers are those of this tokenizer. Raises PromptError."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if not isinstance(backend, Tokenizer):
             raise PromptError(FailureKind.TOKENIZER_UNUSABLE)
@@ -170,11 +170,11 @@ class PromptBuilder:
         self._vocab_limit = 0
         self._vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
         self._documents: dict[str, _Tokens] = {}
-        """The last prompt's documents, after text: most turns ask about the same ones."""
+        """Encoded documents of the last prompt, by text: most turns ask about the same ones."""
 
     def set_vocab_limit(self, vocab_rows: int) -> None:
-        """Refuse token ids that a model has no embedding for, which would read arbitrary memory. It
-        has `vocab_rows` of them (0: unknown)."""
+        """Refuse token ids beyond the model's `vocab_rows` embeddings (0: unknown): MLX would read
+        arbitrary memory for them."""
         self._vocab_limit = min(filter(None, (self._vocab_limit, vocab_rows)), default=0)
 
     def build(
@@ -184,9 +184,9 @@ class PromptBuilder:
         thinking: bool = True,
         values: TemplateValues = (),
     ) -> Prompt:
-        """The prompt for answering the last message, a user's, or for continuing it, an answer;
-        with or without `thinking`, where the template has a switch for that, and with further
-        `values` for it. `check` is called now and then, and may raise. Raises PromptError."""
+        """Build the prompt that answers the last message (a user's) or continues it (an answer).
+        `thinking` and `values` are passed to the chat template. `check` is called regularly and
+        may raise to cancel. Raises PromptError."""
         answer = messages[-1] if messages and messages[-1].role is Role.ASSISTANT else None
         messages = messages if answer is None else messages[:-1]
         if not messages or messages[-1].role is not Role.USER:
@@ -236,7 +236,7 @@ class PromptBuilder:
         )
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
-        """The tokens of each document in a prompt, with the lines around it. Raises
+        """Number of tokens of each document in a prompt, including its header and footer. Raises
         PromptError."""
         message = Message(Role.USER, "", tuple(documents))
         parts = [part for part in _content_parts(message, 0, True) if part.text]
@@ -248,10 +248,10 @@ class PromptBuilder:
         return counts
 
     def turn_ends(self) -> frozenset[int]:
-        """The tokens that end an answer by the chat template: what it writes first after one, where
-        that is a special token; and by the way in which the model reasons."""
+        """Token ids that end an answer: the special token that the chat template writes after one,
+        or those of the model's reasoning format."""
         found, written = self._reasoning.format, self._template.around_answers[1].lstrip()
-        if found is not None and found.ends:  # what follows an answer follows reasoning, too
+        if found is not None and found.ends:  # such templates write the same after reasoning
             names: Sequence[str] = found.ends
         else:
             names = sorted(filter(written.startswith, self._special), key=len)[-1:]
@@ -281,7 +281,7 @@ class PromptBuilder:
         return found
 
     def _beginning(self, rest: list[_Tokens]) -> _Tokens:
-        """What the tokenizer puts before a text, unless the text has it already."""
+        """The tokens that the tokenizer puts before a text, unless it begins with them already."""
         begin = np.array(self._texts.begin_ids, np.int32)
         first = next((tokens for tokens, _ in rest if len(tokens)), begin[:0])
         has_it = np.array_equal(first[: len(begin)], begin)
@@ -292,14 +292,14 @@ class PromptBuilder:
             return self._documents.get(part.text)
         if part.ids is None:
             return None
-        # Where each starts is not known, so they count as equally long.
+        # The offsets of past answers' tokens are unknown, so assume equal lengths.
         starts = np.linspace(0, len(part.text), len(part.ids) + 1).astype(np.int64)
         return np.array(part.ids, np.int32), starts
 
     def _render(
         self, messages: tuple[Message, ...], may_think: bool, values: TemplateValues
     ) -> tuple[list[_PromptPart], frozenset[TemplateRule]]:
-        """A conversation's parts, and the template's rules for which it was rearranged."""
+        """The parts of the prompt, and the template's rules for which messages were rearranged."""
         if messages[-1].plain:
             ids = messages[-1].token_ids if self._wrote_answers else None
             if ids is not None and not self._are_known(ids):
@@ -320,21 +320,21 @@ class PromptBuilder:
             before, spaces = self._split_spaces(place.before)
             if contents[0].ids is None:
                 contents[0] = replace(contents[0], spaces=spaces)
-            elif rendered.generation.endswith(" "):  # the model has written after that
+            elif rendered.generation.endswith(" "):  # the answer was generated after that space
                 before = place.before
             parts += [_PromptPart(SegmentKind.TEMPLATE, before, special=True), *contents]
         parts.append(_PromptPart(SegmentKind.GENERATION, rendered.generation, special=True))
         return parts, rendered.rules
 
     def _split_spaces(self, text: str) -> tuple[str, str]:
-        """A template's text, and the spaces at its end, unless a token takes them."""
+        """Split trailing spaces off a template's text, unless a special token absorbs them."""
         stripped = text.rstrip(" ")
         if stripped.endswith(self._space_eating):
             return text, ""
         return stripped, text[len(stripped) :]
 
     def _placed(self, parts: list[_PromptPart]) -> Iterator[_PromptPart]:
-        """The parts, with what each one follows."""
+        """The parts with `after` set."""
         after = "nothing"
         for part in parts:
             yield replace(part, after=after)
@@ -346,27 +346,28 @@ class PromptBuilder:
                 after = "text"
 
     def _usable_ids(self, answer: Message) -> tuple[int, ...] | None:
-        """Ids of another tokenizer, or of unknown origin, count no more than the text beside
-        them."""
+        """An answer's token ids without the end-of-text token; None if they are another tokenizer's
+        or out of range, so that its text must be encoded instead."""
         ids = answer.token_ids if self._wrote_answers else None
         if ids is None or not self._are_known(ids):
             return None
-        # The template ends the message itself.
+        # The template writes the end of the message.
         return ids[:-1] if ids and ids[-1] in self._tokenizer.eos_token_ids else ids
 
     def _are_known(self, ids: tuple[int, ...]) -> bool:
         return all(0 <= i < self._vocab_size for i in ids)
 
     def _past_answer(self, message: Message, index: int) -> _PromptPart:
-        """As it was generated, unless that was more than the answer, which templates leave out."""
+        """A past answer by its generated ids; by its text if they contain thinking, which templates
+        omit."""
         kind, ids = SegmentKind.HISTORY, self._usable_ids(message)
         if message.thinking or (ids is not None and self._reasoning.is_in(ids)):
             return _PromptPart(kind, message.text.lstrip("\n"), index)
         return _PromptPart(kind, message.text, index, ids=ids)
 
     def _answer_parts(self, answer: Message, generation: _PromptPart) -> Iterator[_PromptPart]:
-        """An answer to continue, after the generation prompt: as it was generated, or, where its
-        ids are unknown, as the model would have written it."""
+        """The parts of an answer to continue: its generated ids, or, if they are unknown, its
+        thinking and text in the model's format."""
         kind, found = SegmentKind.GENERATION, self._reasoning.format
         if (ids := self._usable_ids(answer)) is not None:
             yield _PromptPart(kind, answer.text, ids=ids)
@@ -389,7 +390,7 @@ _BEGINNING = _PromptPart(SegmentKind.TEMPLATE, "", begins=True)
 
 
 class PairPrompts:
-    """Builds the target's prompt, and with it the draft's."""
+    """Builds the prompts of a target and of a draft with another tokenizer."""
 
     def __init__(self, target: PromptBuilder, draft: PromptBuilder) -> None:
         self._target, self._draft = target, draft
@@ -401,12 +402,12 @@ class PairPrompts:
         thinking: bool = True,
         values: TemplateValues = (),
     ) -> Prompt:
-        """Raises PromptError."""
+        """See `PromptBuilder.build`."""
         prompt = self._target.build(messages, check, thinking, values)
         return replace(prompt, for_draft=self._draft.build(messages, check, thinking, values))
 
     def count(self, documents: Sequence[Document], check: Check = lambda: None) -> list[int]:
-        """How many of the target's tokens each document has."""
+        """See `PromptBuilder.count`; in tokens of the target."""
         return self._target.count(documents, check)
 
 
@@ -414,7 +415,8 @@ Prompts = PromptBuilder | PairPrompts
 
 
 def _is_kept(part: _PromptPart) -> bool:
-    """Whether its tokens are kept for the next prompt. With special tokens they are others."""
+    """Whether a part's tokens are kept for the next prompt. They depend on `after` and `special`,
+    so only the usual case is kept."""
     return part.kind is SegmentKind.DOCUMENT and part.after == "text" and not part.special
 
 
@@ -424,7 +426,7 @@ def _text_piece(part: _PromptPart) -> TextPiece:
 
 
 def _starts(offsets: bytes, part: _PromptPart) -> NDArray[np.int64]:
-    """In its text, where the first token has the spaces before it, too."""
+    """`PromptText.starts` of a part. Its first token includes the spaces before it."""
     starts = np.maximum(np.frombuffer(offsets, np.int64)[::2] - len(part.spaces), 0)
     return np.append(starts, len(part.text)) if offsets else np.zeros(0, np.int64)
 
@@ -442,8 +444,8 @@ def _content_parts(message: Message, index: int, is_last: bool) -> Iterator[_Pro
 
 
 def _plain_parts(message: Message, ids: tuple[int, ...] | None) -> Iterator[_PromptPart]:
-    """A text that is no message, in which special tokens count as such: whoever sent it may have
-    applied a chat template. All but its end may be skipped. Its tokens may be known: `ids`."""
+    """A plain completion, not a chat message. Special tokens are encoded as such, because the
+    caller may have applied a chat template. `ids`: its token ids if the caller sent them."""
     if message.token_ids is None:
         yield _BEGINNING
     for number, document in enumerate(message.in_prompt):
@@ -452,7 +454,7 @@ def _plain_parts(message: Message, ids: tuple[int, ...] | None) -> Iterator[_Pro
 
 
 def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of the tokens that contain a document's pinned characters."""
+    """Token ranges that contain a document's pinned characters."""
     for start, end in document.pinned:
         first = int(np.searchsorted(starts[1:], start, side="right"))
         last = int(np.searchsorted(starts[:-1], end, side="left"))
@@ -461,7 +463,6 @@ def _pinned_tokens(document: Document, starts: NDArray[np.int64]) -> Iterator[tu
 
 
 def document_header(document: Document) -> str:
-    """The line before a document's text."""
     name = re.sub(r'[\r\n"<>]', " ", document.name)
     line = f' line="{document.line}"' if document.line > 1 else ""
     return f'<document name="{name}"{line}>\n'

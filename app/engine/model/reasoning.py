@@ -1,4 +1,4 @@
-"""How a model marks its reasoning, which is neither a part of the answer nor of the next prompt."""
+"""How models mark their reasoning, which is not part of the answer or the next prompt."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 ANSWER, REASONING = "normal", "reasoning"
 """The states of a `TextStateMachine`, as mlx-lm names them."""
 _TAIL = 32
-"""Tokens at the end of a prompt in which it may open the reasoning."""
+"""Number of last tokens of a prompt in which it may open the reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """`opens` and `closes` are what a model writes around its reasoning, with the white space that
-    belongs to them. `begins` is what it writes before an answer without reasoning."""
+    """The texts that a model writes before (`opens`) and after (`closes`) its reasoning, including
+    white space, and before an answer without reasoning (`begins`)."""
 
     opens: str
     closes: str
     begins: str = ""
     to_reasoning: tuple[str, ...] = ()
-    """More texts after which the model reasons."""
+    """Other texts that start reasoning."""
     to_answer: tuple[str, ...] = ()
-    """More texts after which it answers; they are not shown in an answer."""
+    """Other texts that start the answer; they are never shown."""
     ends: tuple[str, ...] = ()
-    """Tokens that end an answer, whatever the model's files say."""
+    """Tokens that end an answer, in addition to those in the model's files."""
 
     @property
     def starts(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ _HARMONY = ReasoningFormat(
     ),
     ("<|return|>", "<|call|>"),
 )
-"""GPT-OSS: only what is written into the channel `final` is the answer."""
+"""GPT-OSS: only the channel `final` is the answer."""
 _BY_TOKENS = {
     ("<|channel|>", "<|message|>", "<|start|>", "<|end|>"): _HARMONY,
     ("[THINK]", "[/THINK]"): ReasoningFormat("[THINK]", "[/THINK]"),
@@ -72,7 +72,7 @@ _BY_TOKENS = {
         to_answer=("<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"),
     ),
 }
-"""By the tokens that a vocabulary has for them: Mistral, Seed-OSS, Command A."""
+"""Formats recognised by tokens in the vocabulary: GPT-OSS, Mistral, Seed-OSS, Command A."""
 _BY_TEMPLATE = (
     _tags("<think>", "</think>"),
     _tags("[THINK]", "[/THINK]"),
@@ -83,26 +83,26 @@ _BY_TEMPLATE = (
     _tags("Here is my thought process:", "Here is my response:"),
     _tags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"),
 )
-"""Written as plain text, by models whose template names one of both: Olmo, EXAONE Deep, Reka,
+"""Formats in plain text, recognised by either mark in the chat template: Olmo, EXAONE Deep, Reka,
 Kimi-VL, Granite, Apriel."""
 _AROUND_ANSWERS = (("<response>", "</response>"), ("<answer>", "</answer>"))
-"""Around answers after `</think>`, where the template names them: Granite 3.3, Hunyuan."""
+"""Marks around answers after `</think>`, if the template contains them: Granite 3.3, Hunyuan."""
 
 
 class Reasoning:
-    """How a model marks its reasoning, by its tokenizer (an mlx-lm `TokenizerWrapper`). `format` is
-    None for a model that is not known to reason."""
+    """The reasoning format of a model, found from its tokenizer (an mlx-lm `TokenizerWrapper`).
+    `format` is None for a model that is not known to reason."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._marks: frozenset[int] = frozenset()
-        """Tokens that only marks have; none where they are plain text."""
+        """Special tokens of the marks; empty if the marks are plain text."""
         self.format = self._find()
 
     def _find(self) -> ReasoningFormat | None:
         tokenizer, template = self._tokenizer, template_of(self._tokenizer)
         around = [mark for pair in _AROUND_ANSWERS if pair[0] in template for mark in pair]
-        if getattr(tokenizer, "think_start", None):  # one that mlx-lm knows
+        if getattr(tokenizer, "think_start", None):  # recognised by mlx-lm
             first = tokenizer.think_start_tokens[0], tokenizer.think_end_tokens[0]
             self._marks = frozenset(first)
             if tokenizer.think_end == "<channel|>":  # Gemma 4 answers right after it
@@ -120,21 +120,21 @@ class Reasoning:
         return None
 
     def machine(self) -> TextStateMachine:
-        """Splits text into answer and reasoning."""
-        from mlx_lm.generate import make_text_state_machine  # it imports MLX, after OpenBLAS
+        """A state machine that splits text into answer and reasoning."""
+        from mlx_lm.generate import make_text_state_machine  # imports MLX, so only after OpenBLAS
 
         tokenizer, found = self._tokenizer, self.format
         return make_text_state_machine(tokenizer if found is None else _Marked(tokenizer, found))
 
     def is_open(self, prompt_ids: Sequence[int]) -> bool:
-        """Whether a prompt has already opened the model's reasoning."""
+        """Whether the prompt ends within the model's reasoning."""
         if self.format is None:
             return False
         tail = str(self._tokenizer.decode(list(prompt_ids[-_TAIL:]))).rstrip()
         return tail.endswith(self.format.starts)
 
     def is_in(self, ids: Sequence[int]) -> bool:
-        """Whether an answer's ids have more than the answer: reasoning, or marks around it."""
+        """Whether an answer's token ids contain reasoning or marks."""
         if self.format is None or self._marks:
             return not self._marks.isdisjoint(ids)
         text = str(self._tokenizer.decode(list(ids)))
@@ -142,7 +142,7 @@ class Reasoning:
 
 
 class _Marked:
-    """A tokenizer as mlx-lm asks it for its marks."""
+    """A tokenizer wrapper that presents a format's marks to mlx-lm."""
 
     has_thinking = True
 
@@ -151,10 +151,10 @@ class _Marked:
         self.think_start, self.think_end = marks.starts[0], marks.stops[0]
         closes = [(mark, ANSWER) for mark in marks.stops[1:]]
         opens = [(mark, REASONING) for mark in marks.starts[1:]]
-        own = tokenizer.response_transitions
-        self.response_transitions = own | {
-            ANSWER: [*own.get(ANSWER, ()), *opens, *closes, (self.think_end, ANSWER)],
-            REASONING: [*own.get(REASONING, ()), *closes],
+        transitions = tokenizer.response_transitions
+        self.response_transitions = transitions | {
+            ANSWER: [*transitions.get(ANSWER, ()), *opens, *closes, (self.think_end, ANSWER)],
+            REASONING: [*transitions.get(REASONING, ()), *closes],
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -162,7 +162,7 @@ class _Marked:
 
 
 def template_of(tokenizer: Any) -> str:
-    """The source of its chat template; empty if it has none."""
+    """The source of the tokenizer's chat templates; empty if it has none."""
     template = getattr(tokenizer, "chat_template", None)
     if isinstance(template, dict):
         return "\n".join(map(str, template.values()))

@@ -1,8 +1,7 @@
-"""Our own small encoder: turns pieces of text into vectors that are near each other where the
-pieces mean the same.
+"""The built-in text encoder: maps pieces of text to vectors that are close if the meaning is.
 
-A BERT (arXiv 1810.04805) of three layers; a piece's vector is the mean over its tokens (arXiv
-1908.10084). `assets/encoder` has its weights, and the recipe they were trained by.
+A BERT (arXiv 1810.04805) with three layers; a piece's vector is the mean over its tokens (arXiv
+1908.10084). `assets/encoder` contains the weights and the training recipe.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from tokenizers import Encoding, Tokenizer
 from app.util.assets import assets_path
 
 PIECE, STRIDE = 48, 32
-"""Tokens of a piece, and from one piece to the next: what they share is at both ends."""
+"""Tokens of a piece, and from one piece to the next; pieces overlap at both ends."""
 UNKNOWN = "[UNK]"
 BATCH, QUESTIONS = 64, 4
-"""Pieces that are encoded together, and questions, which may be longer."""
+"""Pieces per batch, and questions per batch, which may be longer."""
 ENCODER_BYTES = 120 << 20
-"""The most that it takes: its weights, and a batch."""
+"""Maximum bytes of its weights and one batch."""
 ENCODER_OPERATIONS = 7.4e6
-"""What a text's token takes, before the encoder is loaded."""
+"""`TextEncoder.operations_per_token`, to be known before the encoder is loaded."""
 PART, PARTS = 1 << 14, 8
-"""Characters that are tokenised in one go, at least, and how many such parts at once. The result of
-one part is read while the interpreter is locked: about a millisecond."""
+"""Minimum characters tokenised in one call, and parts per batch. Reading the result of a part holds
+the GIL for about a millisecond."""
 _BORDER = re.compile(r"[ \n\t\u3002\u4e00-\u9fff]")
-"""Characters before which a text can be cut: there, a word ends, and no accent is moved."""
+"""A text can be split before these characters without changing its tokens."""
 _EPS = 1e-6
 
 Weights = dict[str, mx.array]
 OnPieces = Callable[[int, int], None]
-"""Called with how many pieces of how many are encoded. Raises to cancel."""
+"""Called with (pieces encoded, total). Raises to cancel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the network, as `config.json` names it."""
+    """Shape of the network, as in `config.json`."""
 
     layers: int
     heads: int
@@ -55,16 +54,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A text's pieces: `vectors` float32 (n, width) of length 1, and the characters (n + 1,) at
-    which the part starts that each of them speaks for, and the last one ends."""
+    """A text's pieces: `vectors` float32 (n, width) of length 1, and `borders` (n + 1,): the
+    character at which the part that each represents starts, then the end of the last one."""
 
     vectors: NDArray[np.float32]
     borders: NDArray[np.int64]
 
 
 class TextEncoder:
-    """Encodes what is in `folder`: `config.json`, `tokenizer.json` and `model.safetensors`, with
-    weights in 8 bits where a `.scales` is beside them."""
+    """The encoder in `folder`: `config.json`, `tokenizer.json` and `model.safetensors`, whose
+    weights have 8 bits if there are `.scales` for them."""
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -76,18 +75,18 @@ class TextEncoder:
         )
         self._weights = _unpacked(folder / "model.safetensors")
         self._known: dict[str, Pieces] = {}
-        """The texts of the last prompt: most turns ask about the same ones."""
+        """Pieces of the last prompt's texts: most turns ask about the same ones."""
 
     @property
     def operations_per_token(self) -> float:
-        """That a text's token takes: two for each number in the matrices. Pieces overlap, and each
-        has a token before and one after it."""
+        """Operations per token of a text: two per matrix element. Includes the overlap of pieces
+        and their two special tokens."""
         layers = (w.size for name, w in self._weights.items() if name[0].isdigit() and w.ndim == 2)
         return 2 * sum(layers) * (PIECE + 2) / STRIDE
 
     def encode_questions(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
-        """The vectors (n, width) of at least one question, each of its end if it is long. It comes
-        before other texts are encoded: `on_pieces` gets 0 of those."""
+        """Vectors (n, width) of one or more questions; long ones are cut at the start. `on_pieces`
+        gets 0: no other text is encoded yet."""
         longest = self._shape.max_tokens - 2
         vectors = []
         for at in range(0, len(texts), QUESTIONS):
@@ -98,7 +97,7 @@ class TextEncoder:
         return np.concatenate(vectors)
 
     def encode(self, texts: Sequence[str], on_pieces: OnPieces) -> NDArray[np.float32]:
-        """The vectors (n, width) of texts, each of its beginning if it is long."""
+        """Vectors (n, width) of texts; long ones are cut at the end."""
         longest = self._shape.max_tokens - 2
         ids = [each.ids[:longest] for each in self._tokenizer.encode_batch(texts, False)]
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
@@ -109,8 +108,8 @@ class TextEncoder:
         return np.asarray(np.concatenate(vectors)[np.argsort(order)])
 
     def known_share(self, text: str) -> float:
-        """The share of a text's words that are one token: about 1 in English, 0 in scripts that it
-        does not know."""
+        """Share of a text's words that are a single token: about 1 in English, 0 in unknown
+        scripts."""
         known: list[bool] = []
         for _, encoded in self._tokenise(text):
             parts = Counter(encoded.word_ids)
@@ -124,8 +123,7 @@ class TextEncoder:
     def encode_texts(
         self, texts: Sequence[str], on_pieces: OnPieces, remember: bool = True
     ) -> list[Pieces]:
-        """Each text in pieces. Those of the last call that was to `remember` them are not encoded
-        again."""
+        """Encode texts in pieces. Texts of the last call with `remember` are not encoded again."""
         cut = {text: self._cut(text) for text in texts if text not in self._known}
         total, done = sum(len(pieces) for pieces, _ in cut.values()), 0
         found = {text: self._known[text] for text in texts if text in self._known}
@@ -141,7 +139,7 @@ class TextEncoder:
         return [found[text] for text in texts]
 
     def _cut(self, text: str) -> tuple[list[list[int]], NDArray[np.int64]]:
-        """A text's pieces, at least one, and the characters between them."""
+        """Token ids of a text's pieces (at least one), and their `Pieces.borders`."""
         ids: list[int] = []
         at: list[int] = []
         for first, encoded in self._tokenise(text):
@@ -154,9 +152,8 @@ class TextEncoder:
         return pieces, np.array([0, *inner, len(text)], np.int64)
 
     def _tokenise(self, text: str) -> Iterator[tuple[int, Encoding]]:
-        """A text's tokens, part by part, and the character at which each part starts. The same
-        tokens as those of the whole text; but the screen can draw meanwhile, because only
-        `encode_batch` leaves the interpreter's lock to other threads."""
+        """Yield (first character, tokens) of a text, part by part. The tokens are those of the
+        whole text. `encode_batch` on parts releases the GIL, so that the screen can draw."""
         borders = [0]
         while found := _BORDER.search(text, borders[-1] + PART):
             borders.append(found.start())
@@ -176,7 +173,7 @@ class TextEncoder:
 
 
 def encode(weights: Weights, shape: Shape, ids: mx.array, mask: mx.array) -> mx.array:
-    """The vectors (n, width) of `ids` (n, length), where `mask` is true, of length 1."""
+    """Vectors (n, width) of length 1 for token ids (n, length); `mask` is False for padding."""
     rows, length = ids.shape
     real = mask.astype(mx.float32)
     hidden = weights["tokens"][ids] + weights["positions"][:length]
@@ -210,7 +207,7 @@ def _norm(weights: Weights, name: str, hidden: mx.array) -> mx.array:
 
 
 def _unpacked(file: Path) -> Weights:
-    """In float32."""
+    """Load the weights of a file as float32."""
     stored = mx.load(str(file))
     assert isinstance(stored, dict)
     found = {}

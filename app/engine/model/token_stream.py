@@ -1,10 +1,10 @@
-"""The tokens of an answer, one after another, or several at once where they may be a copy.
+"""Generates the tokens of an answer one by one, or several per step with speculative decoding.
 
-Speculative decoding (arXiv 2211.17192, 2302.01318): what followed the last tokens where they
-occurred before, or what a draft would write, is fed with them, and kept as far as the model chooses
-the same. Every token is chosen from the model's own distribution, given all before it, so the
-answer is what it would have been. Each place of an answer has its own random numbers, so that holds
-for a sampled one, too, token by token, up to rounding.
+Speculative decoding (arXiv 2211.17192, 2302.01318): proposed tokens are fed together with the last
+one and accepted as far as the model itself chooses the same. Proposals are copies of text that
+followed the last tokens elsewhere (prompt lookup), or come from the draft. Every token is chosen
+from the target's own distribution, so the answer is the same as without speculation. Random numbers
+are seeded per place in the answer, so that holds for sampling too, up to rounding.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.model.loader import LoadedModel
 from app.engine.model.speculation import DRAFTED, SIZES, Gate, kind_of_copy
 
-SHORTEST, LONGEST = 2, 16
-"""Tokens of a match that are looked for, and looked at."""
+MIN_MATCH, MAX_MATCH = 2, 16
+"""Minimum length of a match in tokens; longer matches than `MAX_MATCH` count as equal."""
 CANDIDATES = 64
-"""Places of which the one with the longest match is taken: the last ones."""
+"""Maximum number of places (the last ones) among which the longest match is chosen."""
 _BITS = 21
-"""Of a token id; three are one key."""
+"""Bits of a token id in a key, which holds three."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """`ids` followed the last `length` tokens where they occurred before: those from `start` on of
-    the prompt and the answer, as one text."""
+    """An earlier occurrence of the last `length` tokens. `ids` followed them there; they begin at
+    index `start` of prompt + answer."""
 
     ids: tuple[int, ...]
     start: int
@@ -44,9 +44,9 @@ class Match:
 
 
 class CopyIndex:
-    """Finds where the last tokens of an answer occurred before, in the `prompt` int32 (M,) or in
-    the answer itself: what followed may follow here, too (prompt lookup). What was skipped counts
-    as well. Building it takes milliseconds at 128K tokens, a search some microseconds."""
+    """Finds earlier occurrences of an answer's last tokens in the `prompt` int32 (M,), skipped
+    tokens included, or in the answer (prompt lookup). Building takes milliseconds for 128K tokens,
+    a search microseconds."""
 
     def __init__(self, prompt: NDArray[np.int32]) -> None:
         wide = np.pad(prompt.astype(np.int64), (0, 2))
@@ -56,13 +56,13 @@ class CopyIndex:
         self._ids = prompt.copy()
         self._length = self._prompt_length = len(prompt)
         self._written: dict[tuple[int, ...], int] = {}
-        """After which token two or three of the answer occurred last."""
+        """By the last two or three tokens: the index after their last occurrence in the answer."""
 
     def append(self, token: int) -> None:
-        """The answer's next token."""
+        """Add the answer's next token."""
         if self._length == len(self._ids):
             self._ids = np.pad(self._ids, (0, max(self._length // 8, 1024)))
-        for count in (2, 3):  # those before it: nothing has followed the last ones yet
+        for count in (2, 3):  # the tokens before this one now have a successor
             start = self._length - count
             if start >= self._prompt_length:
                 key = tuple(self._ids[start : self._length].tolist())
@@ -71,10 +71,10 @@ class CopyIndex:
         self._length += 1
 
     def find(self, count: int) -> Match | None:
-        """Up to `count` tokens that may come next."""
-        if self._length < SHORTEST or count < 1:
+        """The longest match, with up to `count` tokens that may come next."""
+        if self._length < MIN_MATCH or count < 1:
             return None
-        recent = self._ids[max(self._length - LONGEST, 0) : self._length][::-1]
+        recent = self._ids[max(self._length - MAX_MATCH, 0) : self._length][::-1]
         places = [*self._in_prompt(recent[2::-1]), *self._in_answer(recent[2::-1])]
         if not places:
             places = [*self._in_prompt(recent[1::-1]), *self._in_answer(recent[1::-1])]
@@ -84,16 +84,16 @@ class CopyIndex:
         back = ends[:, None] - 1 - np.arange(len(recent))
         same = (self._ids[np.maximum(back, 0)] == recent) & (back >= 0)
         lengths = np.where(same.all(axis=1), len(recent), np.argmin(same, axis=1))
-        best = len(ends) - 1 - int(np.argmax(lengths[::-1]))  # the last of the longest
+        best = len(ends) - 1 - int(np.argmax(lengths[::-1]))  # the last one of the longest
         start = int(ends[best])
-        ahead = self._length - start  # what repeats does so again
-        ids = tuple(self._ids[start + np.arange(count) % ahead].tolist())
+        period = self._length - start  # a repetition may continue beyond the end
+        ids = tuple(self._ids[start + np.arange(count) % period].tolist())
         return Match(ids, start, int(lengths[best]))
 
     def _in_prompt(self, last: Sequence[int] | NDArray[np.int32]) -> NDArray[np.int64]:
-        """After which tokens of the prompt these (two or three) came, that something follows."""
+        """Indices after the occurrences of these two or three tokens in the prompt."""
         ids = [int(token) for token in last]
-        if len(ids) < SHORTEST:
+        if len(ids) < MIN_MATCH:
             return np.zeros(0, np.int64)
         missing = 3 - len(ids)
         first = _key(*ids, *[0] * missing)
@@ -108,15 +108,16 @@ class CopyIndex:
 
 
 def _key(first: Any, second: Any, third: Any) -> Any:
-    """Of numbers, or of arrays."""
+    """Combine three token ids (numbers or arrays) to one sortable key."""
     return (first << 2 * _BITS) | (second << _BITS) | third
 
 
 class DraftProposals:
-    """Of a draft that has read the `prompt` (M,) whole, and takes the target's tokens.
+    """Speculative tokens from a draft that has read the whole `prompt` (M,) and shares the target's
+    tokenizer.
 
-    It reads the answer only when it is asked, and several tokens at once. `close` makes its cache
-    what it was. While it is used, the draft may be unloaded: then it proposes nothing any more.
+    The draft reads the answer only when asked for a proposal. `close` rewinds its cache to the
+    prompt. If the draft is unloaded meanwhile, it proposes nothing any more.
     """
 
     def __init__(
@@ -126,14 +127,14 @@ class DraftProposals:
         prompt: NDArray[np.int32],
         vocab_size: int,
     ) -> None:
-        """Tokens from `vocab_size` on are not proposed, unless it is 0: unknown."""
+        """`vocab_size`: the target's; larger token ids are not proposed (0: unknown)."""
         self._draft, self._prefix, self._prompt_length = draft, prefix, len(prompt)
         self._vocab_size = vocab_size
         self.failed = False
 
     @staticmethod
-    def possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
-        """Whether this cache has the prompt, no more and no less, and can return to that."""
+    def is_possible(prefix: PrefixCache, prompt: NDArray[np.int32]) -> bool:
+        """Whether the draft's cache holds exactly the prompt and can drop later tokens."""
         return (
             np.array_equal(prefix.ids, prompt)
             and bool(prefix.cached.all())
@@ -141,21 +142,21 @@ class DraftProposals:
         )
 
     def after(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
-        """The `count` likeliest tokens after the answer's so far, one after another; fewer where
-        the target does not know one, none once it has `failed`."""
+        """`count` greedy tokens after the `answer` so far; fewer if one is not in the target's
+        vocabulary, none once the draft has `failed`."""
         if not self._draft.is_loaded or len(self._prefix) < self._prompt_length:
             self.failed = True
             return ()
         try:
             return self._write(answer, count)
-        except Exception as error:  # such as too little memory: the target goes on without it
+        except Exception as error:  # e.g. out of memory: the target continues without the draft
             memory.reraise_gpu_lost(error)
             self._prefix.clear()
             self.failed = True
             return ()
 
     def _write(self, answer: Sequence[int], count: int) -> tuple[int, ...]:
-        self._drop_other_than(answer)
+        self._rewind_to_common(answer)
         unread = answer[len(self._prefix) - self._prompt_length :]
         following = mx.array(np.array(unread, np.int32))
         written: list[mx.array] = []
@@ -169,8 +170,9 @@ class DraftProposals:
         unknown = ids >= self._vocab_size if self._vocab_size else np.zeros(count, bool)
         return tuple(ids[: int(np.argmax(np.append(unknown, True)))].tolist())
 
-    def _drop_other_than(self, answer: Sequence[int]) -> None:
-        """What it wrote and the target did not; the answer's last token has to be read at least."""
+    def _rewind_to_common(self, answer: Sequence[int]) -> None:
+        """Drop proposed tokens that the target rejected, and always the answer's last one: its
+        logits are needed."""
         read = self._prefix.ids[self._prompt_length :]
         size = min(len(read), len(answer) - 1)
         different = np.flatnonzero(read[:size] != np.array(answer[:size], np.int32))
@@ -182,41 +184,40 @@ class DraftProposals:
 
 
 Sampler = Callable[[mx.array], mx.array]
-"""Chooses tokens (n,) by log probabilities (n, vocabulary)."""
+"""Chooses token ids (n,) from log probabilities (n, vocabulary)."""
 Processor = Callable[[mx.array, mx.array], mx.array]
-"""Changes logits (1, vocabulary), by all tokens before."""
+"""(tokens fed so far (n,), logits (1, vocabulary)) -> new logits."""
 Hold = Callable[[Match | None], bool]
-"""Whether to stop before the next token, which may be a copy of this."""
+"""Whether to stop before the next token, given the match of the last ones."""
 SPREAD = 0x9E3779B97F4A7C15
-"""An odd number, so that answers with different seeds share no random numbers."""
+"""Odd multiplier, so that different seeds share no random numbers."""
 CLEAR_EVERY = 256
-"""Tokens after which MLX's unused buffers are freed."""
+"""MLX's unused buffers are freed after this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Proposal:
-    """What may come next."""
+    """Proposed token ids and their kind (see `speculation.py`)."""
 
     ids: tuple[int, ...]
     kind: int
 
 
 class _Chosen(NamedTuple):
-    """Tokens, int32 (n,), and how likely the model found each, in nats (n,)."""
+    """Token ids int32 (n,) and their log probabilities (n,)."""
 
     ids: mx.array
     log_probabilities: mx.array
 
 
 class TokenStream:
-    """Writes after a prompt of which the cache of `prefix` has all but the last token. Once a loop
-    over `tokens` ends or is closed, the cache has every token that was given, and no other; they
-    are not recorded.
+    """Generates after a prompt of which `prefix` has cached all but the last token. When the
+    generator `tokens` ends or is closed, the cache holds exactly the tokens yielded, but they are
+    not recorded in `prefix` yet.
 
-    Without a `sampler` the likeliest token is chosen. With an `index` or a `draft`, as many tokens
-    are proposed as `gate` allows, if the cache can drop those that are not accepted. Without
-    `copies` the index only tells where the last tokens occurred before. `fed` int32 (n,) are tokens
-    that processors count as fed by this stream, before its own.
+    `sampler`: None for greedy decoding. With an `index` or a `draft`, `gate` decides how many
+    tokens are proposed, if the cache can drop rejected ones. `copies` False: the index serves only
+    `hold`. `fed` int32 (n,): tokens that processors see before those of this stream.
     """
 
     def __init__(
@@ -233,97 +234,96 @@ class TokenStream:
         fed: NDArray[np.int32] | None = None,
     ) -> None:
         self.proposed = self.accepted = self.verified_steps = 0
-        """Tokens, and in how many steps."""
+        """Tokens proposed and accepted, and the number of steps that verified them."""
         self.log_probabilities: list[float] = []
-        """Of the tokens that were given, by the model's own logits."""
+        """Log probabilities of the tokens yielded, from the model's unprocessed logits."""
         self._model, self._prefix, self._gate = model, prefix, gate
         gate.begin()
         can_verify = can_drop_last(prefix.cache)
         self._index, self._copies = index, copies and can_verify
         self._draft = draft if can_verify else None
         self._answer: list[int] = []
-        """What was given, for the draft."""
+        """Token ids of the answer, for the draft."""
         self._learning: int | None = None
-        """A kind of which one token is proposed, to learn."""
+        """The kind of which a single token is proposed, to measure its acceptance."""
         self._sampler, self._processors, self._seed = sampler, processors, seed
         self._context = mx.zeros(0, mx.int32) if fed is None else mx.array(fed)
-        """What was fed, for the processors."""
-        self._place = self._fed = self._given = 0
+        """Token ids fed so far; logits processors read them."""
+        self._place = self._fed = self._yielded = 0
 
     def tokens(
         self, last: int, max_tokens: int, place: int = 0, hold: Hold | None = None
     ) -> Generator[int]:
-        """From the prompt's `last` token on. The first one is the answer's at this `place`. Ends
-        before a token for which `hold` says so."""
-        self._place, self._fed, self._given = place, -1, 0
+        """Feed the token `last` and yield up to `max_tokens` token ids after it. `place` is the
+        index of the first one in the answer. Ends before a token if `hold` returns True."""
+        self._place, self._fed, self._yielded = place, -1, 0
         before = len(self.log_probabilities)
         following = self._feed(mx.array([last]))
         mx.async_eval(*following)  # type: ignore[no-untyped-call]
         known_at: float | None = None
         try:
-            while self._given < max_tokens:
+            while self._yielded < max_tokens:
                 if self._must_stop(hold):
                     return
-                if not self._may_propose(max_tokens - self._given):
-                    then = None
+                if not self._may_propose(max_tokens - self._yielded):
+                    fed_ahead = None
                     if not self._prefix.is_remote:
-                        then = self._feed(following.ids)  # while the token is on its way
-                        mx.async_eval(*then)  # type: ignore[no-untyped-call]
+                        fed_ahead = self._feed(following.ids)  # overlaps with reading the token
+                        mx.async_eval(*fed_ahead)  # type: ignore[no-untyped-call]
                     token = self._value(following)
                     now = time.perf_counter()
                     if known_at is not None:
                         self._gate.record_plain(now - known_at)
                     known_at = now
                     self._remember(token)
-                    yield self._give(token)
-                    following = then or self._feed(following.ids)
+                    yield self._count_yield(token)
+                    following = fed_ahead or self._feed(following.ids)
                     continue
                 token, known_at = self._value(following), None
                 started_at = time.perf_counter()
                 self._remember(token)
-                if (proposal := self._propose(max_tokens - self._given - 1)) is None:
+                if (proposal := self._propose(max_tokens - self._yielded - 1)) is None:
                     following = self._feed(following.ids)
                     mx.async_eval(*following)  # type: ignore[no-untyped-call]
-                    yield self._give(token)
+                    yield self._count_yield(token)
                     continue
                 drafted_at = time.perf_counter()
                 following, right = self._verify(token, proposal)
-                yield self._give(token)
+                yield self._count_yield(token)
                 for accepted in proposal.ids[:right]:
                     if self._must_stop(hold):
                         return
                     self._remember(accepted)
-                    yield self._give(accepted)
+                    yield self._count_yield(accepted)
                 seconds = time.perf_counter() - drafted_at
                 if proposal.kind == DRAFTED:
                     self._gate.record_drafted(len(proposal.ids), drafted_at - started_at)
                 self._gate.record_verified(proposal.kind, 1 + len(proposal.ids), right, seconds)
         finally:
-            if self._given > self._fed >= 0:  # the last token, where it was given first
+            if self._yielded > self._fed >= 0:  # the last token was yielded before it was fed
                 self._feed(mx.array(self._answer[-1:]))
-            self._drop_last(self._fed - self._given)
-            del self.log_probabilities[before + self._given :]
+            self._drop_last(self._fed - self._yielded)
+            del self.log_probabilities[before + self._yielded :]
 
     def feed_last_again(self) -> None:
-        """The last token that was fed is going to be fed again: the cache was changed."""
+        """Prepare to feed the last token again, after the cache was changed."""
         if self._processors:
             self._context = self._context[:-1]
 
     def write(self, ids: Sequence[int]) -> None:
-        """After what `tokens` gave, these come, whatever the model would choose. All but the last
-        are fed: `tokens` goes on from that one."""
+        """Force these token ids after those that `tokens` yielded. All but the last are fed; pass
+        that one to `tokens` next."""
         for token in ids:
             self._remember(token)
         if len(ids) > 1:
             mx.eval(*self._feed(mx.array(list(ids[:-1]))))
 
     def _must_stop(self, hold: Hold | None) -> bool:
-        """Whether `hold` stops the answer before its next token."""
         return hold is not None and self._index is not None and hold(self._index.find(1))
 
     def _may_propose(self, left: int) -> bool:
-        """Whether something is to be proposed after the next token, which is not known yet; `left`
-        tokens may be written."""
+        """Whether to propose tokens after the next one, which is still unknown; at most `left`
+        tokens may be generated."""
         kinds = {kind: available for kind, available, _ in self._options(left)}
         if any(self._gate.choose(*each).count for each in kinds.items()):
             self._learning = None
@@ -334,7 +334,7 @@ class TokenStream:
         return True
 
     def _propose(self, left: int) -> _Proposal | None:
-        """What comes after the last token that was remembered: the kind that gains the most."""
+        """The proposal after the last remembered token with the highest expected gain, or None."""
         options = self._options(left)
         choices = [self._gate.choose(kind, available) for kind, available, _ in options]
         best = max(range(len(options)), key=lambda i: choices[i].gain, default=None)
@@ -354,7 +354,7 @@ class TokenStream:
         return _Proposal(ids, kind) if ids else None
 
     def _options(self, left: int) -> list[tuple[int, int, Match | None]]:
-        """Kinds of proposals, how many tokens of each there are, and the copy."""
+        """The available (kind, number of tokens, match)."""
         left = min(left, SIZES[-1] - 1)
         found: list[tuple[int, int, Match | None]] = []
         match = self._index.find(left) if self._index is not None and self._copies else None
@@ -370,7 +370,8 @@ class TokenStream:
             self._index.append(token)
 
     def _verify(self, token: int, proposal: _Proposal) -> tuple[_Chosen, int]:
-        """What follows the last accepted token, and how many are accepted."""
+        """Feed a token and a proposal. Returns the model's choice after the last accepted token,
+        and the number of tokens accepted."""
         chosen = self._feed(mx.array([token, *proposal.ids]))
         mx.eval(*chosen)
         agree = [bool(a == b) for a, b in zip(np.array(chosen.ids), proposal.ids, strict=False)]
@@ -381,14 +382,14 @@ class TokenStream:
         self.verified_steps += 1
         return _Chosen(*(each[right : right + 1] for each in chosen)), right
 
-    def _give(self, token: int) -> int:
-        self._given += 1
-        if self._given % CLEAR_EVERY == 0:
+    def _count_yield(self, token: int) -> int:
+        self._yielded += 1
+        if self._yielded % CLEAR_EVERY == 0:
             mx.clear_cache()
         return token
 
     def _feed(self, tokens: mx.array) -> _Chosen:
-        """What the model chooses after each of `tokens` (n,). Lazy."""
+        """Feed token ids (n,); returns the model's choice after each of them, lazily."""
         with mx.stream(generation_stream):
             logits = self._model(tokens[None], cache=self._prefix.cache)[0]
             first = self._place + self._fed + 1
@@ -401,19 +402,19 @@ class TokenStream:
                 rows = [self._choose(logits, row, first + row) for row in range(len(tokens))]
                 ids = mx.concatenate(rows)
             logits = logits.astype(mx.float32)
-            of_chosen = mx.take_along_axis(logits, ids[:, None], axis=-1)[:, 0]
-            return _Chosen(ids, of_chosen - mx.logsumexp(logits, axis=-1))
+            chosen_logits = mx.take_along_axis(logits, ids[:, None], axis=-1)[:, 0]
+            return _Chosen(ids, chosen_logits - mx.logsumexp(logits, axis=-1))
 
     def _choose(self, logits: mx.array, row: int, place: int) -> mx.array:
-        """The answer's token (1,) at a place."""
-        own = logits[row : row + 1]
+        """Choose the token (1,) at index `place` of the answer from row `row` of the logits."""
+        row_logits = logits[row : row + 1]
         for processor in self._processors:
             seen = len(self._context) - len(logits) + row + 1
-            own = processor(self._context[:seen], own)
+            row_logits = processor(self._context[:seen], row_logits)
         if self._sampler is None:
-            return mx.argmax(own, axis=-1)
+            return mx.argmax(row_logits, axis=-1)
         mx.random.seed((self._seed * SPREAD + place) % 2**64)
-        return self._sampler(own - mx.logsumexp(own, axis=-1, keepdims=True))
+        return self._sampler(row_logits - mx.logsumexp(row_logits, axis=-1, keepdims=True))
 
     def _drop_last(self, count: int) -> None:
         if count <= 0:
@@ -424,6 +425,6 @@ class TokenStream:
             self._context = self._context[:-count]
 
     def _value(self, chosen: _Chosen) -> int:
-        """The next token of the answer, which is going to be given."""
+        """Evaluate the next token id and record its log probability."""
         self.log_probabilities.append(float(np.array(chosen.log_probabilities)[0]))
         return int(np.array(chosen.ids)[0])

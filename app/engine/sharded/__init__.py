@@ -1,1 +1,1 @@
-"""A target whose layers or heads are spread over processes."""
+"""A target that is sharded over several processes."""

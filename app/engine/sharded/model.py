@@ -1,9 +1,9 @@
-"""A target whose layers are spread over several processes, as this process sees it.
+"""A target that is sharded over several processes, as seen by the engine's process.
 
-Each process (a *rank*) holds a shard of every layer's weights and caches. Here there is only an
-*outline*: the positions of the cached tokens, in caches of one number a token, one for each kind of
-layer. So everything is decided here, by the same code as for a model in this process, and every
-change of a cache is sent to the ranks, which repeat it on their shards (`runner.py`).
+Each process (a *rank*) holds a shard of every layer's weights and caches. The engine's process has
+only an *outline* of the caches: one cache with one number per token for each kind of layer, which
+has the positions. The same code as for a local model makes all decisions on the outline, and every
+change is sent to the ranks, which repeat it on their shards (`runner.py`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from app.engine.progress import ShardsLost
 from app.estimate.memory import BUDGET_SHARE
 
 _numbers = itertools.count(1)
-"""Of caches."""
+"""Numbers of caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Something that every rank does to the cache of this number: a method of `ShardRunner` and its
-    arguments, plain values and NumPy arrays."""
+    """A method of `ShardRunner` that every rank calls on the cache with this number. Arguments are
+    plain values and NumPy arrays."""
 
     name: str
     cache: int
@@ -54,7 +54,7 @@ class Shards(Protocol):
     nothing."""
 
     described: dict[str, Any]
-    """What `load_shard` says of the largest shard, and the number of `ranks`."""
+    """The description by `load_shard` for the largest shard, and the number of `ranks`."""
     on_lost: Callable[[], None]
     """Called once a rank is lost, on any thread."""
 
@@ -62,28 +62,29 @@ class Shards(Protocol):
     def lost(self) -> ShardsLost | None: ...
 
     def send(self, operation: Operation) -> None:
-        """Have every rank do this, after what was sent before. Does not wait."""
+        """Send an operation to every rank, without waiting. Ranks keep the order."""
         ...
 
     def run(self, operation: Operation) -> list[dict[str, Any]]:
-        """The same, and wait until all have done it. Returns their replies, in order."""
+        """Send an operation and wait for all ranks. Returns their replies in rank order."""
         ...
 
     def forget(self, cache: int) -> None:
-        """Have every rank drop a cache with the next operation. From any thread, at any time."""
+        """Drop a cache on every rank together with the next operation. Thread-safe."""
         ...
 
     def free(self, share: float) -> float:
-        """Bytes that each machine has free below this share of what it can use, at least."""
+        """Bytes free below this share of the memory ceiling, on the machine with the fewest."""
         ...
 
     def close(self) -> None:
-        """End them."""
+        """End all ranks."""
         ...
 
 
 class RankCaches:
-    """The caches of all ranks that one outline stands for; they are dropped with this object."""
+    """Handle of the caches on all ranks that belong to one outline. They are dropped when it is
+    garbage collected."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards, self.number = shards, next(_numbers)
@@ -94,7 +95,7 @@ class RankCaches:
 
     @contextmanager
     def reserved(self, count: int) -> Iterator[None]:
-        """As `reserve_capacity`, on every rank."""
+        """Like `reserve_capacity`, on every rank."""
         self.send("reserve", count=count)
         cancelled = True
         try:
@@ -104,18 +105,18 @@ class RankCaches:
             self.send("end_reserve", cancelled=cancelled)
 
     def check(self) -> str | None:
-        """How a rank's cache differs from what is recorded of it, a clause; None if none does."""
+        """How a rank's cache differs from its recorded tokens, as a clause; None if none does."""
         replies = self._shards.run(Operation("check", self.number))
         return next((reply["problem"] for reply in replies if reply["problem"]), None)
 
 
 class OutlineCache(list[Any]):
-    """An outline: a list of caches, as models take it. `ranks` are what it stands for."""
+    """An outline: a list of caches, as models expect it, and the handle `ranks`."""
 
     ranks: RankCaches
 
     def add(self, count: int) -> Positions | None:
-        """Add the next tokens. Returns their positions, or None where their order says it all."""
+        """Add the next `count` tokens. Returns their positions; None for stock caches."""
         positioned = next((c for c in self if isinstance(c, PositionedCache)), None)
         positions = None if positioned is None else positioned.positions_of_next(count)
         entries = mx.zeros((1, 1, count, 1), mx.uint8)
@@ -127,13 +128,13 @@ class OutlineCache(list[Any]):
         return positions
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OutlineCache:
-        """Without `ranks`: theirs have to be copied, too."""
+        """The copy has no `ranks`: the ranks' caches have to be forked, too."""
         return OutlineCache(copy.deepcopy(layer, memo) for layer in self)
 
 
 class ShardedModel:
-    """Called as mlx-lm's models are, with an outline for a cache. Of `skeleton`, the model whose
-    shards the ranks have, nothing is evaluated but the input embeddings."""
+    """Callable like mlx-lm's models, with an outline as cache. `skeleton`: the model with lazy
+    weights, of which only the input embeddings are evaluated."""
 
     def __init__(self, skeleton: Any, shards: Shards) -> None:
         self._shards = shards
@@ -141,12 +142,12 @@ class ShardedModel:
         self._skeleton = skeleton
 
     def __call__(self, tokens: mx.array, cache: OutlineCache) -> mx.array:
-        """Logits float32 (1, n, vocabulary) after each of `tokens` (1, n)."""
+        """Feed token ids (1, n). Returns logits, float32 (1, n, vocabulary)."""
         replies = self._run("forward", cache, np.array(tokens[0]).astype(np.int32))
         return mx.array(replies[0]["logits"])[None]
 
     def fill(self, cache: OutlineCache, ids: NDArray[np.int32], forced: bool) -> None:
-        """Only read `ids` (n,) into the caches; with attention `forced` to be fused."""
+        """Feed token ids (n,) without computing logits. `forced`: see `prefill_step`."""
         self._run("fill", cache, ids, forced=forced)
 
     def _run(
@@ -156,16 +157,16 @@ class ShardedModel:
         return self._shards.run(Operation(name, cache.ranks.number, arguments))
 
     def make_cache(self) -> Cache:
-        """An outline's empty caches, of mlx-lm's own kinds."""
+        """Empty stock caches of an outline."""
         return copy.deepcopy(self._stock)
 
     def named_modules(self) -> Any:
-        """Where the input embeddings are looked for."""
+        """For finding the input embeddings."""
         return self._skeleton.named_modules()
 
 
 def _outline_of(stock: Cache) -> Cache:
-    """One cache of each kind."""
+    """One stock cache for each kind of layer."""
     kinds: dict[object, Any] = {}
     for layer in flatten(stock):
         quantised = isinstance(layer, QuantizedKVCache | DequantisedCache)
@@ -181,7 +182,7 @@ def _as_outline(layers: Cache, ranks: RankCaches) -> OutlineCache:
 
 
 class ShardedPrefixCache(PrefixCache):
-    """What the ranks have cached. Each change of the outline is sent to them."""
+    """A prefix cache whose values are on the ranks. Each change of the outline is sent to them."""
 
     is_remote = True
 
@@ -190,19 +191,19 @@ class ShardedPrefixCache(PrefixCache):
     ) -> None:
         self._make_layers, self._shards = make_layers, shards
         self._repeating = False
-        """Whether the ranks do already what is being done to the outline."""
+        """Whether the current change of the outline is already covered by an operation."""
         self.ranks = ranks or RankCaches(shards)
         if ranks is None:
             positioned = any(isinstance(c, PositionedCache) for c in make_layers())
             self.ranks.send("new", positioned=positioned)
-        with self._repeated():  # what makes its caches must not refer to it: a reference cycle
+        with self._repeated():  # the lambda must not refer to self: that would be a reference cycle
             ranks = self.ranks
             super().__init__(lambda: _as_outline(make_layers(), ranks))
 
     @contextmanager
     def _repeated(self, name: str = "", **arguments: Any) -> Iterator[None]:
-        """The ranks do as one operation what is done to the outline inside; after what others copy
-        of it before it is dropped."""
+        """Context manager for a change of the outline: sends it to the ranks as one operation,
+        after the operations of other caches that it triggers."""
         outer, self._repeating = self._repeating, True
         try:
             yield
@@ -254,12 +255,12 @@ class ShardedPrefixCache(PrefixCache):
 
     @property
     def nbytes(self) -> int:
-        """Of the largest shard."""
+        """Bytes on the rank with the largest shard."""
         size = CacheSize(**self._shards.described["cache_size"])
         return int(size.bytes(int((self.cached & ~self.absent).sum()), self.retain_all))
 
     def rewind(self, position: int) -> int:
-        position = self.rewind_target(position)  # which layers limit it, a rank may not know
+        position = self.rewind_target(position)  # a rank may not have the layer that limits it
         with self._repeated("rewind", position=position):
             return super().rewind(position)
 
@@ -340,7 +341,7 @@ class ShardedSnapshots(Snapshots):
 
 
 def contents_digest(prefix: PrefixCache) -> str:
-    """Of which tokens a cache has, and which forwards read them."""
+    """A digest of which tokens are cached and which forwards read them."""
     return hashlib.sha256(prefix.cached.tobytes() + prefix.reads.tobytes()).hexdigest()
 
 
@@ -351,8 +352,8 @@ def _number(prefix: PrefixCache) -> int:
 
 @dataclass(eq=False)
 class ShardedTarget(LoadedModel):
-    """Its `model` is a `ShardedModel` of the same shards; in this process it has the tokenizer, the
-    input embeddings, and an outline of the caches."""
+    """A target on several ranks. `model` is a `ShardedModel`; this process holds the tokenizer, the
+    input embeddings and an outline of the caches."""
 
     shards: Shards = field(kw_only=True)
 

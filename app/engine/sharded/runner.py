@@ -1,8 +1,8 @@
-"""One rank of a target that is spread over several processes: its shard of the weights and caches,
-and what rank 0's program has it do with them (`model.py`).
+"""One rank of a sharded target: its shard of the weights and caches, and the operations on them,
+which the engine's process sends (`model.py`).
 
-All ranks do the same operations in the same order, because the layers wait for each other. A rank
-gets the tokens that are read and their positions, and no text.
+All ranks run the same operations in the same order, because their layers wait for each other. A
+rank receives token ids and positions, but no text.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ COUNTS = (
     ("num_heads", "num_kv_heads"),
     ("num_heads", "num_key_value_heads"),
 )
-"""What mlx-lm's attention layers call their heads of queries, and of keys and values."""
+"""Names of the numbers of query heads and of key/value heads in mlx-lm's attention layers."""
 
 
 class Indivisible(ValueError):
-    """A model's heads cannot be divided: a clause."""
+    """Why a model's heads cannot be divided among the ranks, as a clause."""
 
 
 def pad_heads(model: Any, ranks: int) -> None:
-    """Add heads of zeros to each layer that needs them: mlx-lm gives each rank the same number of
-    heads, and two ranks cannot divide SmolLM2's 3 heads of keys. Nothing changes: the values of the
-    added heads are zero, and so is what they add. Raises Indivisible."""
+    """Pad attention layers with zero heads until the number of heads is divisible by `ranks`, as
+    mlx-lm requires (SmolLM2 has 3 key heads). Zero heads do not change the output. Raises
+    Indivisible."""
     for layer in model.layers:
         if (attention := getattr(layer, "self_attn", None)) is not None:
             _pad_layer(attention, ranks)
@@ -70,36 +70,36 @@ def _pad_layer(attention: Any, ranks: int) -> None:
     if any(not isinstance(part, Linear | QuantizedLinear) for part in parts):
         raise Indivisible(f"it has {keys} heads of keys")
     added = -keys % ranks
-    more = added * queries // keys
+    extra = added * queries // keys
     q, k, v, o = (part for part in parts if part is not None)
     norm: Any = getattr(attention, "q_norm", None)
     if norm is not None and norm.weight.shape[0] != q.weight.shape[0] // queries:
         raise Indivisible("it normalises all of its heads together")
-    _pad_rows(q, queries, more)
+    _pad_rows(q, queries, extra)
     _pad_rows(k, keys, added)
     _pad_rows(v, keys, added)
-    _pad_columns(o, queries, more)
+    _pad_columns(o, queries, extra)
     if (sinks := getattr(attention, "sinks", None)) is not None:
-        attention.sinks = mx.pad(sinks, (0, more))
-    setattr(attention, names[0], queries + more)
+        attention.sinks = mx.pad(sinks, (0, extra))
+    setattr(attention, names[0], queries + extra)
     setattr(attention, names[1], keys + added)
 
 
-def _pad_rows(linear: Any, heads: int, more: int) -> None:
-    """Outputs (heads, width) get `more` heads."""
+def _pad_rows(linear: Any, heads: int, extra: int) -> None:
+    """Pad the outputs (heads * width, ...) by `extra` heads."""
     for name in ("weight", "scales", "biases", "bias"):
         if (array := linear.get(name)) is not None:
-            rows = array.shape[0] // heads * more
+            rows = array.shape[0] // heads * extra
             setattr(linear, name, mx.pad(array, [(0, rows)] + [(0, 0)] * (array.ndim - 1)))
 
 
-def _pad_columns(linear: Any, heads: int, more: int) -> None:
-    """Inputs (heads, width) get `more` heads."""
+def _pad_columns(linear: Any, heads: int, extra: int) -> None:
+    """Pad the inputs (..., heads * width) by `extra` heads. Raises Indivisible."""
     for name in ("weight", "scales", "biases"):
         if (array := linear.get(name)) is not None:
             if array.shape[1] % heads:
                 raise Indivisible("groups of its quantised weights span heads")
-            setattr(linear, name, mx.pad(array, [(0, 0), (0, array.shape[1] // heads * more)]))
+            setattr(linear, name, mx.pad(array, [(0, 0), (0, array.shape[1] // heads * extra)]))
 
 
 Reply = dict[str, Any]
@@ -111,7 +111,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class TargetCache:
-    """Of a conversation, what snapshots take: a rank has no draft."""
+    """A rank's cache of a conversation in the form that `Snapshots` expects; there is no draft."""
 
     target: PrefixCache
     draft: PrefixCache | None = None
@@ -122,11 +122,10 @@ class TargetCache:
 
 
 class ShardRunner:
-    """Operations are methods, by name; the first argument is a cache's number."""
+    """Runs operations: methods by name, whose first argument is the number of a cache."""
 
     def __init__(self, model: LoadedModel, rank: int, snapshots: Path | None = None) -> None:
-        """`snapshots` is the folder for its part of snapshots, beside those for other ranks of the
-        same first machine; without one it saves nothing."""
+        """`snapshots`: folder for this rank's shards of snapshots; None: they are not saved."""
         self._model, self._rank = model, rank
         self._folder = snapshots
         self._saving: Generator[tuple[int, int], None, None] | None = None
@@ -182,8 +181,8 @@ class ShardRunner:
         self._caches[cache].clear()
 
     def mark(self, cache: int, end: int, positions: Positions, read: int) -> None:
-        """These tokens were read; the cache then knows of `end` tokens. Which ones the skipped ones
-        are, no rank knows."""
+        """Record that the tokens at `positions` were read; the cache then has `end` tokens. Ranks
+        do not know the ids of skipped tokens, so all ids are 0."""
         self._caches[cache].mark_cached(np.zeros(end, np.int32), positions, read)
 
     def evict(self, cache: int, positions: Positions) -> None:
@@ -214,11 +213,11 @@ class ShardRunner:
         fetch(prefix, [self._caches[each] for each in holders], wanted)
 
     def check(self, cache: int) -> Reply:
-        """How a cache differs from what is recorded of it, or None."""
+        """How the cache differs from its recorded tokens, as a clause, or None."""
         return {"problem": find_mismatch(self._caches[cache])}
 
     def reserve(self, cache: int, count: int) -> None:
-        """Let its layers grow once for this many tokens, until `end_reserve`."""
+        """Enter `reserve_capacity` for `count` tokens, until `end_reserve`."""
         reserved = reserve_capacity(self._caches[cache].cache, count)
         reserved.__enter__()
         self._reserved[cache] = reserved
@@ -238,7 +237,7 @@ class ShardRunner:
             self._saving = self._snapshots.save(conversation, part)
 
     def save_part(self, cache: int) -> Reply:
-        """Write one more file. A part that cannot be written is not there when it is loaded."""
+        """Write the next file. If that fails, saving ends; loading will find a part missing."""
         try:
             done, total = (1, 1) if self._saving is None else next(self._saving)
         except Exception as error:  # MLX raises any type
@@ -253,7 +252,7 @@ class ShardRunner:
             self._saving = None
 
     def load(self, cache: int, conversation: str, wanted: int) -> Reply:
-        """Restore the first `wanted` tokens. The reply says what the cache then has."""
+        """Restore the first `wanted` tokens. Replies with the `contents_digest`, "" on failure."""
         loaded = None
         try:
             if self._snapshots is not None:
@@ -266,12 +265,12 @@ class ShardRunner:
         return {"contents": "" if loaded is None else contents_digest(loaded.target)}
 
     def delete_snapshot(self, cache: int, conversation: str) -> None:
-        """Of any model, and for any number of machines."""
+        """Delete a conversation's shards for all models and numbers of machines."""
         for folder in self._parts:
             remove_snapshot(folder, conversation)
 
     def keep_snapshots(self, cache: int, names: list[str]) -> None:
-        """Delete those in folders of other names."""
+        """Delete all snapshot folders except those with these names."""
         for folder in self._parts:
             keep_only(folder, names)
 
@@ -291,7 +290,7 @@ class ShardRunner:
     def forward(
         self, cache: int, ids: NDArray[np.int32], positions: Positions | None
     ) -> Reply | None:
-        """Rank 0 replies with the logits after each token."""
+        """Feed token ids (n,). Rank 0 replies with the logits, float32 (n, vocabulary)."""
         layers = self._caches[cache].cache
         logits = forward(self._model.model, layers, ids, positions)[0].astype(mx.float32)
         mx.eval(logits, [c.state for c in layers])
@@ -305,8 +304,8 @@ def load_shard(
     step: int | None,
     kv_bits: int | None,
 ) -> tuple[LoadedModel, Reply]:
-    """Load a rank's shard, a part of each layer, and say what the first process has to know of it.
-    Every rank must do this at the same time. Raises LoadError or NotEnoughMemory."""
+    """Load a rank's shard of every layer, and describe it for the engine's process. All ranks must
+    call it at the same time. Raises LoadError or NotEnoughMemory."""
     shard = partial(shard_layers, name=name, group=group)
     model = load_one(folder, name, step, kv_bits, shard=shard, probes=True)
     described: Reply = {
@@ -321,15 +320,14 @@ def load_shard(
 
 
 def shard_layers(model: Any, name: str, group: mx.distributed.Group) -> None:
-    """Leave a rank's part of every layer's weights in `model`, as mlx-lm shards it. Raises
-    LoadError."""
+    """Reduce `model` to a rank's shard with mlx-lm's `shard`. Raises LoadError."""
     ranks, layers = group.size(), len(model.layers)
     if not hasattr(model, "shard"):
         raise LoadError(FailureKind.NO_SHARDING, {"model": name})
     try:
         pad_heads(model, ranks)
         model.shard(group)
-    except Exception as error:  # whatever sizes that do not divide make MLX raise
+    except Exception as error:  # MLX raises different types for indivisible sizes
         data = {"model": name, "machines": ranks}
         if isinstance(error, Indivisible):
             data |= {"error": str(error)}

@@ -1,1 +1,1 @@
-"""One question: plan, read, decode, and what each of these costs."""
+"""One turn: plan, read, decode, recall, and the cost model."""

@@ -1,8 +1,7 @@
-"""Times a model pair on request: on a few hundred and a few thousand random tokens, whose cache is
-dropped.
+"""Times a model pair on request, with turns on up to 4,096 random tokens.
 
-These are ordinary turns, so that what is timed is what a user waits for; a command stops a run at
-the next step boundary."""
+These are ordinary turns, so they measure what a user waits for; their caches are dropped. A pending
+command stops a run at the next step boundary."""
 
 from __future__ import annotations
 
@@ -23,23 +22,23 @@ from app.protocol.options import Mode, Sampling
 from app.protocol.prompt import Message, Role, Segment, SegmentKind
 
 _QUESTION_TOKENS = 32
-"""Tokens at the end that count as typed."""
+"""Length of the question in tokens."""
 _RUNS = (
     (Mode.SPARSE, 256),
     (Mode.SPARSE, 1_024),
     (Mode.SPARSE, 4_096),
     (Mode.FULL, 4_096),
 )
-"""Three lengths of both models, for three unknowns. The first run also compiles, but counts
-little."""
+"""Three lengths, because the cost of each model has three unknowns. The first run includes
+compilation, but has little weight."""
 _KEEP_RATIO = 0.4
 _MIN_VOCAB = 64
-"""A vocabulary size that every model has."""
+"""Vocabulary size assumed if a model's is unknown."""
 
 
 def calibrate(pair: ModelPair, stop: Callable[[], bool]) -> Iterator[list[Timing]]:
-    """The timings of one run after another, until all are done, one does not fit into memory, or
-    `stop`, which is polled at every step boundary, says so."""
+    """Yield the timings of each run. Ends early if a run does not fit into memory or `stop`, polled
+    at step boundaries, returns True."""
     for mode, tokens in _RUNS:
         if mode is Mode.SPARSE and pair.dense_only is not None:
             continue
@@ -50,7 +49,7 @@ def calibrate(pair: ModelPair, stop: Callable[[], bool]) -> Iterator[list[Timing
 
 
 def _fits(pair: ModelPair, tokens: int) -> bool:
-    """Without evicting anything."""
+    """Whether a run fits into memory without evicting anything."""
     needs = [prefill_need(pair.target, tokens, tokens)]
     if pair.draft is not None:
         needs.append(scoring_need(pair.draft, tokens, tokens))
@@ -61,7 +60,7 @@ def _fits(pair: ModelPair, tokens: int) -> bool:
 
 
 def _time(pair: ModelPair, mode: Mode, tokens: int, stop: Callable[[], bool]) -> list[Timing]:
-    """Nothing if it was stopped."""
+    """The timings of one run; empty if it was stopped."""
     models = [model for model in (pair.target, pair.draft) if model is not None]
     sizes = [model.vocab_size for model in models if model.vocab_size]
     prompt = _random_prompt(tokens, min(sizes, default=_MIN_VOCAB))
@@ -73,7 +72,7 @@ def _time(pair: ModelPair, mode: Mode, tokens: int, stop: Callable[[], bool]) ->
 
 
 def _random_prompt(tokens: int, rows: int) -> Prompt:
-    """A document of random tokens below `rows`, and a question."""
+    """A document of random token ids below `rows`, and a question."""
     typed = max(0, tokens - _QUESTION_TOKENS)
     segments = (
         Segment(SegmentKind.DOCUMENT, 0, typed, 0, 0),

@@ -1,5 +1,5 @@
-"""What the loaded model pair costs on this machine: a first estimate, then fitted to its stored
-timings; and how sure it was of its last answers."""
+"""The cost model of the loaded pair on this machine: a first estimate, then a fit to stored
+timings. Also stores the confidence of its last answers."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from app.protocol.cost_model import (
 )
 
 ANSWERS = 32
-"""The last answers, whose confidence is the usual one."""
-FEWEST_ANSWERS = 8
-"""With fewer it is unknown."""
+"""Number of last answers whose median is the usual confidence."""
+MIN_ANSWERS = 8
+"""With fewer answers, the usual confidence is unknown."""
 
 
 TOKENISE_SECONDS = 1e-5
-"""To tokenise a token, in the sandbox."""
+"""Seconds to tokenise a token in the sandbox."""
 SMALL_MATRICES = 2.0
-"""How many times as long the encoder's operations take as a large model's (measured: 1.4 to 2)."""
+"""Slowdown of the encoder's operations, which have small matrices (measured: 1.4 to 2)."""
 
 
 def first_costs(pair: ModelPair) -> Costs:
-    """The estimate of all costs."""
+    """Estimate all costs before any turn was timed."""
     target, draft = pair.target, pair.draft
     step, per_token = _speed(target)
     rate = 2 * target.info.parameters / per_token if target.info.parameters else matrix_rate()
@@ -56,7 +56,7 @@ def first_costs(pair: ModelPair) -> Costs:
         return Costs(read, FREE, full, sparse)
     draft_step, by_draft = _speed(draft)
     scoring = by_draft
-    # The search for what to quote is timed as a part of scoring, too.
+    # The search for a quotation is timed as a part of scoring, too.
     if pair.only_quotes or ScoringPart.BUILT_IN in choose_scorer(pair, 0).parts:
         scoring += encoding
     sparse = LinearCost(step + LOOKAHEAD * draft_step, TOKENISE_SECONDS)
@@ -65,12 +65,12 @@ def first_costs(pair: ModelPair) -> Costs:
 
 
 def attention_ratio(model: LoadedModel) -> float:
-    """Seconds of attending to one token, as a share of those of a token in the weights."""
+    """Seconds to attend to one cached token, as a fraction of a token's seconds in the weights."""
     return model.attention_cost_ratio * model.step.backend.attention_slowdown
 
 
 def _speed(model: LoadedModel) -> tuple[float, float]:
-    """Seconds of a step of one token, and of each token of a longer one."""
+    """Seconds of a decoding step, and seconds per token of prefill."""
     if model.speed is not None:
         return model.speed.step, model.speed.per_token
     per_token = 2 * max(model.info.parameters, 1) / model.processes / matrix_rate()
@@ -80,11 +80,11 @@ def _speed(model: LoadedModel) -> tuple[float, float]:
 class _Stored(NamedTuple):
     timings: list[Timing]
     confidences: list[float]
-    """Of the last answers, 0..1."""
+    """Confidence of the last answers, 0..1."""
 
 
 class PairCosts:
-    """Of one loaded model pair; without a folder nothing is stored."""
+    """Timings and costs of one loaded pair, stored in `folder` (None: not stored)."""
 
     def __init__(self, pair: ModelPair, folder: Path | None) -> None:
         draft = pair.draft
@@ -98,13 +98,13 @@ class PairCosts:
 
     @property
     def usual_confidence(self) -> float | None:
-        """The median of the last answers' confidence, 0..1; None after too few of them."""
+        """Median confidence of the last answers, 0..1; None after fewer than `MIN_ANSWERS`."""
         known = self._stored.confidences
-        return median(known) if len(known) >= FEWEST_ANSWERS else None
+        return median(known) if len(known) >= MIN_ANSWERS else None
 
     def add(self, timings: Sequence[Timing], confidence: float | None = None) -> None:
-        """Add timings, and the confidence of an answer, and fit the costs again."""
-        # Another program may have added to the file.
+        """Add timings and the confidence of an answer, and refit the costs."""
+        # Another process may have added to the file.
         known = self._record.read(_parse) or self._stored
         confidences = known.confidences + ([] if confidence is None else [confidence])
         self._stored = _Stored(_newest([*known.timings, *timings]), confidences[-ANSWERS:])
@@ -123,7 +123,7 @@ def _newest(timings: Sequence[Timing]) -> list[Timing]:
 
 
 def _parse(stored: Any) -> _Stored:
-    """Raises an exception if that is implausible."""
+    """Raises any exception if the stored values are implausible."""
     confidences = [float(each) for each in stored["confidences"]]
     if not all(0 <= each <= 1 for each in confidences):
         raise ValueError("not a probability")
@@ -131,8 +131,8 @@ def _parse(stored: Any) -> _Stored:
     return _Stored(_newest(timings), confidences[-ANSWERS:])
 
 
-def _parse_timing(part: Any, tokens: Any, before: Any, most: Any, seconds: Any) -> Timing:
-    counts = int(tokens), int(before), int(most)
+def _parse_timing(part: Any, tokens: Any, before: Any, max_context: Any, seconds: Any) -> Timing:
+    counts = int(tokens), int(before), int(max_context)
     if not 0 < float(seconds) < 1e6 or not all(0 <= count < 1 << 32 for count in counts):
         raise ValueError("not a plausible timing")
     return Timing(CostTerm(part), AttentionWork(*counts), float(seconds))
@@ -149,19 +149,19 @@ def _plain(stored: _Stored) -> dict[str, Any]:
 
 Floats = NDArray[np.float64]
 MAX_TIMINGS = 50
-"""The newest timings of a term that count."""
+"""Number of newest timings of a term that count."""
 HALF_LIFE = 12
-"""Timings after which one counts half: other programs, heat and settings change the speed."""
+"""The weight of a timing halves after this many newer ones: the machine's speed changes."""
 _ITERATIONS = 8
 _NOISE_FLOOR = 0.03
-"""Relative error that is not worth explaining."""
+"""Relative errors below this count as noise."""
 _RATIO_PRIOR = 0.15
-"""Weight, relative to one timing, of the attention cost that the number of operations predicts."""
+"""Weight, relative to one timing, of the attention cost predicted from operations."""
 _FIXED_PRIOR = 0.05
-"""Weight of there being no fixed cost."""
+"""Weight of a prior for zero fixed cost."""
 _FIRST_AGE, _FIRST_TOKENS = 3 * HALF_LIFE, (512, 4_096)
-"""The first estimate counts as timings of these lengths and of the oldest one's, this many timings
-before that: what a few tokens took says nothing about thousands."""
+"""The first estimate counts as timings of these lengths and of the oldest timing's length, this
+many timings older: a few tokens' time says nothing about thousands."""
 
 
 def fit_costs(
@@ -169,9 +169,9 @@ def fit_costs(
     ratios: tuple[float, float] = (0.0, 0.0),
     first: Costs = UNKNOWN_COSTS,
 ) -> Costs:
-    """Fit all costs to `timings`, the newest last; a term without any costs what the `first`
-    estimate says. `ratios` (target, draft): what attending to one token takes, as a share of a
-    token's. They decide while all timings have about the same length."""
+    """Fit all costs to `timings`, newest last; a term without timings keeps its `first` estimate.
+    `ratios` (target, draft): predicted `attention_ratio`, used as a prior. It decides while all
+    timings have about the same length."""
     target, draft = ratios
     return Costs(
         target=_fit_line(timings, CostTerm.TARGET, first.target, target),
@@ -184,8 +184,8 @@ def fit_costs(
 def _fit_line(
     timings: Sequence[Timing], part: CostTerm, first: LinearCost | None, ratio: float | None = None
 ) -> LinearCost | None:
-    """Minimise the absolute relative errors by iteratively reweighted least squares, with no
-    coefficient below zero. So a single slow timing changes little."""
+    """Minimise absolute relative errors by iteratively reweighted, non-negative least squares, so
+    that a single slow timing changes little."""
     seen = [each for each in timings if each.term is part and each.seconds > 0][-MAX_TIMINGS:]
     seen = [each for each in seen if each.work.tokens > 0]
     if not seen:
@@ -204,7 +204,7 @@ def _fit_line(
     age = np.array(ages)
     found, weights = seconds, age
     for _ in range(_ITERATIONS):
-        # Between what it took and what it should have: too slow and too fast count the same.
+        # The geometric mean of measured and fitted: too slow and too fast count the same.
         scales = np.sqrt(seconds * found)
         solution = _non_negative(
             np.concatenate([rows / scales[:, None], priors]),
@@ -217,8 +217,8 @@ def _fit_line(
 
 
 def _priors(rows: Floats, seconds: Floats, ratio: float | None) -> tuple[Floats, Floats]:
-    """Equations (n, terms) that are to give 0, and their weights (n,): what is believed of what the
-    timings do not determine."""
+    """Prior equations (n, terms), each with right-hand side 0, and their weights (n,). They
+    determine what the timings do not."""
     believed = [np.eye(rows.shape[1])[0] / np.median(seconds)]
     weights = [_FIXED_PRIOR**2 / _NOISE_FLOOR]
     if ratio:
@@ -229,20 +229,20 @@ def _priors(rows: Floats, seconds: Floats, ratio: float | None) -> tuple[Floats,
 
 
 def _non_negative(rows: Floats, expected: Floats, weights: Floats) -> Floats:
-    """The weighted least squares solution (terms,) of `rows` (n, terms) without a negative part, by
-    trying which parts are zero: there are three at most."""
+    """The non-negative weighted least squares solution (terms,) of `rows` (n, terms), by trying all
+    sets of non-zero coefficients: there are at most three coefficients."""
     root = np.sqrt(weights)
     rows, expected = rows * root[:, None], expected * root
     sizes = np.abs(rows).max(axis=0)
     rows, width = rows / np.where(sizes, sizes, 1.0), rows.shape[1]
-    best, least = np.zeros(width), math.inf
+    best, lowest_error = np.zeros(width), math.inf
     for count in range(1, width + 1):
         for chosen in map(list, combinations(range(width), count)):
             solution, _, rank, _ = np.linalg.lstsq(rows[:, chosen], expected, rcond=1e-6)
             if rank < count or solution.min() < 0:
                 continue
             error = float(((rows[:, chosen] @ solution - expected) ** 2).sum())
-            if error < least:
-                best, least = np.zeros(width), error
+            if error < lowest_error:
+                best, lowest_error = np.zeros(width), error
                 best[chosen] = solution
     return best / np.where(sizes, sizes, 1.0)

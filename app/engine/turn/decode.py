@@ -1,4 +1,4 @@
-"""Writes the answer over a prefilled cache, and reports it."""
+"""Generates the answer from a prefilled cache and reports it in `Token` events."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ from app.protocol.prompt import Message, Role
 from app.protocol.stats import SURE, FinishReason
 
 FLUSH_SECONDS = 0.05
-"""Seconds between two `Token` events: 20 a second is more than a screen needs."""
-NEARLY_ZERO = 1e-5
-"""Temperatures and `top_p` below it leave the likeliest token only: their float32 quotients or sums
-are not exact enough for mlx-lm's functions."""
-LONGEST_PERIOD = 64
-REPEATS = 4
-SHORTEST_LOOP = 256
-"""Tokens. A table's rule, a row of zeros or some equal lines of code are shorter than that."""
-SENTENCE, SENTENCE_LOOP = 12, 96
-"""Tokens from which on a passage counts as a sentence, and its shortest loop: nobody repeats one on
-purpose."""
+"""Minimum seconds between two `Token` events."""
+MIN_TEMPERATURE = 1e-5
+"""A smaller `temperature` or `top_p` means greedy decoding: mlx-lm's samplers are not exact enough
+for it in float32."""
+MAX_PERIOD = 64
+MIN_REPEATS = 4
+MIN_LOOP = 256
+"""Shortest loop in tokens. Table rules, rows of zeros and equal lines of code are shorter."""
+MIN_SENTENCE, MIN_SENTENCE_LOOP = 12, 96
+"""A repeated passage of at least `MIN_SENTENCE` tokens counts as a sentence. Nobody repeats one on
+purpose, so a loop of `MIN_SENTENCE_LOOP` tokens is enough."""
 
 
 def is_unsure(confidence: float | None, usual: float | None) -> bool:
-    """Whether an answer's confidence is far below the usual one of its model pair, both 0..1;
-    False where one is unknown."""
+    """Whether an answer's confidence is far below the usual one of its model pair (both 0..1);
+    False if either is unknown."""
     return confidence is not None and usual is not None and confidence < min(usual**2, SURE)
 
 
 class Decoder:
     """Generates one answer and reports it in coalesced `Token` events.
 
-    `ids` are the generated tokens with the end-of-text token, `text` the answer so far. With
-    `trim_space` the answer loses a space that it begins with, as SentencePiece's texts do.
+    `ids` are the generated token ids, including the end-of-text token; `text` is the answer so far,
+    without reasoning. `trim_space` drops the leading space that SentencePiece adds.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Decoder:
         self.ids: list[int] = []
         self.text = ""
         self.first_token_at: float | None = None
-        """By `time.perf_counter`."""
+        """In seconds of `time.perf_counter`."""
         self.last_token_at: float | None = None
-        self._ended: FinishReason | None = None
-        """Why the last token was the answer's last one, if it was."""
+        self._finish_reason: FinishReason | None = None
+        """Why the answer ended, once its last token is generated."""
         self.answer_prefix_len = 0
-        """How many of `ids` an earlier turn wrote."""
+        """How many of `ids` an earlier turn generated, when an answer is continued."""
         self.proposed = self.accepted = self.verified_steps = 0
-        """Tokens that were verified several at a time, and those of them that were right."""
+        """Speculative tokens proposed and accepted, and the forwards that verified them."""
         self.confidence: float | None = None
-        """The geometric mean of the probabilities of what this turn wrote."""
+        """Geometric mean of the probabilities of this turn's tokens, 0..1."""
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
         self._turn, self._tokenizer, self._sampling, self._emit = turn, tokenizer, sampling, emit
         self._detokenizer = _detokenizer(tokenizer, trim_space)
@@ -96,7 +96,7 @@ class Decoder:
         self._stops = make_stop_sequences(tokenizer).matcher()
         self._thinking_tokens = 0
         self._shown = 0
-        """Characters of the held text (see `_held`) that were shown before."""
+        """Characters of the held-back text (see `_held_back`) that an earlier turn has shown."""
         self._pending: tuple[list[int], str, str] = ([], "", "")
         self._flushed_at = 0.0
 
@@ -113,13 +113,13 @@ class Decoder:
         draft: DraftProposals | None = None,
         recall: MidAnswerRecall | None = None,
     ) -> FinishReason:
-        """Feed the prompt's last token and write until a stop sequence, the limit, a loop if those
-        are to end it, or until `stop` returns a reason after a token.
+        """Feed the prompt's last token and generate until a stop sequence, `max_tokens`, a loop (if
+        `stop_repeats` is set), or until `stop` returns a reason; `stop` is called after each token.
 
-        `prompt_ids` is the whole prompt, of which `prefix` has all but the last token. Its last
-        `answer_prefix_len` tokens are of the answer, which is continued. With a `quotation`,
-        only that is written. Raises what reading for `recall` raises, and ShardsLost unless the
-        answer is complete then.
+        `prompt_ids` (M,) is the whole prompt; `prefix` has cached all but its last token. Its last
+        `answer_prefix_len` tokens belong to an answer that is continued. A `quotation` is written
+        verbatim and nothing else. Raises what `recall` raises, and ShardsLost if the answer is
+        incomplete.
         """
         sampling = self._sampling
         prompt, answer = np.split(prompt_ids, [len(prompt_ids) - answer_prefix_len])
@@ -130,7 +130,7 @@ class Decoder:
             self.ids.append(token)
             segments = self._advance(token)
             self.text += _answered(segments)
-        held = self._held(cut_off=True)
+        held = self._held_back(cut_off=True)
         self.text += _answered(held)
         self._shown = sum(len(part) for _, part in held)
         self.answer_prefix_len = answer_prefix_len
@@ -157,10 +157,10 @@ class Decoder:
                     last = recall.read(self.ids[answer_prefix_len:])
                 else:
                     last = self._end_thinking(stream)
-        except ShardsLost:  # after the last token, it is only fed
-            if self._ended is None:
+        except ShardsLost:  # harmless once the last token is sampled
+            if self._finish_reason is None:
                 raise
-            reason = self._ended
+            reason = self._finish_reason
         finally:
             self.proposed, self.accepted = stream.proposed, stream.accepted
             self.verified_steps = stream.verified_steps
@@ -168,7 +168,7 @@ class Decoder:
                 self.confidence = math.exp(fmean(stream.log_probabilities))
             if draft is not None:
                 draft.close()
-            self._add_text(self._unshown(self._held(cut_off=reason is not FinishReason.STOP)))
+            self._add_text(self._unshown(self._held_back(cut_off=reason is not FinishReason.STOP)))
             self.flush()
         return reason
 
@@ -181,28 +181,28 @@ class Decoder:
         loop: LoopDetector | None,
         recall: MidAnswerRecall | None,
     ) -> FinishReason | None:
-        """From the `last` token on, until the answer has `end` tokens; None if it has thought for
-        long enough, or something is to be read first."""
-        closing = len(self._closing)
-        hold = None if recall is None else partial(self._needs, recall)
+        """Generate after the token `last` until the answer has `end` tokens. Returns None if the
+        thinking budget is used up or skipped tokens must be recalled first."""
+        closing = len(self._closing_ids)
+        hold = None if recall is None else partial(self._needs_recall, recall)
         tokens = stream.tokens(last, end - len(self.ids), len(self.ids), hold)
         try:
             for token in tokens:
                 self._record(token)
-                self._ended = self._end_after(token, stop, loop)
-                if self._ended is not None:
-                    return self._ended
+                self._finish_reason = self._end_after(token, stop, loop)
+                if self._finish_reason is not None:
+                    return self._finish_reason
                 if len(self.ids) >= end:
-                    self._ended = FinishReason.LENGTH
+                    self._finish_reason = FinishReason.LENGTH
                 if self._thinks_too_long and len(self.ids) + closing < end:
                     return None
         finally:
             tokens.close()
         return None if recall is not None and recall.is_due else FinishReason.LENGTH
 
-    def _needs(self, recall: MidAnswerRecall, match: Match | None) -> bool:
-        """Whether something is to be read before the next token. Only what the answer has written
-        is a sign of that: a prompt ends as the one before the last answer did."""
+    def _needs_recall(self, recall: MidAnswerRecall, match: Match | None) -> bool:
+        """Whether to recall before the next token. Only generated tokens count as a match: every
+        prompt ends in the same template."""
         if match is not None:
             match = replace(match, length=min(match.length, len(self.ids)))
         return recall.find(match)
@@ -210,7 +210,7 @@ class Decoder:
     def _end_after(
         self, token: int, stop: Callable[[], FinishReason | None], loop: LoopDetector | None
     ) -> FinishReason | None:
-        """Why the answer ends with this token, its limit apart; None if it goes on."""
+        """Why the answer ends with this token, apart from its limit; None if it continues."""
         if self._stops.advance(token) or token in self._sampling.stop_ids:
             return FinishReason.STOP
         self._add_text(self._advance(token))
@@ -219,16 +219,16 @@ class Decoder:
         return FinishReason.REPEATED if loop is not None and loop.advance(token) else None
 
     def _advance(self, token: int) -> list[tuple[str, str]]:
-        """What becomes readable with the answer's next token: texts, and whether they are
-        "reasoning"."""
+        """Detokenise the next token. Returns the text that is complete now, as segments (state,
+        text); the state is "reasoning" within thinking."""
         self._detokenizer.add_token(token)
         self._state, segments = TextStateMachine.split(self._state, self._detokenizer.last_segment)
         self._thinking_tokens += self._state[0] == "reasoning"
         return self._unshown(segments)
 
-    def _held(self, cut_off: bool) -> list[tuple[str, str]]:
-        """The end of the text that waits for the next token: a space, or what may begin a tag;
-        unless the answer is `cut_off`, also half a character. Changes nothing."""
+    def _held_back(self, cut_off: bool) -> list[tuple[str, str]]:
+        """Segments of the text that waits for the next token: a space, the possible start of a tag,
+        or, unless the answer is `cut_off`, an incomplete character. Does not change any state."""
         detokenizer = copy.copy(self._detokenizer)
         detokenizer.finalize()
         rest: str = detokenizer.last_segment
@@ -239,8 +239,7 @@ class Decoder:
         return [*segments, (name, tag)]
 
     def _unshown(self, segments: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Segments without what was held when an answer that is continued was cut off, because that
-        was shown."""
+        """Segments without the text that was shown when the answer was cut off earlier."""
         (name, text), *rest = segments
         shown = min(self._shown, len(text))
         self._shown = 0 if rest else self._shown - shown
@@ -252,8 +251,8 @@ class Decoder:
         return 0 < budget <= self._thinking_tokens and self._state[0] == "reasoning"
 
     @cached_property
-    def _closing(self) -> list[int]:
-        """What ends the thinking."""
+    def _closing_ids(self) -> list[int]:
+        """Token ids that end thinking; empty if the model does not reason or has no budget."""
         found = self._reasoning.format
         if found is None or not self._sampling.thinking_budget:
             return []
@@ -261,16 +260,16 @@ class Decoder:
         return ids
 
     def _end_thinking(self, stream: TokenStream) -> int:
-        """The last token of what is written for the model."""
-        stream.write(self._closing)
-        for token in self._closing:
+        """Write the end of thinking for the model. Returns its last token, to be fed next."""
+        stream.write(self._closing_ids)
+        for token in self._closing_ids:
             self._record(token)
             self._add_text(self._advance(token))
-        return self._closing[-1]
+        return self._closing_ids[-1]
 
     def _processors(self, quotation: str | None) -> list[Processor]:
         if quotation is not None:
-            return [self._only(quotation)]
+            return [self._quotation_processor(quotation)]
         sampling = self._sampling
         repetition = sampling.repetition_penalty
         bias = dict(sampling.logit_bias)
@@ -279,27 +278,27 @@ class Decoder:
         found: list[Processor] = make_logits_processors(
             bias, None if repetition == 1 else repetition, sampling.penalty_tokens
         )
-        of_answer: list[Processor] = make_logits_processors(
+        answer_processors: list[Processor] = make_logits_processors(
             presence_penalty=sampling.presence_penalty,
             presence_context_size=NO_ANSWER_LIMIT,
             frequency_penalty=sampling.frequency_penalty,
             frequency_context_size=NO_ANSWER_LIMIT,
         )
-        return [*found, *map(_without_first, of_answer)]
+        return [*found, *map(_without_first, answer_processors)]
 
-    def _only(self, text: str) -> Callable[[mx.array, mx.array], mx.array]:
-        """A processor of logits that leaves nothing but this text, and then the end."""
+    def _quotation_processor(self, text: str) -> Callable[[mx.array, mx.array], mx.array]:
+        """A logits processor that forces this text, followed by the end-of-text token."""
         stop = min(self._tokenizer.eos_token_ids)
         ids = [*self._tokenizer.encode(text, add_special_tokens=False), stop]
 
         def only_next(before: mx.array, logits: mx.array) -> mx.array:
-            wanted = ids[min(len(before), len(ids)) - 1]  # the first before is the prompt's last
+            wanted = ids[min(len(before), len(ids)) - 1]  # before[0] is the prompt's
             return mx.where(mx.arange(logits.shape[-1]) == wanted, logits, -mx.inf)
 
         return only_next
 
     def continued(self, ask: Ask) -> Ask:
-        """What continues the answer to `ask` where it is now: it is not complete."""
+        """The `Ask` that continues this incomplete answer to `ask`."""
         if not self.ids:
             return ask
         before = ask.messages[:-1] if ask.messages[-1].role is Role.ASSISTANT else ask.messages
@@ -309,7 +308,7 @@ class Decoder:
         return replace(ask, messages=(*before, answer), sampling=sampling)
 
     def flush(self) -> None:
-        """Report what has not been reported yet."""
+        """Emit a `Token` event with everything that was not reported yet."""
         ids, text, thinking = self._pending
         if ids or text or thinking:
             self._emit(Token(self._turn, tuple(ids), text, thinking))
@@ -336,7 +335,7 @@ class Decoder:
 
 
 def _without_first(processor: Processor) -> Processor:
-    """The first token that was fed is the prompt's last one, not the answer's."""
+    """Hide the first fed token from a processor: it is the prompt's last one."""
     return lambda fed, logits: processor(fed[1:], logits)
 
 
@@ -345,8 +344,7 @@ def _answered(segments: list[tuple[str, str]]) -> str:
 
 
 def _detokenizer(tokenizer: Any, trim_space: bool) -> Any:
-    """A detokenizer of mlx-lm. Most drop the space before the first text: to keep it, there is some
-    already."""
+    """mlx-lm's detokenizer. Most drop a leading space; text before it makes them keep it."""
     found = tokenizer.detokenizer
     if not trim_space and not isinstance(found, NaiveStreamingDetokenizer):
         found.text, found.offset = " ", 1
@@ -354,17 +352,17 @@ def _detokenizer(tokenizer: Any, trim_space: bool) -> Any:
 
 
 def _sampler(sampling: Sampling, ends: Iterable[int] = ()) -> Sampler | None:
-    """None for the likeliest token. XTC never excludes the `ends`."""
-    if min(sampling.temperature, sampling.top_p) < NEARLY_ZERO:
+    """A sampler over log probabilities, or None for greedy decoding. XTC never excludes `ends`."""
+    if min(sampling.temperature, sampling.top_p) < MIN_TEMPERATURE:
         return None
 
     def sample(log_probabilities: mx.array) -> mx.array:
-        most = log_probabilities.shape[-1] - 1  # mlx-lm takes no more
+        max_top_k = log_probabilities.shape[-1] - 1  # mlx-lm's limit
         sampler: Sampler = make_sampler(
             sampling.temperature,
             sampling.top_p,
             sampling.min_p,
-            top_k=min(sampling.top_k, most),
+            top_k=min(sampling.top_k, max_top_k),
             xtc_probability=sampling.xtc_probability,
             xtc_threshold=sampling.xtc_threshold,
             xtc_special_tokens=list(ends),
@@ -375,24 +373,25 @@ def _sampler(sampling: Sampling, ends: Iterable[int] = ()) -> Sampler | None:
 
 
 class LoopDetector:
-    """Detects, token by token, that an answer only repeats itself: a passage of up to
-    `LONGEST_PERIOD` tokens, exactly the same `REPEATS` times in a row, and for at least
-    `SHORTEST_LOOP` tokens, or `SENTENCE_LOOP` if it is a sentence."""
+    """Detects an answer that repeats itself: the same passage of up to `MAX_PERIOD` tokens at least
+    `MIN_REPEATS` times in a row, and for at least `MIN_LOOP` tokens (`MIN_SENTENCE_LOOP` for a
+    sentence)."""
 
     def __init__(self) -> None:
-        periods = np.arange(1, LONGEST_PERIOD + 1)
-        shortest = np.where(periods < SENTENCE, SHORTEST_LOOP, SENTENCE_LOOP)
-        self._needed = np.maximum(shortest, REPEATS * periods) - periods
-        self._recent = np.full(LONGEST_PERIOD, -1)
-        """The last tokens, the newest first."""
-        self._run = np.zeros(LONGEST_PERIOD, np.int64)
-        """By period - 1: how many of the last tokens each equal the one a period before them."""
+        periods = np.arange(1, MAX_PERIOD + 1)
+        shortest = np.where(periods < MIN_SENTENCE, MIN_LOOP, MIN_SENTENCE_LOOP)
+        self._needed = np.maximum(shortest, MIN_REPEATS * periods) - periods
+        self._recent = np.full(MAX_PERIOD, -1)
+        """The last `MAX_PERIOD` tokens, newest first."""
+        self._run = np.zeros(MAX_PERIOD, np.int64)
+        """At index p - 1: how many of the last tokens in a row equal the token p before them."""
 
     def advance(self, token: int) -> bool:
-        """Add the next token; True when the answer is in a loop."""
+        """Add the next token. Returns True if the answer is in a loop."""
         self._run = np.where(self._recent == token, self._run + 1, 0)
         self._recent[1:] = self._recent[:-1].copy()
         self._recent[0] = token
-        short = self._run[: SENTENCE - 1]  # what repeats after 2 tokens does so after 12, too
-        looping = self._run >= self._needed
-        return bool((looping[: SENTENCE - 1] if (short >= SENTENCE).any() else looping).any())
+        # A short period also shows at its multiples, which must not count as sentences.
+        looping, short = self._run >= self._needed, slice(MIN_SENTENCE - 1)
+        is_short = (self._run[short] >= MIN_SENTENCE).any()
+        return bool((looping[short] if is_short else looping).any())

@@ -1,8 +1,8 @@
-"""Recall while an answer is written: skipped chunks that it turns out to need.
+"""Recalls skipped chunks while an answer is written.
 
-An answer that follows references ("VAR a = b", then b's own line) names what it needs only as it is
-written. When its last tokens stand in a skipped chunk, what follows them there is read before it
-goes on: at its own positions, as between turns, and the end of the answer is read again after it.
+An answer that follows references ("VAR a = b", then the line of b) mentions what it needs only as
+it is generated. If its last tokens also occur in a skipped chunk, the text after them is prefilled
+at its own positions before the answer continues, and the end of the answer is read again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from app.engine.model.token_stream import Match
 from app.engine.scorers.selection import chunk_bounds
 
 COINCIDENCE_BITS = 10.0
-"""By how many bits tokens must be rarer than one place in the prompt, so that it is no coincidence
-that an answer has them as well."""
-AHEAD = 8
-"""Tokens after a match whose chunks are read."""
-READ_AGAIN = 32
-"""Last tokens that are read again, of the answer, and if it is shorter of the prompt."""
+"""A match must be this many bits rarer than one place in the prompt, so that it is no
+coincidence."""
+LOOKAHEAD_TOKENS = 8
+"""The chunks of this many tokens after a match are recalled."""
+REREAD_TOKENS = 32
+"""Number of last tokens that are read again after a recall."""
 
 
 class MidAnswerRecall:
-    """Of one answer. `budget` is how many tokens may be recalled. `on_read` gets their
-    positions; `on_step` is called after each step, `on_part` within long ones, and they raise to
+    """Recall for one answer, of at most `budget` tokens. `on_read` gets the positions recalled.
+    `on_step` is called after each prefill step, `on_part` within long ones; both raise to
     cancel."""
 
     def __init__(
@@ -53,67 +53,64 @@ class MidAnswerRecall:
         self._skipped = np.append(~target.cached, [False] * length)[:length]
         self._ids, counts = np.unique(prompt.ids, return_counts=True)
         self._bits = np.log2(length / counts)
-        """By token of `_ids`: how rare it is."""
+        """Information in bits of each token of `_ids`."""
         self._needed_bits = math.log2(length) + COINCIDENCE_BITS
-        self._needed: list[int] = []
+        self._due: list[int] = []
 
     @staticmethod
-    def possible(target: PrefixCache) -> bool:
-        """Whether this cache, which lacks something of the prompt, can insert it."""
+    def is_possible(target: PrefixCache) -> bool:
+        """Whether skipped tokens can be inserted into this cache."""
         return target.can_insert_at(int(np.argmin(target.cached)))
 
     @property
     def is_due(self) -> bool:
-        """Whether something is to be read."""
-        return bool(self._needed)
+        return bool(self._due)
 
     def find(self, match: Match | None) -> bool:
-        """Whether something is to be read before the next token, which may be a copy of `match`."""
+        """Whether chunks are due before the next token. `match` is where the last tokens occur in
+        the prompt."""
         if match is None or match.start >= len(self._skipped) or not self._skipped[match.start]:
             return False
         if self._rarity(match) < self._needed_bits:
             return False
-        ahead = np.arange(match.start, match.start + AHEAD)
+        ahead = np.arange(match.start, match.start + LOOKAHEAD_TOKENS)
         found = np.unique(np.searchsorted(self._starts, ahead, "right") - 1).tolist()
         chunks = [chunk for chunk in found if self._count_of(chunk)]
         if sum(map(self._count_of, chunks)) <= self._budget:
-            self._needed = chunks
+            self._due = chunks
         return self.is_due
 
     def _rarity(self, match: Match) -> float:
-        """Bits of the tokens that are the same."""
+        """Information of the matching tokens, in bits."""
         same = np.unique(self._prompt.ids[match.start - match.length : match.start])
         return float(self._bits[np.searchsorted(self._ids, same)].sum())
 
     def _count_of(self, chunk: int) -> int:
-        """How many of a chunk's tokens were skipped."""
+        """Number of skipped tokens in a chunk."""
         return int(self._skipped[self._starts[chunk] : self._ends[chunk]].sum())
 
     def read(self, written: Sequence[int]) -> int:
-        """Read what is due, after the answer's tokens `written`. Returns the last one, or the
-        prompt's: what comes next follows it.
-
-        Whatever `on_step` raises, the cache holds what it records.
-        """
+        """Prefill the due chunks after the answer's token ids `written`. Returns the last token id
+        of answer or prompt, to be fed next. The cache stays consistent if `on_step` raises."""
         target, prompt = self._target, self._prompt
         ids = np.concatenate([prompt.ids, np.array(written, np.int32)])
         target.append(ids[len(target) :])
         last = len(ids) - 1
-        start = target.rewind(max(prompt.question_start, last - READ_AGAIN))
-        parts = [np.arange(self._starts[c], self._ends[c], dtype=np.int32) for c in self._needed]
+        start = target.rewind(max(prompt.question_start, last - REREAD_TOKENS))
+        parts = [np.arange(self._starts[c], self._ends[c], dtype=np.int32) for c in self._due]
         missing = target.uncached(np.concatenate(parts))
-        # Tokens right after a recalled chunk were read as if nothing came before them.
-        following = target.runs_following(missing, self._chunk)
-        if len(following):
-            target.evict(following)
-        again = np.arange(start, last, dtype=np.int32)
-        self._needed = []
+        # Tokens right after a recalled chunk were read without its context: read them again.
+        stale = target.stale_runs(missing, self._chunk)
+        if len(stale):
+            target.evict(stale)
+        reread = np.arange(start, last, dtype=np.int32)
+        self._due = []
         self._skipped[missing] = False
         self._budget -= len(missing)
         target.prefill_at(
             self._model.model,
             ids,
-            np.union1d(np.concatenate([missing, following]), again),
+            np.union1d(np.concatenate([missing, stale]), reread),
             self._model.step,
             self._on_step,
             self._on_part,

@@ -1,5 +1,5 @@
-"""Brings a turn's prompt into the conversation's caches: all of it, or what the draft finds
-important. Tokens that earlier turns cached are not read again."""
+"""Prefills a turn's prompt: all tokens (dense) or the selected ones (sparse). Tokens that earlier
+turns cached are reused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
-from app.engine.turn.turn_estimate import afresh_pays
+from app.engine.turn.turn_estimate import reread_pays
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm
 from app.protocol.options import AUTO_KEEP
@@ -28,8 +28,10 @@ from app.protocol.stats import Phase
 
 
 class PromptReader:
-    """Reads one turn's prompt. `reused_tokens` were cached before, `read_tokens` are cached now,
-    and `recalled_tokens` were read now although they come before cached ones."""
+    """Reads one turn's prompt into the conversation's caches.
+
+    `reused_tokens` were cached before the turn, `read_tokens` are cached so far, and
+    `recalled_tokens` were inserted before tokens that were already cached."""
 
     def __init__(
         self,
@@ -42,12 +44,12 @@ class PromptReader:
     ) -> None:
         self.reused_tokens = self.read_tokens = self.recalled_tokens = 0
         self.work: dict[CostTerm, AttentionWork] = {}
-        """What each model read."""
+        """Attention work of each model, for the cost model."""
         self.keep = ask.expected_keep
-        self.most_keep = 1.0
-        """What memory and the time that is allowed have room for."""
+        self.max_keep = 1.0
+        """Upper limit for an automatic keep, from free memory and the time limit."""
         self.reasons: list[Reason] = []
-        """Why that keep, if it was left to the scores, and whether the prompt was re-read."""
+        """How an automatic keep was chosen, and whether cached tokens were re-read."""
         self._costs = costs
         self._pair, self._ask, self._conversation = pair, ask, conversation
         self._clock = clock
@@ -57,10 +59,10 @@ class PromptReader:
     def _target(self) -> PrefixCache:
         return self._conversation.target
 
-    # The last token is never read here: decoding feeds it.
+    # Prefill leaves the last token to the decoder, which needs its logits.
 
     def read_dense(self, prompt: Prompt) -> None:
-        """Read everything from the first skipped token on."""
+        """Prefill everything from the first skipped or uncached token on."""
         ids, target = prompt.ids, self._target
         start = target.rewind(min(target.common_prefix_len(ids[:-1]), target.dense_prefix_len))
         target.set_retain_all(False)
@@ -68,31 +70,32 @@ class PromptReader:
         self._prefill(prompt, np.arange(start, len(ids) - 1, dtype=np.int32))
 
     def read_sparse(self, prompt: Prompt, scorer: Scorer) -> None:
-        """Read what is not cached of the pinned tokens and of what the scorer finds important."""
+        """Prefill the pinned tokens and those that the scorer selects, as far as not cached."""
         self._conversation.ensure_positioned()
         target, ids, tuning = self._target, prompt.ids, self._ask.tuning
         shared = target.common_prefix_len(ids[:-1])
-        if shared == len(ids) - 1:  # the same question again: it has recalled what it needs
+        if shared == len(ids) - 1:  # the same question again: nothing more to recall
             tuning = replace(tuning, recall_share=0.0)
         start = target.rewind(shared)
         cached = self._cached_before(prompt, scorer)
         scored = replace(self._score(prompt, scorer), tuning=tuning, cached=cached)
         selected = self._select(scored).positions[:-1]
         missing = target.uncached(selected)
-        if self._afresh_is_faster(prompt, missing, start):
-            many = int(target.cached.sum())
+        if self._reread_is_faster(prompt, missing, start):
+            cached_count = int(target.cached.sum())
             start = target.rewind(prompt.first_eligible)
             cached &= prompt.tokens_of(SegmentKind.HISTORY)[: len(cached)]
             selected = self._select(replace(scored, cached=cached)).positions[:-1]
-            self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": many}))
+            self.reasons.append(Reason(ReasonCode.RE_READ, {"cached": cached_count}))
             missing = target.uncached(selected)
         elif len(missing) and missing[0] < start:
             if target.can_insert_at(int(missing[0])):
-                start = target.rewind(prompt.question_start)  # it must attend to recalled tokens
-                # Tokens right after a recalled chunk were read as if nothing came before them.
-                if len(following := target.runs_following(missing, tuning.chunk)):
-                    target.evict(following)
-            else:  # recurrent layers cannot read a token before those they have read
+                # The question must attend to recalled tokens, so it is read again.
+                start = target.rewind(prompt.question_start)
+                # So are tokens right after a recalled chunk: they were read without its context.
+                if len(stale := target.stale_runs(missing, tuning.chunk)):
+                    target.evict(stale)
+            else:  # recurrent layers cannot insert a token before those they have read
                 target.rewind(int(missing[0]))
             missing = target.uncached(selected)
         self.reused_tokens = int(target.cached.sum())
@@ -101,24 +104,23 @@ class PromptReader:
         self._prefill(prompt, missing)
         set_next_position(target.cache, len(ids) - 1)
 
-    def _afresh_is_faster(self, prompt: Prompt, missing: Positions, start: int) -> bool:
-        """Whether it saves much to read what matters as if nothing of the documents were cached,
-        instead of what is `missing` of it, some of it before the token `start` up to which the
-        prompt is cached."""
+    def _reread_is_faster(self, prompt: Prompt, missing: Positions, start: int) -> bool:
+        """Whether dropping the cached documents and reading the selection from scratch is much
+        faster than recalling `missing` tokens into a cache that ends at token `start`."""
         target = self._target
         if self._costs.target is None or not len(missing) or (first := int(missing[0])) >= start:
             return False
         if target.can_insert_at(first):
-            again = len(target.runs_following(missing, self._ask.tuning.chunk))
-            again += int(target.cached[prompt.question_start :].sum())
+            dropped = len(target.stale_runs(missing, self._ask.tuning.chunk))
+            dropped += int(target.cached[prompt.question_start :].sum())
         else:
-            again = int(target.cached[target.rewind_target(first) :].sum())
-        recall = AttentionWork(len(missing) + again, int(target.cached.sum()) - again)
-        return afresh_pays(self._costs.target, prompt, self.keep, recall)
+            dropped = int(target.cached[target.rewind_target(first) :].sum())
+        recall = AttentionWork(len(missing) + dropped, int(target.cached.sum()) - dropped)
+        return reread_pays(self._costs.target, prompt, self.keep, recall)
 
     def _cached_before(self, prompt: Prompt, scorer: Scorer) -> NDArray[np.bool_]:
-        """Which tokens were cached before the turn; of one that was stopped while it read, before
-        it began, so that the same is selected again."""
+        """Which tokens were cached before the turn, bool (L,). If this turn repeats one that was
+        stopped during prefill, those cached before that turn, so that the selection is the same."""
         cached, scored = self._target.cached, self._conversation.scored
         if scored is not None and scored.is_of(prompt, scorer, self._ask.tuning.chunk):
             selected = scored.select(self._ask.keep_ratio)[0].positions
@@ -127,8 +129,8 @@ class PromptReader:
         return cached.copy()
 
     def resume_position(self, prompt: Prompt) -> int | None:
-        """The token from which on the answer at the end of `prompt` must be read again to continue
-        it; None where more than the answer is missing."""
+        """Where prefill must start to continue the answer at the end of `prompt`; None if tokens
+        before the answer are missing too."""
         target, ids, question = self._target, prompt.ids, prompt.question_start
         if not prompt.answer_prefix_len:
             return None
@@ -136,7 +138,7 @@ class PromptReader:
         return start if start > question and target.cached[question:start].all() else None
 
     def resume(self, prompt: Prompt, start: int) -> None:
-        """Prepare to continue that answer; tokens skipped before it stay skipped."""
+        """Prefill from `start` (see `resume_position`); tokens skipped before it stay skipped."""
         target, last = self._target, len(prompt.ids) - 1
         start = target.rewind(start)
         self.reused_tokens = int(target.cached.sum())
@@ -144,15 +146,15 @@ class PromptReader:
         set_next_position(target.cache, last)
 
     def preview_selection(self, prompt: Prompt, scorer: Scorer) -> None:
-        """Score and select as if nothing were cached, to show it in a turn that skips nothing."""
+        """Show what a sparse read from scratch would select, in a turn that reads densely."""
         self._select(self._score(prompt, scorer))
 
     def _score(self, prompt: Prompt, scorer: Scorer) -> ScoredPrompt:
-        """The prompt's importance, as if nothing were cached; from the last turn where that scored
-        the same."""
+        """Score the prompt as if nothing were cached, or reuse the scores of the last turn if that
+        scored the same prompt."""
         ask, clock, last = self._ask, self._clock, self._conversation.scored
         if last is not None and last.is_of(prompt, scorer, ask.tuning.chunk):
-            importance, recalled = last.importance, last.recalled  # its answer needed that, too
+            importance, recalled = last.importance, last.recalled  # the last answer needed them
             show_importance(clock, importance * ~prompt.pinned)
         else:
             importance, recalled = self._importance(prompt, scorer), np.zeros(0, np.int32)
@@ -187,16 +189,16 @@ class PromptReader:
         return selection
 
     def _choose_keep(self, wanted: float) -> None:
-        self.keep = min(wanted, self.most_keep)
+        self.keep = min(wanted, self.max_keep)
         reason = Reason(ReasonCode.KEEP_CHOSEN, {"keep": wanted})
-        if wanted > self.most_keep:
-            data = {"wanted": wanted, "keep": self.most_keep, "timed": self._ask.within_seconds > 0}
+        if wanted > self.max_keep:
+            data = {"wanted": wanted, "keep": self.max_keep, "timed": self._ask.within_seconds > 0}
             reason = Reason(ReasonCode.KEEP_LIMITED, data)
         self.reasons = [reason]
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
-        """The target reads these ascending positions. It can later rewind to the start of the
-        documents and to the end of the question."""
+        """Prefill the target at these ascending positions. Checkpoints at the start of the
+        documents and at the end of the question let later turns rewind to there."""
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count
@@ -229,4 +231,4 @@ class PromptReader:
                 done += len(part)
                 if done in boundaries:
                     target.add_checkpoint()
-        self.read_tokens = int(target.cached.sum()) + 1  # with the last one, which decoding feeds
+        self.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one

@@ -1,7 +1,7 @@
 """Finds the passage of the documents that answers a question, for a model that can only quote.
 
-A text is cut into *units*: sentences, or the lines of code and tables. The unit that is nearest to
-the question is quoted with what stands around it in its paragraph.
+A text is split into *units*: sentences, or lines of code and tables. The unit nearest to the
+question is quoted together with the text around it in its paragraph.
 """
 
 from __future__ import annotations
@@ -20,44 +20,43 @@ from app.engine.model.text_encoder import OnPieces, TextEncoder, built_in_encode
 from app.util.prose import keeps_lines
 from app.util.sentences import Unit, asks, questions_in, units
 
-NEAR = 0.5
-"""Cosine and shared words from which on a unit counts as an answer: of 48 questions about
-another document nine in ten find nothing so near."""
+MIN_SCORE = 0.5
+"""Minimum score of an answer. Of 48 questions about another document, 90 % score lower."""
 NOTHING_FOUND = (
     "No passage of the document seems to answer this. This demo model can only quote; a real model"
     " answers in its own words."
 )
-"""What a model that only quotes writes instead."""
+"""Written instead of a quote."""
 MIN_WORDS = 5
-"""Words of a unit; what has fewer is never what a quote is about."""
+"""Units with fewer words are never chosen."""
 MAX_HEADINGS = 4
-"""In a row, with which the prose after them is quoted."""
+"""At most this many headings in a row are quoted with the prose after them."""
 HEADING_PENALTY = 0.3
-"""Prose is preferred to a heading that is as near to the question."""
+"""Subtracted from a heading's score, to prefer prose."""
 HEADING_SHARE = 0.5
-"""Of a heading's nearness, what counts for the unit that follows it."""
+"""Share of a heading's score that is added to the unit after it."""
 PHRASE_BONUS = 1.0
-"""For a unit with a phrase that the question has in quotation marks."""
+"""Added for a unit that contains a phrase quoted in the question."""
 MAX_PHRASES = 20
-"""Phrases of a question that are looked for."""
+"""Maximum number of quoted phrases of a question."""
 TERM_BONUS = 0.3
-"""For a unit with a term in quotation marks, as in a definition, whose words the question has."""
-WHOLE = 600
-"""Characters up to which a whole paragraph is quoted."""
+"""Added for a unit with a quoted term, as in a definition, that the question asks about."""
+MAX_PARAGRAPH = 600
+"""Longer paragraphs are not quoted as a whole. In characters."""
 MAX_QUOTE = 1200
-"""Characters from which on a quote is not extended any more."""
+"""Quotes of this many characters are not extended."""
 MAX_PHRASE_WORDS = 50
 MAX_TERM = 60
-"""Characters of a term that is defined."""
+"""Maximum characters of a defined term."""
 STEM = 5
-"""Letters by which words are compared."""
+"""Words are compared by this many first letters."""
 _WORD = re.compile(r"[^\W_]+")
 _PHRASE = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|«([^«»]+)»|„([^„“”]+)[“”]")
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """Characters `start:end` of a document. `score` is from -1 to 3."""
+    """Characters `start:end` of `source`. `score` ranges from -1 to 3."""
 
     source: PromptText
     start: int
@@ -70,7 +69,7 @@ class Quote:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Those of the prompt that it is in."""
+        """Its token range in the prompt."""
         starts, first = self.source.starts, self.source.first
         start = int(np.searchsorted(starts[1:], self.start, side="right"))
         end = int(np.searchsorted(starts[:-1], self.end, side="left"))
@@ -78,10 +77,10 @@ class Quote:
 
 
 def quote(prompt: Prompt, question: str, on_pieces: OnPieces) -> tuple[Prompt, str]:
-    """The passage that answers the question, and the prompt in which it is pinned; or that there
-    is none. Raises what `on_pieces` raises."""
+    """The prompt with the passage that answers the question pinned, and its text, or
+    `NOTHING_FOUND`. Raises what `on_pieces` raises."""
     found = best_quote(prompt.texts, question, built_in_encoder(), on_pieces)
-    if found is None or found.score < NEAR:
+    if found is None or found.score < MIN_SCORE:
         return prompt, NOTHING_FOUND
     return replace(prompt, user_pins=(*prompt.user_pins, found.tokens)), found.text
 
@@ -89,8 +88,8 @@ def quote(prompt: Prompt, question: str, on_pieces: OnPieces) -> tuple[Prompt, s
 def best_quote(
     texts: Sequence[PromptText], question: str, encoder: TextEncoder, on_pieces: OnPieces
 ) -> Quote | None:
-    """The passage of the documents among `texts` around the unit that is nearest to the question,
-    by meaning and by words; None if there are none. Raises what `on_pieces` raises."""
+    """The passage around the unit nearest to the question by meaning and words, from the documents
+    among `texts`; None if they are empty. Raises what `on_pieces` raises."""
     documents = [text for text in texts if text.document is not None]
     cut = [units(text.text) for text in documents]
     places = [(number, index) for number, each in enumerate(cut) for index in range(len(each))]
@@ -119,7 +118,7 @@ def best_quote(
 def _of_headings(
     cut: Sequence[Sequence[Unit]], scores: NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """For the first unit of prose after a heading, that heading's score if it is near, else 0."""
+    """Per unit: for the first prose after a heading, the heading's score if positive; else 0."""
     found, at = np.zeros(len(scores)), 0
     for each in cut:
         for before, (index, unit) in zip(each, enumerate(each[1:], at + 1), strict=False):
@@ -133,9 +132,9 @@ def _of_headings(
 
 
 def around(text: str, found: Sequence[Unit], index: int) -> tuple[int, int]:
-    """The characters to quote for a unit: its paragraph, if that is short, or else the unit and
-    its neighbours there. A heading is quoted with what follows it, a scrap with what it belongs
-    to."""
+    """The character range to quote for a unit: its paragraph if that is short, else the unit and
+    its neighbours. A heading is quoted with the text after it, a fragment with the rest of its
+    sentence."""
     heading, end_of_headings = index, min(index + MAX_HEADINGS, len(found) - 1)
     while found[index].is_heading and index < end_of_headings:
         index += 1
@@ -145,7 +144,7 @@ def around(text: str, found: Sequence[Unit], index: int) -> tuple[int, int]:
         first -= 1
     while last + 1 < len(found) and found[last + 1].paragraph == paragraph:
         last += 1
-    if found[last].end - found[first].start > WHOLE:
+    if found[last].end - found[first].start > MAX_PARAGRAPH:
         first, last = max(first, index - 1), min(last, index + 1)
 
     def grows() -> bool:
@@ -167,7 +166,7 @@ def around(text: str, found: Sequence[Unit], index: int) -> tuple[int, int]:
 
 
 def _introduces(text: str, before: Unit) -> bool:
-    """Whether a unit announces what comes after it."""
+    """Whether a unit ends with a colon."""
     return text[before.end - 1] == ":"
 
 
@@ -177,7 +176,7 @@ def _introduces(text: str, before: Unit) -> bool:
 def _with_phrase(
     question: str, documents: Sequence[PromptText], cut: Sequence[Sequence[Unit]]
 ) -> NDArray[np.float64]:
-    """1 for each unit in which a phrase that the question has in quotation marks begins, else 0."""
+    """Per unit: 1 if a phrase that the question puts in quotation marks begins in it, else 0."""
     quoted = (next(filter(None, match.groups())).split() for match in _PHRASE.finditer(question))
     words = dict.fromkeys(tuple(each[:MAX_PHRASE_WORDS]) for each in quoted if each)
     phrases = [
@@ -196,8 +195,8 @@ def _with_phrase(
 
 
 def _with_term(question: str, found: Sequence[str]) -> NDArray[np.float64]:
-    """1 for each text with a term in quotation marks that the question is about, else 0: it has
-    all words of the term, and hardly any others."""
+    """Per text: 1 if it has a quoted term that the question is about, else 0. The question must
+    contain all words of the term and few others."""
     asked = _long_words(question)
 
     def is_asked(term: str) -> bool:
@@ -209,7 +208,7 @@ def _with_term(question: str, found: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _shared_words(question: str, found: Sequence[str]) -> NDArray[np.float64]:
-    """The share of the question's words that each text has, weighted by rarity."""
+    """Per text: the share of the question's words that it contains, weighted by rarity."""
     words = [_stems(text) for text in found]
     holders = Counter(word for each in words for word in each)
     rarity = {

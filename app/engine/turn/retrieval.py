@@ -1,9 +1,9 @@
-"""Chooses the files, or parts of files, that are put before the model, where the documents of a
-conversation do not all fit into its context.
+"""Chooses files, or parts of files, for the prompt if the documents of a conversation exceed the
+context.
 
-Each question gets half of what is left of the context. What earlier questions brought stays where
-it is, so that it is not read again. Where a question would get too little of the context
-(`min_retrieved`), all of that goes.
+Each question gets half of the remaining context. Parts that were chosen for earlier questions stay
+in place, so that their cache is reused, until a question would get less than `min_retrieved`
+tokens; then all of them are removed.
 """
 
 from __future__ import annotations
@@ -32,29 +32,28 @@ from app.protocol.prompt import (
 )
 from app.sandbox.process import Check
 
-SAMPLES, SAMPLE = 48, 2000
-"""Pieces of the documents, and characters of each, from which their tokens are estimated."""
-SURE = 1.5
-"""Documents that are estimated at this many times the context do not fit: they are not counted."""
-FULL, MAX_BATCHES = 0.85, 3
-"""The share of the room from which on nothing more is looked for, and how often more pages are
-counted until then."""
+SAMPLES, SAMPLE_LENGTH = 48, 2000
+"""Number of samples, and characters of each, from which the number of tokens is estimated."""
+FAR_TOO_LONG = 1.5
+"""Documents estimated at more than this many times the context are not tokenised at all."""
+ENOUGH, MAX_BATCHES = 0.85, 3
+"""Filling stops at this share of the room, or after this many batches of pages."""
 WHOLE_SHARE = 0.25
-"""Of the room for a question: a file that takes no more is put before the model whole."""
+"""A file that needs at most this share of the room is included as a whole."""
 MAX_RANKED = 50
-"""Files that are reported although there is no room for them."""
+"""Maximum number of files that are reported although they were not chosen."""
 MIN_NAME = 4
-"""Letters of a file's name, so that a question that has them names it."""
+"""Shorter file names in a question do not count as a mention of the file."""
 INDEXES = 2
-"""Sets of documents whose index is kept."""
+"""Number of indexes that are kept in memory."""
 
 Build = Callable[[tuple[Message, ...]], Prompt]
 
 
 @dataclass(frozen=True, slots=True)
 class RetrievedPrompt:
-    """The prompt, and its messages as the model gets them. Without `parts` nothing was chosen now:
-    everything fits, or was chosen earlier. `room` is in tokens."""
+    """The prompt and its messages. `parts` is None if nothing was chosen: everything fits, or the
+    choice was made earlier. `room`: tokens available for the parts."""
 
     prompt: Prompt
     messages: tuple[Message, ...]
@@ -65,7 +64,7 @@ class RetrievedPrompt:
 
 
 class Retriever:
-    """For one model: its `context` in tokens, and its prompts."""
+    """Retrieval for one model with a context of `context` tokens (0: unlimited)."""
 
     def __init__(
         self,
@@ -85,9 +84,9 @@ class Retriever:
         answer_tokens: int,
         on_files: Callable[[int, int], None],
     ) -> RetrievedPrompt:
-        """Choose for the last question of `messages`, if their documents do not fit or were chosen
-        before. `answer_tokens` may follow; `on_files` is called with how many files of how many are
-        indexed, then with how many of the best ones are compared with the question. Raises
+        """Build the prompt; first choose parts for the last question if the documents exceed the
+        context or were chosen before. `answer_tokens` are reserved for the answer. `on_files(done,
+        total)` reports the files indexed, then the candidates compared with the question. Raises
         PromptError, and what `check` and `on_files` raise."""
         asked = [i for i, each in enumerate(messages) if each.role is Role.USER]
         if not self._context or not asked or messages[asked[-1]].plain:
@@ -95,14 +94,14 @@ class Retriever:
         room = min(answer_tokens, max(self._context // 8, 1))
         if all(messages[i].retrieved is None for i in asked):
             documents = [document for i in asked for document in messages[i].documents]
-            if not documents or self.estimate(documents) <= SURE * self._context:
+            if not documents or self.estimate(documents) <= FAR_TOO_LONG * self._context:
                 prompt = self._build(messages)
                 if not documents or len(prompt.ids) + room <= self._context:
                     return RetrievedPrompt(prompt, messages)
         bare = tuple(replace(each, retrieved=()) for each in messages)
         without = self._build(bare)
         left = self._context - room - len(without.ids)
-        if left <= 0:  # it is too long without any document, and the turn says so
+        if left <= 0:  # too long even without documents; the turn will report it
             return RetrievedPrompt(without, bare)
         kept, used = self._keep_earlier(messages, asked, left)
         last = messages[asked[-1]]
@@ -112,24 +111,24 @@ class Retriever:
         return self._choose(messages, bare, kept, asked, files, left, used, on_files)
 
     def is_far_too_long(self, documents: Sequence[Document]) -> bool:
-        """Whether documents are so much longer than the context that counting all their tokens, at
-        some 240 bytes of memory a character, is not worth it."""
+        """Whether documents exceed the context so far that they should not be tokenised, which
+        needs about 240 bytes of memory per character."""
         characters = sum(len(each.text) for each in documents)
-        if not self._context or characters <= max(SAMPLES * SAMPLE, 2 * self._context):
+        if not self._context or characters <= max(SAMPLES * SAMPLE_LENGTH, 2 * self._context):
             return False
-        return self.estimate(documents) > SURE * self._context
+        return self.estimate(documents) > FAR_TOO_LONG * self._context
 
     def estimate(self, documents: Sequence[Document]) -> int:
-        """The tokens of documents, estimated from pieces of them."""
+        """Estimate the number of tokens of documents from samples."""
         total = sum(len(each.text) for each in documents)
-        if total <= SAMPLES * SAMPLE:
+        if total <= SAMPLES * SAMPLE_LENGTH:
             return sum(self._count(documents))
         pieces: list[Document] = []
         at, step = 0, total / SAMPLES
         for document in documents:
             start, at = at, at + len(document.text)
             while len(pieces) < SAMPLES and (first := int(len(pieces) * step)) < at:
-                piece = document.text[first - start : first - start + SAMPLE]
+                piece = document.text[first - start : first - start + SAMPLE_LENGTH]
                 pieces.append(Document("", piece))
         characters = sum(len(each.text) for each in pieces)
         return int(sum(self._count(pieces)) * total / max(characters, 1))
@@ -140,13 +139,13 @@ class Retriever:
     def _keep_earlier(
         self, messages: tuple[Message, ...], asked: Sequence[int], left: int
     ) -> tuple[dict[int, tuple[Document, ...]], int]:
-        """What earlier questions brought and keep, by the index of their message, and its tokens.
-        The same for each question until the next one has to make room."""
+        """The parts of earlier questions that stay, by message index, and their tokens. Stable from
+        question to question until one has to make room."""
         kept: dict[int, tuple[Document, ...]] = {}
         used = 0
-        least = min_retrieved(left)
+        minimum = min_retrieved(left)
         for index in asked[:-1]:
-            if messages[index].retrieved and RETRIEVAL_SHARE * (left - used) < least:
+            if messages[index].retrieved and RETRIEVAL_SHARE * (left - used) < minimum:
                 kept, used = {}, 0
             brought = messages[index].in_prompt
             characters = sum(len(each.text) for each in brought)
@@ -157,7 +156,7 @@ class Retriever:
                 kept, used = {}, 0
             if brought:
                 kept[index], used = brought, used + tokens
-        if RETRIEVAL_SHARE * (left - used) < least:
+        if RETRIEVAL_SHARE * (left - used) < minimum:
             return {}, 0
         return kept, used
 
@@ -210,8 +209,7 @@ class Retriever:
         question: str,
         present: set[tuple[str, int, int]],
     ) -> list[tuple[Page, RetrievalReason]]:
-        """Pages of the files that the user chose, and then of those that the question names, the
-        best ones first."""
+        """Pages of files that the user chose, then of files that the question names; best first."""
         places = {_place_of(each.page): number for number, each in enumerate(ranked)}
 
         def pages_of(names: Iterable[str]) -> list[Page]:
@@ -233,10 +231,10 @@ class Retriever:
         wanted: Sequence[tuple[Page, RetrievalReason]],
         ranked: Sequence[RankedPage],
         room: int,
-        most: int,
+        max_tokens: int,
     ) -> tuple[RetrievedPart, ...]:
-        """Whole files, or pages of longer ones, until `room` tokens are full; what the user wants
-        may take `most`."""
+        """Take whole files, or pages of longer ones, until `room` tokens are used; files that the
+        user chose may use `max_tokens`."""
         words: dict[str, tuple[str, ...]] = {}
         order: list[tuple[Page, RetrievalReason]] = [*wanted]
         for each in ranked:
@@ -246,8 +244,8 @@ class Retriever:
         taken: dict[Document, list[tuple[int, int]]] = {}
         reasons: dict[Document, RetrievalReason] = {}
         full = tokens_of_first = 0
-        for batch in _batches(order, 8 * most):
-            if full >= FULL * room:
+        for batch in _batches(order, 8 * max_tokens):
+            if full >= ENOUGH * room:
                 break
             whole = [*{page.document: None for page, _ in batch}]
             counts = dict(zip(whole, self._sizes(whole, room), strict=True))
@@ -256,7 +254,7 @@ class Retriever:
             for (page, reason), size in zip(batch, tokens, strict=True):
                 document, limit = page.document, room
                 if reason is RetrievalReason.CHOSEN:
-                    limit = most
+                    limit = max_tokens
                 ranges = taken.get(document, [])
                 if any(start <= page.start and page.end <= end for start, end in ranges):
                     continue
@@ -270,7 +268,7 @@ class Retriever:
                 full += size
                 taken[document] = ranges
                 reasons.setdefault(document, reason)
-        if not taken and order:  # even the best page is too long: its beginning
+        if not taken and order:  # even the best page is too long: take its beginning
             (page, reason), size = order[0], tokens_of_first
             end = page.start + (page.end - page.start) * room // max(size, 1)
             taken, reasons = {page.document: [(page.start, end)]}, {page.document: reason}
@@ -288,18 +286,18 @@ class Retriever:
         return tuple(sorted(found, key=lambda each: (each.document.name, each.document.line)))
 
     def _sizes(self, documents: Sequence[Document], room: int) -> list[int]:
-        """The tokens of each document; of one that surely exceeds its share, more than that."""
+        """Tokens of each document; `room + 1` for those that are certainly too long."""
         short = [each for each in documents if len(each.text) <= 8 * WHOLE_SHARE * room]
         counts = dict(zip(short, self._count(short), strict=True))
         return [counts.get(each, room + 1) for each in documents]
 
 
 _indexes: list[FileIndex] = []
-"""The last used one first. They belong to the documents, whatever model reads them."""
+"""Most recently used first. Indexes do not depend on the model."""
 
 
 def index_of(documents: Sequence[Document], progress: Callable[[int], None]) -> FileIndex:
-    """The index of these documents, and perhaps others: made, or extended."""
+    """An index that contains these documents (and maybe others). Extends a similar one if kept."""
     every = set(documents)
     for index in _indexes:
         if len(index.documents.keys() & every) >= max(len(index.documents), 1) / 2:
@@ -326,7 +324,7 @@ def _with(
 def _batches(
     order: Sequence[tuple[Page, RetrievalReason]], characters: int
 ) -> Iterator[list[tuple[Page, RetrievalReason]]]:
-    """Batches of pages, each of about this many `characters`."""
+    """Batches of pages with about this many `characters` each."""
     at = 0
     for _ in range(MAX_BATCHES):
         batch, left = [], characters
@@ -351,7 +349,7 @@ def _part(document: Document, start: int, end: int) -> Document:
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending; those that touch become one."""
+    """Sort ranges and merge those that touch."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -362,7 +360,7 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _place(part: Document) -> tuple[str, int, int]:
-    """A part's file and lines."""
+    """A part's file name, first line and last line."""
     return part.name, part.line, part.line + part.text.count("\n")
 
 
@@ -371,7 +369,7 @@ def _place_of(page: Page) -> tuple[str, int]:
 
 
 def _is_in(page: Page, present: set[tuple[str, int, int]]) -> bool:
-    """Whether the page is in one of these parts."""
+    """Whether one of the present parts contains the page."""
     name = page.document.name
     parts = [(first, last) for other, first, last in present if other == name]
     if not parts:
@@ -386,7 +384,7 @@ def _last(name: str) -> str:
 
 
 def _others(ranked: Sequence[RankedPage], chosen: set[str]) -> tuple[RankedFile, ...]:
-    """The best files that were not chosen."""
+    """The best files that were not chosen, with scores scaled to 0..1."""
     best: dict[str, RankedPage] = {}
     for each in ranked:
         best.setdefault(each.page.document.name, each)

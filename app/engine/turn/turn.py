@@ -1,6 +1,6 @@
 """One turn, from conversation to answer: plan, score, select, prefill, decode.
 
-Any failure on the sparse path reads densely instead, and the turn says so.
+If scoring, selecting or sparse reading fails, the turn falls back to reading densely.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Turn:
         choose_scorer: ChooseScorer = choose_scorer,
         prompt: Prompt | None = None,
     ) -> None:
-        """Measurements give the `prompt`, instead of having it built from the messages."""
+        """Benchmarks pass a `prompt`; otherwise it is built from the messages of `ask`."""
         ask = replace(ask, sampling=ask.sampling.resolved(pair.target.info.sampling))
         self._pair, self._ask, self._emit = pair, ask, clock.emit
         self._cache, self._clock, self._pool = cache, clock, pool
@@ -88,22 +88,19 @@ class Turn:
         )
         self._prompt: Prompt | None = None
         self._plan: Plan | None = None
-        self._cannot_read_on: Reason | None = None
-        """Why nothing can be recalled while the answer is written."""
-        self._recalled_later = 0
+        self._recall_refusal: Reason | None = None
+        """Why nothing can be recalled while the answer is written, if it should be."""
+        self._recalled_mid_answer = 0
         """Tokens recalled while the answer was written."""
         self._resume_from: int | None = None
-        """Where prefill starts, if an answer is continued whose prompt is cached."""
+        """Where prefill starts when the turn continues an answer whose prompt is cached."""
         self._fallback: Reason | None = None
-        self._unshared: Reason | None = None
-        """What another conversation read but this one cannot use."""
+        self._sharing_refusal: Reason | None = None
+        """Why a prefix that another conversation has cached cannot be shared."""
 
     def run(self) -> None:
-        """Emit everything up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory or
-        LoadError.
-
-        Any other exception leaves the cache in an unknown state, so it has to be dropped.
-        """
+        """Emit the turn's events up to `Finished`. Raises PromptError, TurnError, NotEnoughMemory
+        or LoadError. Any other exception leaves the cache in an unknown state; drop it then."""
         mx.reset_peak_memory()
         try:
             ended = self._answer()
@@ -121,14 +118,14 @@ class Turn:
         return Finished(self._clock.turn, ended, text, ids, self._statistics())
 
     def interrupted(self) -> Interrupted:
-        """Where it stopped."""
+        """The rest of the turn, to be continued on another pair; after ShardsLost."""
         cancelled = self._finished(FinishReason.CANCELLED)
         return Interrupted(self._decoder.continued(self._ask), cancelled)
 
     # --------------------------------------------------------------------------- the steps
 
     def _answer(self) -> FinishReason:
-        self._check_named_tokens()
+        self._check_logit_bias()
         prompt = self._given_prompt or self._build_prompt()
         self._clock.check_cancel()
         if (found := self._cache.drop_damaged()) is not None:
@@ -136,7 +133,7 @@ class Turn:
         if self._ask.read_again:
             self._cache.target.clear()
         elif self._pool is not None:
-            self._unshared = self._pool.start_from_longest(self._ask, prompt, self._clock)
+            self._sharing_refusal = self._pool.start_from_longest(self._ask, prompt, self._clock)
         room = self._answer_budget(prompt)
         plan = self._make_plan(prompt)
         prompt, quotation = self._quote(prompt)
@@ -161,20 +158,22 @@ class Turn:
         )
         if self._pair.target.lost is not None:
             return ended
-        # Every token that was given was fed.
+        # The decoder has fed every token that it yielded, so all of them are cached.
         written = np.array(self._decoder.ids[prompt.answer_prefix_len :], np.int32)
         target.append(np.concatenate([prompt.ids, written])[len(target) :])
         target.eval()
         return ended
 
-    def _check_named_tokens(self) -> None:
-        """Raises TurnError for a token that would read or write beyond the logits."""
+    def _check_logit_bias(self) -> None:
+        """Raise TurnError if `logit_bias` names a token outside the vocabulary: indexing the
+        logits with it would access memory out of bounds."""
         size = self._pair.target.vocab_size
         if any(not 0 <= token < size for token, _ in self._ask.sampling.logit_bias):
             raise TurnError(FailureKind.UNKNOWN_TOKENS_BIASED, {"highest": max(size - 1, 0)})
 
     def _build_prompt(self) -> Prompt:
-        """The prompt. Where not all documents fit, those that fit the question are chosen first."""
+        """Build the prompt. If the documents exceed the context, retrieval first chooses the parts
+        that are relevant to the question."""
         ask, clock, started_at = self._ask, self._clock, time.perf_counter()
         context, sampling = self._pair.target.info.context_length, ask.sampling
         retriever = Retriever(
@@ -213,18 +212,19 @@ class Turn:
     def _mid_answer_recall(
         self, prompt: Prompt, plan: Plan, quotation: str | None
     ) -> MidAnswerRecall | None:
-        """What reads on while the answer is written, if there is something left to read."""
+        """The recall of skipped tokens during decoding; None if it is off, not needed, or cannot
+        be done."""
         target, tuning = self._cache.target, self._ask.tuning
         budget = int(tuning.read_on * self._ask.expected_keep * prompt.eligible_tokens)
         sparse = plan.reading is Reading.SPARSE and self._fallback is None
         if not budget or not sparse or quotation or target.cached.all():
             return None
-        if not MidAnswerRecall.possible(target):
+        if not MidAnswerRecall.is_possible(target):
             if self._resume_from is None:
-                self._cannot_read_on = Reason(ReasonCode.CANNOT_INSERT)
+                self._recall_refusal = Reason(ReasonCode.CANNOT_INSERT)
             return None
-        if not self._ask.skip_memory_check and not self._estimate(prompt).can_read_on(budget):
-            self._cannot_read_on = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
+        if not self._ask.skip_memory_check and not self._estimate(prompt).can_recall(budget):
+            self._recall_refusal = Reason(ReasonCode.NO_MEMORY_TO_READ_ON)
             return None
         return MidAnswerRecall(
             self._pair.target,
@@ -238,14 +238,15 @@ class Turn:
         )
 
     def _show_recalled(self, positions: Positions) -> None:
-        self._recalled_later += len(positions)
+        self._recalled_mid_answer += len(positions)
         if self._cache.scored is not None:
             self._cache.scored = self._cache.scored.with_recalled(positions)
             event = self._cache.scored.select(self._reader.keep)[1]
             self._emit(replace(event, turn=self._clock.turn))
 
     def _draft_proposals(self, prompt: Prompt) -> DraftProposals | None:
-        """What the draft would write, if it has the target's tokenizer and has read the prompt."""
+        """Speculative tokens from the draft; None unless it is loaded, shares the target's
+        tokenizer and has read the prompt."""
         draft, target, prefix = self._pair.draft, self._pair.target, self._cache.draft
         if (
             draft is None
@@ -254,13 +255,13 @@ class Turn:
             or not self._ask.sampling.speculate
         ):
             return None
-        if prompt.for_draft is not None or not DraftProposals.possible(prefix, prompt.ids):
+        if prompt.for_draft is not None or not DraftProposals.is_possible(prefix, prompt.ids):
             return None
         target.gate.guess_draft_cost(draft.info.weight_bytes / max(target.info.weight_bytes, 1))
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
-        """For a model that only quotes: what it writes, and the prompt in which that is pinned."""
+        """If the pair only quotes: the prompt with the quoted passage pinned, and its text."""
         question = self._ask.question
         if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
@@ -272,7 +273,7 @@ class Turn:
             )
 
     def _answer_budget(self, prompt: Prompt) -> int:
-        """How many tokens may be written. Raises TurnError when the prompt fills the context."""
+        """Maximum tokens to generate. Raises TurnError if the prompt fills the context."""
         requested, context = self._ask.sampling.max_tokens, self._pair.target.info.context_length
         if not context:
             return requested
@@ -289,30 +290,30 @@ class Turn:
     def _make_plan(self, prompt: Prompt) -> Plan:
         total, target = len(prompt.ids), self._cache.target
         shared = target.common_prefix_len(prompt.ids)
-        left_out = int((~target.cached[:shared]).sum())
-        eligible = left_out + int((~prompt.pinned[shared:]).sum())
+        skipped = int((~target.cached[:shared]).sum())
+        eligible = skipped + int((~prompt.pinned[shared:]).sum())
         cached = int((~prompt.pinned[:shared] & target.cached[:shared]).sum())
-        foresight = self._estimate(prompt)
-        expected, dense_only = foresight.predict_ttft(self._costs), self._pair.dense_only
+        estimate = self._estimate(prompt)
+        expected, dense_only = estimate.predict_ttft(self._costs), self._pair.dense_only
         self._resume_from = self._reader.resume_position(prompt)
         if self._resume_from is None:
             plan = planner.plan(self._ask, eligible, dense_only, expected, cached)
-            plan = self._fit_to_memory(plan, foresight)
+            plan = self._fit_to_memory(plan, estimate)
             if self._ask.keep_ratio == AUTO_KEEP:
-                self._reader.most_keep = foresight.most_keep(self._costs, self._clock.waited)
+                self._reader.max_keep = estimate.max_keep(self._costs, self._clock.waited)
         else:
-            reading = Reading.SPARSE if left_out else Reading.DENSE
+            reading = Reading.SPARSE if skipped else Reading.DENSE
             plan = Plan(reading, (Reason(ReasonCode.CONTINUED),))
             expected = planner.PredictedTtft()
-        if plan.show_selection and not foresight.scores_quickly:
+        if plan.show_selection and not estimate.scores_quickly:
             plan = replace(plan, show_selection=False)
-        if self._unshared is not None:
-            plan = replace(plan, reasons=(*plan.reasons, self._unshared))
+        if self._sharing_refusal is not None:
+            plan = replace(plan, reasons=(*plan.reasons, self._sharing_refusal))
         self._prompt, self._plan = prompt, plan
         scores = plan.reading is Reading.SPARSE or plan.show_selection
-        taken, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
+        chosen_reading, other = (Reading.SPARSE, Reading.DENSE)[:: 1 if scores else -1]
         if self._resume_from is None:
-            self._forecast(foresight, taken)
+            self._forecast(estimate, chosen_reading)
         self._emit(
             Planned(
                 turn=self._clock.turn,
@@ -321,11 +322,11 @@ class Turn:
                 keep_ratio=self._ask.keep_ratio if plan.reading is Reading.SPARSE else 1.0,
                 prompt_tokens=total,
                 eligible_tokens=prompt.eligible_tokens,
-                reused_tokens=shared - left_out,
+                reused_tokens=shared - skipped,
                 prompt_ids=tuple(prompt.ids.tolist()),
                 segments=prompt.segments,
                 guard=plan.guard,
-                ttft=self._since_sent(expected.for_reading(taken)),
+                ttft=self._since_sent(expected.for_reading(chosen_reading)),
                 ttft_alternative=self._since_sent(expected.for_reading(other)),
             )
         )
@@ -337,27 +338,27 @@ class Turn:
         )
 
     def _since_sent(self, expected: float | None) -> float | None:
-        """The predicted time, plus the wait before it."""
+        """Seconds from sending the question: the prediction plus the time in the queue."""
         return None if expected is None else self._clock.waited + expected
 
-    def _forecast(self, foresight: TurnEstimate, reading: Reading) -> None:
-        steps = foresight.steps(self._costs, reading, self._clock.seconds_spent)
+    def _forecast(self, estimate: TurnEstimate, reading: Reading) -> None:
+        steps = estimate.steps(self._costs, reading, self._clock.seconds_spent)
         self._clock.forecast = Forecast(steps)
 
-    def _fit_to_memory(self, plan: Plan, foresight: TurnEstimate) -> Plan:
-        """The plan; in auto mode a sparse one, if only that fits. Raises
+    def _fit_to_memory(self, plan: Plan, estimate: TurnEstimate) -> Plan:
+        """The plan, or in auto mode a sparse one if only that fits into memory. Raises
         NotEnoughMemory."""
         if self._ask.skip_memory_check:
             return plan
         try:
-            foresight.check(plan.reading)
+            estimate.check(plan.reading)
         except memory.NotEnoughMemory as error:
-            free = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
-            free = free and plan.guard is None and plan.reading is Reading.DENSE
+            is_auto = self._ask.mode is Mode.AUTO and self._pair.dense_only is None
+            is_auto = is_auto and plan.guard is None and plan.reading is Reading.DENSE
             if (
-                not free
-                or not foresight.prompt.eligible_tokens
-                or not foresight.fits(Reading.SPARSE)
+                not is_auto
+                or not estimate.prompt.eligible_tokens
+                or not estimate.fits(Reading.SPARSE)
             ):
                 raise
             reason = Reason(ReasonCode.ONLY_SPARSE_FITS, error.failure.data)
@@ -365,7 +366,7 @@ class Turn:
         return plan
 
     def _read(self, prompt: Prompt, plan: Plan) -> None:
-        """Prefill the prompt, or what is selected of it, except the last token."""
+        """Prefill the whole prompt or the selected tokens, except the last one."""
         if self._resume_from is not None:
             return self._reader.resume(prompt, self._resume_from)
         if plan.reading is Reading.SPARSE:
@@ -373,7 +374,7 @@ class Turn:
                 return self._reader.read_sparse(prompt, self._estimate(prompt).scorer)
             except (TurnCancelled, memory.NotEnoughMemory, ShardsLost):
                 raise
-            except Exception as error:  # whatever went wrong, the dense way still answers
+            except Exception as error:  # any bug in scoring or selection: read densely instead
                 memory.reraise_device_failure(error)
                 self._fall_back(error)
         elif plan.show_selection:
@@ -381,7 +382,8 @@ class Turn:
         self._reader.read_dense(prompt)
 
     def _show_selection(self, prompt: Prompt) -> None:
-        """The answer does not depend on it, so a failure loses nothing."""
+        """Show what a sparse read would select. The answer does not depend on it, so a failure is
+        only reported."""
         try:
             self._reader.preview_selection(prompt, self._estimate(prompt).scorer)
         except (TurnCancelled, ShardsLost):
@@ -407,17 +409,18 @@ class Turn:
 
     @property
     def _written_tokens(self) -> int:
-        """How many tokens this turn generated."""
+        """Tokens that this turn generated."""
         return len(self._decoder.ids) - self._decoder.answer_prefix_len
 
     @property
     def confidence(self) -> float | None:
-        """How likely the model found each token that it wrote: the geometric mean, 0..1."""
+        """Geometric mean of the generated tokens' probabilities, 0..1."""
         return self._decoder.confidence
 
     @property
     def timings(self) -> list[Timing]:
-        """The timings of a turn that has reached its first token."""
+        """Measured timings for the cost model; empty before the first token, after a fallback and
+        for a continued answer."""
         first, work = self._decoder.first_token_at, self._reader.work
         if self._prompt is not None and self._prompt.answer_prefix_len:
             return []
@@ -434,7 +437,7 @@ class Turn:
         reading = Reading.DENSE if self._fallback else self._plan.reading
         first, last = self._decoder.first_token_at, self._decoder.last_token_at
         phases = self._clock.phases
-        cannot_read_on = () if self._cannot_read_on is None else (self._cannot_read_on,)
+        recall_refusals = () if self._recall_refusal is None else (self._recall_refusal,)
         ttft = first - self._clock.started_at if first else 0.0
         parts = [PhaseTime(p, phases[p]) for p in Phase if p in phases]
         if first:
@@ -446,10 +449,10 @@ class Turn:
             keep_ratio=self._reader.keep
             if reading is Reading.SPARSE or self._plan.show_selection
             else 1.0,
-            reasons=(*self._plan.reasons, *self._reader.reasons, *cannot_read_on),
+            reasons=(*self._plan.reasons, *self._reader.reasons, *recall_refusals),
             prompt_tokens=len(self._prompt.ids),
             eligible_tokens=self._prompt.eligible_tokens,
-            read_tokens=self._reader.read_tokens + self._recalled_later,
+            read_tokens=self._reader.read_tokens + self._recalled_mid_answer,
             reused_tokens=self._reader.reused_tokens,
             recalled_tokens=self._reader.recalled_tokens,
             generated_tokens=self._written_tokens,

@@ -1,5 +1,4 @@
-"""Whether a turn fits and what it has to prefill, estimated before it starts, and what would fit if
-it does not."""
+"""Predicts the memory and time of a turn before it starts, and what would fit if it does not."""
 
 from __future__ import annotations
 
@@ -37,14 +36,14 @@ from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Data
 from app.protocol.stats import Phase, Reading
 
-LEAST_KEEP = 0.01
-"""The smallest that can be chosen."""
+MIN_KEEP = 0.01
+"""Lower limit for an automatic keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEstimate:
-    """For one turn on its conversation's cache. Everything that the memory manager can evict
-    counts as free."""
+    """Predictions for one turn on its conversation's cache. Everything that the memory manager can
+    evict counts as free."""
 
     pair: ModelPair
     ask: Ask
@@ -54,11 +53,11 @@ class TurnEstimate:
     choose_scorer: ChooseScorer = choose_scorer
 
     def check(self, reading: Reading) -> None:
-        """Raise NotEnoughMemory, with what would fit, if reading the prompt so does not fit."""
+        """Raise NotEnoughMemory, with what would fit, if the prompt cannot be read this way."""
         if reading is Reading.SPARSE:
             error = self._shortfall(self._scoring_need())
-            least = self.ask.keep_ratio or LEAST_KEEP
-            error = error or self._shortfall(self._sparse_need(least))
+            lowest = self.ask.keep_ratio or MIN_KEEP
+            error = error or self._shortfall(self._sparse_need(lowest))
         else:
             error = self._shortfall(self._dense_need())
         if error is not None:
@@ -73,15 +72,15 @@ class TurnEstimate:
         return True
 
     def predict_ttft(self, costs: Costs) -> PredictedTtft:
-        """Seconds from now until the first token."""
+        """Predict the seconds from now until the first token."""
         full = costs.seconds(ReadPlan(len(self.prompt.ids), self._dense_work()))
         if self.pair.dense_only is not None:
             return PredictedTtft(None, full)
         return PredictedTtft(self._sparse_ttft(costs, self._expected_keep), full)
 
     def steps(self, costs: Costs, reading: Reading, spent: float) -> list[Step]:
-        """What is still to be done until the first token, `spent` seconds after the turn began;
-        empty if its costs are unknown."""
+        """Predicted steps until the first token, `spent` seconds after the turn began; empty if
+        the costs are unknown."""
         sparse = reading is Reading.SPARSE
         costs = self._with_built_in(costs)
         rest_cost = (costs.sparse or costs.full) if sparse else (costs.full or costs.sparse)
@@ -99,7 +98,7 @@ class TurnEstimate:
                 scoring = costs.draft.seconds(self._draft_work())
             weight = sum(scorers.values())
             steps = [
-                Step(Phase.SCORE, scoring * own / weight, part) for part, own in scorers.items()
+                Step(Phase.SCORE, scoring * ops / weight, part) for part, ops in scorers.items()
             ]
             rest = rest if by_draft else 0.0
         if by_draft:
@@ -109,7 +108,7 @@ class TurnEstimate:
         return [*steps, Step(Phase.DECODE, first)]
 
     def _scorers(self, sparse: bool) -> dict[ScoringPart, float]:
-        """What scores, one after another, and the operations that each takes a token."""
+        """Operations per token of each part of scoring, in the order in which they run."""
         scorers: dict[ScoringPart, float] = {}
         if self.pair.only_quotes:
             scorers[ScoringPart.QUOTATION] = ENCODER_OPERATIONS
@@ -122,10 +121,9 @@ class TurnEstimate:
             scorers[ScoringPart.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
 
-    def most_keep(self, costs: Costs, waited: float) -> float:
-        """The largest keep, in hundredths, that fits into memory, and at which the first token is
-        predicted within the time that the user allows, of which `waited` seconds have passed. The
-        smallest where none is."""
+    def max_keep(self, costs: Costs, waited: float) -> float:
+        """The largest keep, in steps of 0.01, that fits into memory and whose predicted first token
+        is within the user's time limit, of which `waited` seconds have passed; else `MIN_KEEP`."""
         left = self.ask.within_seconds - waited
 
         def fits(keep: float) -> bool:
@@ -135,23 +133,22 @@ class TurnEstimate:
             return expected is None or expected <= left
 
         percents = range(1, 101)
-        most = bisect_left(percents, True, key=lambda percent: not fits(percent / 100))
-        return max(most / 100, LEAST_KEEP)
+        highest = bisect_left(percents, True, key=lambda percent: not fits(percent / 100))
+        return max(highest / 100, MIN_KEEP)
 
-    def can_read_on(self, count: int) -> bool:
-        """Whether `count` more tokens fit beside those that are cached now."""
+    def can_recall(self, count: int) -> bool:
+        """Whether memory suffices to cache `count` more tokens."""
         cached = int(self.cache.target.cached.sum())
         need = prefill_need(self.pair.target, count, cached + count, retain_all=True)
         return self._shortfall(need) is None
 
     @property
     def scorer(self) -> Scorer:
-        """What scores the prompt."""
         return self.choose_scorer(self.pair, len(self.prompt.draft_prompt.ids))
 
     @property
     def scores_quickly(self) -> bool:
-        """Whether the draft, if one scores, has cached the documents."""
+        """Whether scoring is quick: no draft is needed, or it has cached the documents."""
         draft, read = self.cache.draft, self.prompt.draft_prompt
         if not self._uses_draft:
             return True
@@ -170,8 +167,8 @@ class TurnEstimate:
         return costs.seconds(ReadPlan(len(self.prompt.ids), work, self._draft_work()))
 
     def _with_built_in(self, costs: Costs) -> Costs:
-        """The costs, with the built-in draft's in those of the draft if it scores this prompt only
-        because of its length: the other turns were timed without it."""
+        """The costs, with the draft's increased by the built-in scorer's if that scores this prompt
+        only because of its length: the other turns were timed without it."""
         draft, usual = costs.draft, self.choose_scorer(self.pair, 0)
         if draft is None or usual.parts == self.scorer.parts:
             return costs
@@ -186,10 +183,10 @@ class TurnEstimate:
         return draft_work(draft, self.prompt.draft_prompt)
 
     def _planned_work(self, costs: Costs, keep: float) -> AttentionWork:
-        """The target's, if it is read sparsely at this keep."""
+        """The target's work in a sparse read at this keep, from scratch if that is faster."""
         work = self._sparse_work(keep)
-        if costs.target is not None and afresh_pays(costs.target, self.prompt, keep, work):
-            return _afresh_work(self.prompt, keep)
+        if costs.target is not None and reread_pays(costs.target, self.prompt, keep, work):
+            return _reread_work(self.prompt, keep)
         return work
 
     @property
@@ -203,7 +200,7 @@ class TurnEstimate:
         return AttentionWork(len(ids) - 1 - start, start)
 
     def _sparse_work(self, keep: float) -> AttentionWork:
-        """As `PromptReader.read_sparse` does, as far as that is known before scoring."""
+        """The target's work in `PromptReader.read_sparse`, as far as known before scoring."""
         target, prompt, tuning = self.cache.target, self.prompt, self.ask.tuning
         ids, pinned = prompt.ids, prompt.pinned
         shared = target.common_prefix_len(ids[:-1]) if target.supports_gaps else 0
@@ -228,7 +225,7 @@ class TurnEstimate:
         return NotEnoughMemory(need.task, need.minimum, free) if need.minimum > free else None
 
     def _scoring_need(self) -> MemoryNeed | None:
-        """None where no draft scores."""
+        """None if no draft scores."""
         draft, cache = self.pair.draft, self.cache.draft
         ids = self.prompt.draft_prompt.ids
         if draft is None or cache is None or not self._uses_draft:
@@ -249,8 +246,8 @@ class TurnEstimate:
         return prefill_need(self.pair.target, count, cached + count, retain_all=True)
 
     def _options(self, reading: Reading) -> Data:
-        """What would fit: a lower `keep`, in percent, or `full_tokens` read in full, which the
-        prompt exceeds by `excess_tokens`. Without either there is nothing to choose."""
+        """What would fit instead: a lower `keep` in percent, or a dense prompt of `full_tokens`,
+        which this one exceeds by `excess_tokens`."""
         options: dict[str, int | bool] = {"sparse": reading is Reading.SPARSE}
         below = self.ask.expected_keep if reading is Reading.SPARSE else 1.0
         if keep := self._largest_keep_percent(below):
@@ -263,7 +260,7 @@ class TurnEstimate:
         return options
 
     def _largest_keep_percent(self, below: float) -> int:
-        """The largest keep, in percent, or 0."""
+        """The largest keep below `below` that fits, in percent; 0 if none does."""
         possible = self.pair.dense_only is None and self.prompt.eligible_tokens
         if not possible or self._shortfall(self._scoring_need()) is not None:
             return 0
@@ -275,7 +272,7 @@ class TurnEstimate:
         return next((percent for percent in range(highest, 0, -1) if fits(percent)), 0)
 
     def _longest_dense_prompt(self) -> int:
-        """The longest prompt that could be read in full, rounded down to hundreds."""
+        """Tokens of the longest prompt that could be read densely, rounded down to hundreds."""
         target = self.pair.target
         free = self.memory_manager.max_available(target, self.cache) + self.cache.target.nbytes
         longest = largest_that_fits(
@@ -286,17 +283,17 @@ class TurnEstimate:
         return longest // 100 * 100
 
 
-def afresh_pays(cost: LinearCost, prompt: Prompt, keep: float, recall: AttentionWork) -> bool:
-    """Whether to read what matters with nothing cached of the documents, instead of recalling it:
-    `recall` is the target's work then. It has to save more where earlier questions of this
-    conversation would lose what was read for them: later ones may refer to it."""
+def reread_pays(cost: LinearCost, prompt: Prompt, keep: float, recall: AttentionWork) -> bool:
+    """Whether reading the selection from scratch saves enough time over recalling it (`recall` is
+    the target's work then). It must save more if tokens that were read for earlier questions would
+    be lost, because later questions may refer to them."""
     earlier = prompt.tokens_of(SegmentKind.HISTORY).any()
     saving = MIN_SAVING_LOSING if earlier else MIN_SAVING
-    return cost.saves(saving, _afresh_work(prompt, keep), recall)
+    return cost.saves(saving, _reread_work(prompt, keep), recall)
 
 
-def _afresh_work(prompt: Prompt, keep: float) -> AttentionWork:
-    """Earlier questions and answers are read whole: this one may refer to them."""
+def _reread_work(prompt: Prompt, keep: float) -> AttentionWork:
+    """The target's work from scratch. Earlier questions and answers are read as a whole."""
     skippable = int((~prompt.pinned & ~prompt.tokens_of(SegmentKind.HISTORY)).sum())
     before = prompt.first_eligible
     return AttentionWork(len(prompt.ids) - 1 - before - int((1 - keep) * skippable), before)

@@ -1,4 +1,4 @@
-"""A fake engine that reads: it answers from the sentences it selected, and loses the others."""
+"""A fake engine that answers from the sentences that it selected."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WORD = re.compile(r"[\w-]+")
 
 @dataclass
 class Reader:
-    """Meets the `Engine` protocol; turns end inside `send`. Scores by words of the question, or at
-    random. `on_ask` is called first in every turn and may return an error to fail with."""
+    """Implements the `Engine` protocol; turns end within `send`. Scores by words of the question,
+    or at random. `on_ask` is called first in every turn and may return an error message."""
 
     context: int = 0
     dense_only: Reason | None = None
@@ -31,13 +31,13 @@ class Reader:
     switch: ScoringSwitch = field(default_factory=ScoringSwitch)
     asks: list[Ask] = field(default_factory=list)
     scorings: list[Scoring] = field(default_factory=list)
-    """How each of the `asks` was scored."""
+    """The scoring of each of the `asks`."""
     loads: list[Load] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._listener: Listener = lambda event: None
         self.turn: AskedTurn | None = None
-        """The last one that was asked."""
+        """The last turn."""
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener
@@ -98,7 +98,7 @@ def shared_words(question: str, sentence: str) -> float:
 
 
 def answer(text: str, question: str) -> str:
-    """Sentences that name a key of the question, or how many tickets carry its mark."""
+    """Sentences with a key of the question, or the number of tickets with its mark."""
     if marks := re.findall(r"\b[A-Z]{4}\b", question):
         return f"In all: {text.count(marks[0] + ' ticket')}"
     keys = re.findall(r"[a-z]+-[a-z]+", question)
@@ -107,7 +107,7 @@ def answer(text: str, question: str) -> str:
 
 
 def statistics(ask: Ask, reading: Reading, selected: int, total: int) -> Statistics:
-    """A dense read of `total` takes as many seconds, a sparse one a tenth of it plus `selected`."""
+    """Seconds: a dense read takes `total`, a sparse one a tenth of it plus `selected`."""
     dense = reading is Reading.DENSE
     return Statistics(
         reading=reading,

@@ -1,4 +1,4 @@
-"""Its table, its files, its refusals, its exit status, and Ctrl-C."""
+"""The `quality` command: table, files, invalid options, exit status and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def test_results_are_kept_and_fresh_forgets_them(
     assert len(reader.asks) == 2 * RUNS
 
 
-def test_with_sparse_only_nothing_is_read_in_full(
+def test_sparse_only_skips_dense_reading(
     reader: Reader, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At 64K tokens reading in full took minutes for each item, only to say what was lost."""
+    """At 64K tokens, dense reading takes minutes for each item."""
     report, figures = tmp_path / "report.md", tmp_path / "figures.json"
     written = ["--report", str(report), "--json", str(figures)]
     assert run([*SHORT, "--sparse-only", *written]) == 0
@@ -95,7 +95,7 @@ def test_with_sparse_only_nothing_is_read_in_full(
     assert " --sparse-only " in text
     (row, *_) = json.loads(figures.read_text())["sparse_only"]
     assert (row["n"], row["right"], row["fell_back"]) == (3, 3, 0)
-    # What was read sparsely is not asked again once it is to be compared.
+    # Sparse results are reused when dense ones are added.
     before = len(reader.asks)
     assert run(SHORT) == 0
     assert {ask.mode for ask in reader.asks[before:]} == {Mode.FULL}
@@ -108,7 +108,7 @@ def test_pair_embedded_is_the_default_pair(reader: Reader) -> None:
     assert len(reader.asks) == RUNS
 
 
-def test_a_quantised_cache_is_measured_by_itself(reader: Reader, tmp_path: Path) -> None:
+def test_a_quantised_cache_has_its_own_results(reader: Reader, tmp_path: Path) -> None:
     report = tmp_path / "quality.md"
     assert run(SHORT) == 0
     assert run([*SHORT, "--kv-bits", "8", "--report", str(report)]) == 0
@@ -153,7 +153,7 @@ def test_the_command_in_the_report_makes_the_report(reader: Reader, tmp_path: Pa
     assert {ask.tuning.chunk for ask in reader.asks if ask.mode is Mode.SPARSE} == {16}
 
 
-def test_every_tuning_may_be_given(reader: Reader) -> None:
+def test_every_tuning_parameter_can_be_given(reader: Reader) -> None:
     values = ("chunk=16", "neighbours=0.25", "recall_share=0.75", "read_on=0.0")
     assert run([*SHORT, *(part for value in values for part in ("--tune", value))]) == 0
     tuning = reader.asks[-1].tuning
@@ -161,9 +161,7 @@ def test_every_tuning_may_be_given(reader: Reader) -> None:
     assert {name: str(getattr(tuning, name)) for name in given} == given
 
 
-def test_several_values_are_measured_beside_each_other(
-    reader: Reader, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_values_are_compared(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*SHORT, "--tune", "chunk=16,32", "--tune", "neighbours=0,0.5"]) == 0
     asks = [ask.tuning for ask in reader.asks if ask.mode is Mode.SPARSE]
     tried = {(tuning.chunk, tuning.neighbours) for tuning in asks}
@@ -272,14 +270,14 @@ def interrupt(reader: Reader, at: int) -> Callable[[Ask], None]:
     return on_ask
 
 
-def test_a_turn_that_is_cancelled_by_itself_is_a_stop_too(reader: Reader) -> None:
+def test_a_turn_cancelled_elsewhere_is_a_stop_too(reader: Reader) -> None:
     reader.on_ask = lambda ask: reader.turn.cancel() if len(reader.asks) == 4 else None
     assert run(SHORT) == 130
     assert len(reader.asks) == 4
 
 
 @pytest.mark.parametrize("at", [1, 5])
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
+def test_ctrl_c_keeps_the_results_and_prints_how_to_continue(
     reader: Reader, tmp_path: Path, at: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.md"
@@ -298,7 +296,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(
     assert report.exists()
 
 
-def test_failed_turns_are_in_the_table_but_end_well(
+def test_failed_turns_are_reported_with_exit_status_0(
     reader: Reader, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader.on_ask = lambda ask: (
@@ -310,7 +308,7 @@ def test_failed_turns_are_in_the_table_but_end_well(
     assert "\x1b" not in out
 
 
-def test_a_terminal_gets_one_line_that_is_wiped_at_the_end(
+def test_a_terminal_shows_one_line_of_progress(
     reader: Reader, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -321,8 +319,10 @@ def test_a_terminal_gets_one_line_that_is_wiped_at_the_end(
     assert err.endswith("\r\x1b[K")
 
 
-def test_the_embedded_pair_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The real engine, for a few seconds: what it answers is other tests' business."""
+def test_the_embedded_pair_can_be_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs the real engine for a few seconds; other tests check its answers."""
     data = tmp_path / "out.json"
     arguments = ["quality", "--suite", "turns", "--length", "300"]
     arguments += ["--keep", "0.3,1", "--n", "2", "--auto", "--json", str(data)]

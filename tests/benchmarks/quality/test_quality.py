@@ -1,5 +1,5 @@
-"""The embedded pair itself: does sparse reading keep its answers? A minute here; more in the slow
-tests; all of it by `python -m benchmarks quality`."""
+"""Sparse reading keeps the embedded pair's answers. Takes a minute here and more in the slow tests;
+`python -m benchmarks quality` runs everything."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def measure(session: EngineSession, settings: Settings, folder: Path) -> tuple[R
 
 
 def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, lost: float) -> None:
-    """At least the share `dense` is right in full, and at keep 0.2 at most `lost` of all is lost.
-    Fails for a scoring that finds nothing."""
+    """Assert that at least the share `dense` is right densely, and at most `lost` is lost at keep
+    0.2."""
     chosen = [cell for cell in results.cells(records) if cell.scoring == scoring]
     items = sum(cell.n for cell in chosen if cell.keep == 0.2)
     assert sum(cell.dense_right for cell in chosen if cell.keep == 0.2) >= dense * items
@@ -56,7 +56,7 @@ def check_answers(records: tuple[Record, ...], scoring: Scoring, dense: float, l
         pytest.param(4096, 10, 0.04, marks=pytest.mark.slow, id="the length of a contract"),
     ],
 )
-def test_a_fifth_is_enough_for_what_stands_in_one_place(
+def test_keep_0_2_is_enough_for_answers_in_one_place(
     session: EngineSession, tmp_path: Path, length: int, n: int, lost: float
 ) -> None:
     settings = Settings(SAFE, (length,), (0.2, 1.0), (Scoring.BOTH, Scoring.RANDOM), n=n)
@@ -67,17 +67,19 @@ def test_a_fifth_is_enough_for_what_stands_in_one_place(
 
 
 @pytest.mark.slow
-def test_counts_are_right_in_full_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
+def test_counts_are_right_densely_and_lost_sparsely(session: EngineSession, tmp_path: Path) -> None:
     settings = Settings(("count", "cwe-3"), (512,), (0.2,), (Scoring.BOTH,), n=10)
     count, words = results.cells(measure(session, settings, tmp_path))
     assert count.dense_right >= 7
-    assert words.dense_right >= 3  # it is weak at them itself
+    assert words.dense_right >= 3  # the model is weak at them
     assert count.regressions >= 0.8 * count.dense_right
-    assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample of it
+    assert words.regressions >= 0.5 * words.dense_right  # a fifth of a list is a fair sample
 
 
 @pytest.mark.slow
-def test_auto_mode_knows_what_needs_everything(session: EngineSession, tmp_path: Path) -> None:
+def test_auto_mode_detects_questions_that_need_everything(
+    session: EngineSession, tmp_path: Path
+) -> None:
     suites = ("count", "cwe", "vt", "lookup", "quote")
     settings = Settings(suites, (256,), (), (Scoring.BOTH,), n=4, auto=True, held_out=True)
     records = measure(session, settings, tmp_path)

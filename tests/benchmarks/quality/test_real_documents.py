@@ -1,4 +1,4 @@
-"""Questions about real documents: excerpts that have the answer, and what is recorded of it."""
+"""Questions about real documents: excerpts with the answer, and their records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FILLER = "Between two facts nothing is said that anybody could ask about. "
 
 
 def documents(filler: int, facts: Sequence[Fact] = FACTS) -> tuple[Document, ...]:
-    """Stand-ins for the real ones: every passage, `filler` sentences after each."""
+    """Substitutes for the real documents: every passage, each followed by `filler` sentences."""
     texts: dict[str, str] = {}
     for fact in facts:
         passage = fact.passage.replace(" ", "\n", 1)
@@ -60,14 +60,14 @@ UPKEEP = CachePolicy(BackgroundPolicy.OFF)
 
 
 def words(text: str) -> set[str]:
-    """The first letters of long words, and pairs of Chinese characters."""
+    """Prefixes of long words, and pairs of Chinese characters."""
     alphabetic = re.findall(r"[^\W\d_]{4,}", text.lower())
     chinese = re.findall(r"(?=([\u4e00-\u9fff]{2}))", text)
     return {word[:6] for word in alphabetic if not "\u3040" <= word[0] <= "\u9fff"} | set(chinese)
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.question)
-def test_a_fact(fact: Fact) -> None:
+def test_facts_have_consistent_answers_and_wordings(fact: Fact) -> None:
     assert is_correct(fact.answer, fact.expected, Check.HOLDS_ANY)
     assert any(each.casefold() in fact.passage.casefold() for each in fact.expected)
     assert words(fact.question) & words(fact.passage), "in the document's own words"
@@ -82,8 +82,8 @@ FUNCTION_WORDS = words(
 
 
 @pytest.mark.parametrize("suite", passage_suites(*PASSAGE_KINDS))
-def test_held_out_facts(suite: str) -> None:
-    """In other words: one in ten may share a word, such as a function word of another language."""
+def test_held_out_facts_share_words_with_their_passage_unless_reworded(suite: str) -> None:
+    """Reworded: at most one in ten may share a word, such as a foreign function word."""
     facts = facts_of(suite)
     assert len({fact.passage for fact in facts}) == len(facts) >= 25
     shared = 0
@@ -192,14 +192,14 @@ def test_an_item_is_the_same_for_the_same_seed() -> None:
     assert further.document != one.item(REAL, 11, 500, 7).document
 
 
-def test_what_does_not_fit() -> None:
+def test_items_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DoesNotFit, match="the documents have only"):
         Corpus(SHORT, TOKENS).item(REAL, 0, 1_000_000, 0)
     with pytest.raises(DoesNotFit, match="its passage alone takes"):
         Corpus(LONG, TOKENS).item(REAL, 0, 60, 0)
 
 
-def test_documents_that_are_missing_or_differ() -> None:
+def test_missing_or_different_documents_are_refused() -> None:
     with pytest.raises(UserError, match=r"is missing: fetch .* `make real-texts`"):
         Corpus(LONG[1:], TOKENS).check([REAL])
     other = replace(LONG[0], text="Something else.")
@@ -208,7 +208,7 @@ def test_documents_that_are_missing_or_differ() -> None:
 
 
 def measured(settings: Settings, folder: Path) -> tuple[tuple[Record, ...], int]:
-    """What the embedded pair answers, and how many turns that took."""
+    """Records by the embedded pair, and the number of turns."""
     switch, asked = ScoringSwitch(), 0
     with (
         closing(ResultsLog(folder / "results.jsonl")) as log,
@@ -282,7 +282,7 @@ def record(item: int, mode: Mode, **values: object) -> Record:
     return replace(base, **values)  # type: ignore[arg-type]
 
 
-def test_cells() -> None:
+def test_cells_summarise_passages_and_agreement() -> None:
     records = [
         record(0, Mode.FULL, tokens="a"),
         record(0, Mode.SPARSE, tokens="a", passage=1.0),
@@ -300,7 +300,7 @@ def test_cells() -> None:
     assert (alone.n, alone.agreed) == (2, None)
 
 
-def test_what_is_written() -> None:
+def test_the_report_has_the_table_of_real_documents() -> None:
     cell = RealCell(PASSAGE, 500, "both", 0.1, 4, wilson(3, 4), None)
     answered = replace(cell, suite=REAL, agreed=wilson(1, 4))
     rows = _real_table((answered, cell)).plain().splitlines()

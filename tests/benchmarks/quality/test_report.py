@@ -1,4 +1,4 @@
-"""What is printed and written: narrow enough, well formed, the same again, and nothing hidden."""
+"""Tables and reports are narrow enough, well formed, reproducible and complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def records(
     scorings: tuple[str, ...] = ("both", "random"),
     n: int = 8,
 ) -> tuple[Record, ...]:
-    """Every third item is lost at a small keep, one suite is always wrong."""
+    """Records in which every third item is lost at a small keep, and one suite is always wrong."""
     found = []
     for length in lengths:
         for suite in suites:
@@ -76,13 +76,13 @@ def test_the_table_fits_80_columns_and_has_every_cell(study: Study) -> None:
     assert "with --fresh all are" in " ".join(text.split())
 
 
-def test_a_row_says_what_was_lost(study: Study) -> None:
+def test_a_row_has_the_losses(study: Study) -> None:
     text = table(study).split("4,096 tokens, scoring both")[1]
     row = next(line for line in text.splitlines() if line.startswith("quote") and " 0.05" in line)
     assert row.split() == ["quote", "0.05", "8", "100%", "62%", "31–86", "3", "0", "25%", "4.0x"]
 
 
-def test_what_must_not_be_overlooked_is_said(study: Study) -> None:
+def test_the_notes_report_failures_and_stale_runs(study: Study) -> None:
     assert (
         f"At keep 1, all {len(DEFAULT) * 2 * 2 * 8} answers equal the dense ones." in study.notes()
     )
@@ -98,7 +98,7 @@ def test_what_must_not_be_overlooked_is_said(study: Study) -> None:
     assert "1 turns should have been read sparsely, and were read in full." in notes
 
 
-def test_answers_without_a_word_are_said() -> None:
+def test_empty_answers_are_reported() -> None:
     records = (
         record("vt/1024/0", Mode.FULL, True, answer="four"),
         record("vt/1024/0", Mode.SPARSE, False, ended="length", answer=" "),
@@ -107,7 +107,7 @@ def test_answers_without_a_word_are_said() -> None:
     assert note.startswith("1 of 2 answers were cut off before their first word")
 
 
-def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> None:
+def test_the_report_has_all_tables_and_the_command(study: Study) -> None:
     text = markdown(study)
     assert text.startswith("# Sparse reading against dense: target with a draft\n")
     for part in (
@@ -129,7 +129,7 @@ def test_the_report_holds_all_tables_and_what_reproduces_them(study: Study) -> N
         assert f"| {case.name} | both | 1,024 | 0.2 | 1 |" in text
 
 
-def test_every_table_of_the_report_is_whole(study: Study) -> None:
+def test_every_table_of_the_report_is_well_formed(study: Study) -> None:
     blocks = re.findall(r"(?:^\|.*\n?)+", markdown(study), re.M)
     assert len(blocks) == 3 + len(DEFAULT) + 1
     for block in blocks:
@@ -137,7 +137,7 @@ def test_every_table_of_the_report_is_whole(study: Study) -> None:
         assert len(widths) == 1, block
 
 
-def test_text_of_others_is_no_markup_in_the_report(study: Study) -> None:
+def test_text_from_outside_is_escaped_in_the_report(study: Study) -> None:
     failing = record("vt/1024/0", Mode.SPARSE, False, failed="a | b <script> [c](d)", keep=0.7)
     text = markdown(replace(study, records=(*study.records, failing)))
     assert r"a \| b \<script\> \[c\](d)" in text
@@ -149,7 +149,7 @@ def test_the_same_results_make_the_same_texts(study: Study) -> None:
     assert table(again) == table(study)
 
 
-def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
+def test_the_json_has_settings_cells_and_records(study: Study) -> None:
     files = (Document("a.txt", "long text"),)
     content = json.loads(as_json(replace(study, settings=replace(SETTINGS, files=files))))
     assert content["settings"]["files"] == ["a.txt"]
@@ -162,12 +162,12 @@ def test_the_json_holds_settings_cells_and_records(study: Study) -> None:
     assert (cell["n"], cell["right"], cell["regressions"]) == (8, 5, 3)
 
 
-def test_a_suite_without_unsafe_items_says_so() -> None:
+def test_a_guard_table_without_unsafe_items_says_so() -> None:
     study = Study(SETTINGS, ("t", None), "", "", "", records(("quote",), (1024,)))
     assert "recall not known of 0 unsafe items" in " ".join(table(study).split())
 
 
-def test_a_note_says_whether_confidence_tells_right_from_wrong() -> None:
+def test_a_note_compares_the_confidence_of_right_and_wrong_answers() -> None:
     def answered(right: bool, confidence: float | None, reading: str = "sparse") -> Record:
         item = f"{right}{confidence}"
         return Record(

@@ -1,4 +1,4 @@
-"""The figures of a cell: intervals, pairs, ratios, the guard."""
+"""Statistics of results: intervals, pairs, ratios, and the guard."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_wilson_against_known_values(right: int, n: int, low: float, high: float
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_wilson_knows_nothing_of_nothing() -> None:
+def test_wilson_without_items_is_the_whole_range() -> None:
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
 
 
@@ -85,7 +85,7 @@ def test_the_ratio_is_the_median_over_items() -> None:
     assert results.cells(records)[0].ttft_ratio == 4.0
 
 
-def test_cells_are_apart_by_suite_length_scoring_keep_and_in_that_order() -> None:
+def test_cells_are_grouped_and_sorted_by_suite_length_scoring_and_keep() -> None:
     def ways(item: str, length: int) -> list[Record]:
         return [
             replace(record(item, Mode.FULL, True), length=length),
@@ -103,14 +103,14 @@ def test_cells_are_apart_by_suite_length_scoring_keep_and_in_that_order() -> Non
     assert places == [(*place, *way) for place in where for way in expected]
 
 
-def test_cases_have_cells_of_their_own() -> None:
+def test_cases_have_separate_cells() -> None:
     a = both("needle-single/1/0", True, True)
     b = [replace(r, case="needle at 90%") for r in both("needle-single/1/1", True, False)]
     found = results.cells([*b, *a], by_case=True)
     assert [(c.case, c.regressions) for c in found] == [("needle at 10%", 0), ("needle at 90%", 1)]
 
 
-def test_at_keep_1_other_tokens_than_dense_are_counted() -> None:
+def test_at_keep_1_differing_tokens_are_counted() -> None:
     records = [
         *both("quote/1/0", True, True, keep=1.0),
         *both("quote/1/1", True, True, keep=1.0, tokens="other"),
@@ -165,13 +165,13 @@ def test_the_spread_of_importance_is_reported_too() -> None:
     assert {row.suite: row.spread for row in guard.suites}["count"] == 0.9
 
 
-def test_evenness() -> None:
+def test_normalised_entropy_measures_evenness() -> None:
     assert normalised_entropy([1.0] * 10) == pytest.approx(1.0)
     assert normalised_entropy([0.0] * 9 + [5.0]) == pytest.approx(0.1)
     assert normalised_entropy([0.0] * 4) == 0.0
 
 
-def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
+def test_the_smallest_keep_that_equals_dense_is_found() -> None:
     def at(keep: float, scoring: str, lost: int, ttft: float) -> list[Record]:
         way = {"keep": keep, "scoring": scoring, "ttft": ttft}
         items = [f"quote/1024/{i}" for i in range(50)]
@@ -179,7 +179,7 @@ def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
 
     dense = [record(f"quote/1024/{i}", Mode.FULL, True) for i in range(50)]
     ours = at(0.05, "both", 2, 0.5) + at(0.1, "both", 1, 0.8) + at(0.2, "both", 0, 1.0)
-    # What is right again at a smaller keep by luck does not count.
+    # A smaller keep that is right by chance does not count.
     lucky = at(0.1, "lexical", 0, 1.0) + at(0.2, "lexical", 3, 1.5)
     theirs = lucky + at(0.4, "lexical", 1, 2.0)
     never = at(0.1, "random", 40, 1.0) + at(0.2, "random", 30, 1.0)
@@ -196,7 +196,7 @@ def test_the_smallest_keep_whose_answers_equal_dense_ones() -> None:
     assert (chosen.faster, chosen.slowdown) == (5.0, 1.0)
 
 
-def test_one_keep_says_nothing_of_the_smallest() -> None:
+def test_a_single_keep_gives_no_smallest_one() -> None:
     assert results.equivalence_points(both("quote/1024/0", True, True)) == ()
 
 
@@ -223,7 +223,7 @@ FIXED = [
 ]
 
 
-def test_the_other_curve_is_measured_where_a_fixed_keep_is() -> None:
+def test_automatic_keep_is_interpolated_at_a_fixed_keep() -> None:
     auto = [
         *runs(AUTO_KEEP, "both keep_above=0.5", 0.2, True, True, False, False),
         *runs(AUTO_KEEP, "both", 0.4, True, True, True, True),
@@ -237,7 +237,7 @@ def test_the_other_curve_is_measured_where_a_fixed_keep_is() -> None:
     assert "| 1,024 | both | 0.2 | 4 | 30.0 | 50.0 | 75.0 | 20.0 |" in text
 
 
-def test_of_suites_without_an_answer_the_passages_that_are_selected_count() -> None:
+def test_for_suites_without_answers_selected_passages_count() -> None:
     found = [
         record("passage/1024/0", Mode.SPARSE, False, keep=keep, scoring=name, passage=share)
         for keep, name, share in ((0.2, "builtin", 0.9), (AUTO_KEEP, "builtin", 1.0))

@@ -1,4 +1,5 @@
-"""Measuring: every item in every configuration, logged at once, continued after a stop."""
+"""The runner measures every item in every configuration, logs at once, and continues after a
+stop."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def measure(
     stop_at: int | None = None,
     on_progress: Callable[[Status], None] = lambda status: None,
 ) -> tuple[Outcome, list[Ask]]:
-    """Cancelled in the turn `stop_at`, from 1, or before the first one for 0."""
+    """Cancels in turn `stop_at`, counted from 1, or before the first one if 0."""
     reader = reader or Reader()
     with closing(ResultsLog(file, fresh)) as ledger:
         session, switch = EngineSession(reader), reader.switch
@@ -60,7 +61,7 @@ def measure(
         return runner.run(on_progress), reader.asks
 
 
-def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> None:
+def test_each_item_is_read_densely_first_and_then_in_each_configuration(file: Path) -> None:
     settings = replace(SETTINGS, scorings=(Scoring.LEXICAL, Scoring.RANDOM), auto=True, n=2)
     reader = Reader()
     outcome, asks = measure(file, settings, reader)
@@ -80,7 +81,7 @@ def test_each_item_is_read_in_full_first_and_then_in_each_way(file: Path) -> Non
     assert (outcome.done, outcome.total, len(outcome.records)) == (24, 24, 24)
 
 
-def test_dropped_sentences_are_lost_answers_and_the_scoring_shows(file: Path) -> None:
+def test_dropped_sentences_lose_answers_depending_on_the_scoring(file: Path) -> None:
     settings = replace(SETTINGS, scorings=(Scoring.BOTH, Scoring.RANDOM), n=12)
     outcome, _ = measure(file, settings)
     cells = {(c.suite, c.scoring, c.keep): c for c in results.cells(outcome.records)}
@@ -111,7 +112,7 @@ def test_nothing_is_measured_twice(file: Path) -> None:
     assert again.stale == 0
 
 
-def test_more_items_keeps_and_suites_measure_only_what_is_new(file: Path) -> None:
+def test_more_items_keeps_or_suites_measure_only_new_runs(file: Path) -> None:
     measure(file)
     wider = replace(
         SETTINGS, n=5, keeps=(0.2, 0.5, 1.0), suites=("needle-single", "count", "quote")
@@ -129,11 +130,11 @@ def test_more_items_keeps_and_suites_measure_only_what_is_new(file: Path) -> Non
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nobody catches it."""
+    """Simulates kill -9: no code catches it."""
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, 23])
-def test_killed_in_the_middle_it_goes_on_there(file: Path, at: int) -> None:
+def test_a_killed_evaluation_continues_where_it_stopped(file: Path, at: int) -> None:
     reader = Reader()
 
     def die(ask: Ask) -> None:
@@ -150,9 +151,7 @@ def test_killed_in_the_middle_it_goes_on_there(file: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
-def test_a_torn_last_line_is_measured_again_and_written_on_a_line_of_its_own(
-    file: Path, cut: int
-) -> None:
+def test_an_incomplete_last_line_is_measured_again_on_a_new_line(file: Path, cut: int) -> None:
     whole, _ = measure(file)
     data = file.read_bytes()
     file.write_bytes(data[: len(data) - cut])
@@ -168,7 +167,7 @@ def test_a_torn_last_line_is_measured_again_and_written_on_a_line_of_its_own(
 @pytest.mark.parametrize(
     "junk", [b"\xff\xfe\n", b"[]\n", b"7\n", b"{}\n", b'{"item": []}\n', b"\n\n"]
 )
-def test_lines_that_are_no_records_do_no_harm(file: Path, junk: bytes) -> None:
+def test_invalid_lines_are_ignored(file: Path, junk: bytes) -> None:
     measure(file)
     strange = json.loads(file.read_bytes().splitlines()[0]) | {"item": ["a list"]}
     file.write_bytes(junk + json.dumps(strange).encode() + b"\n" + file.read_bytes())
@@ -191,7 +190,7 @@ def test_an_item_that_changed_is_measured_again(
     assert outcome.stale == 24 - 3, "what other code measured is used, and reported"
 
 
-def test_failed_turns_are_wrong_and_counted_and_tried_again_next_time(file: Path) -> None:
+def test_failed_turns_count_as_wrong_and_are_retried(file: Path) -> None:
     def fails(ask: Ask) -> str | None:
         sparse = ask.mode is Mode.SPARSE and ask.keep_ratio == 0.2
         return "There is no memory" if sparse and "magic" in ask.messages[-1].text else None
@@ -211,7 +210,7 @@ def test_a_cancel_before_the_first_turn_asks_nothing(file: Path) -> None:
     assert (outcome.records, asks, outcome.complete) == ((), [], False)
 
 
-def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
+def test_after_a_stop_the_table_has_earlier_results(file: Path) -> None:
     whole, _ = measure(file)
     outcome, asks = measure(file, replace(SETTINGS, keeps=(0.2, 0.5, 1.0)), stop_at=2)
     assert len(asks) == 2
@@ -219,7 +218,7 @@ def test_after_a_stop_the_table_holds_what_was_known_before(file: Path) -> None:
     assert len(outcome.records) == len(whole.records) + 1
 
 
-def test_what_the_context_does_not_hold_is_skipped_in_one_sentence(file: Path) -> None:
+def test_items_longer_than_the_context_are_skipped_with_a_reason(file: Path) -> None:
     settings = replace(SETTINGS, lengths=(1024, 2048))
     outcome, asks = measure(file, settings, Reader(context=1500))
     assert {record.length for record in outcome.records} == {1024}
@@ -232,7 +231,7 @@ def test_what_the_context_does_not_hold_is_skipped_in_one_sentence(file: Path) -
     assert all("1,500" in sentence for sentence in outcome.skipped)
 
 
-def test_what_does_not_fit_a_length_is_skipped_in_one_sentence(file: Path) -> None:
+def test_items_that_do_not_fit_a_length_are_skipped_with_a_reason(file: Path) -> None:
     settings = replace(SETTINGS, suites=("count",), lengths=(200,), n=10)
     outcome, _ = measure(file, settings)
     left = len({record.item for record in outcome.records})
@@ -242,7 +241,7 @@ def test_what_does_not_fit_a_length_is_skipped_in_one_sentence(file: Path) -> No
     assert outcome.done == outcome.total == 3 * left
 
 
-def test_progress_counts_runs_and_foresees_the_end(file: Path) -> None:
+def test_progress_counts_runs_and_predicts_the_end(file: Path) -> None:
     seen: list[Status] = []
     measure(file, on_progress=seen.append)
     assert seen[0].eta is None
@@ -260,7 +259,7 @@ def _copy(folder: Path, to: Path) -> Path:
     return to
 
 
-def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
+def test_results_are_separate_by_pair_seed_and_wording(tmp_path: Path) -> None:
     target = _copy(target_path(), tmp_path / "target")
     load = Load(str(target), str(draft_path()))
     name = results_name(load, SETTINGS)
@@ -282,7 +281,7 @@ def test_results_are_apart_by_pair_seed_and_wording(tmp_path: Path) -> None:
     assert len(names - {name}) == 4
 
 
-def test_an_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "eval").write_text("a file where a folder should be")
     with pytest.raises(UserError, match="cannot be written"):
         ResultsLog(tmp_path / "eval" / "results.jsonl")

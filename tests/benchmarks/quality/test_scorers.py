@@ -1,4 +1,4 @@
-"""The floors that scorers are compared with: what they find, and what they cannot."""
+"""The baseline scorers: what they find and what they miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The items: the same for the same seed, as long as asked for, with one right answer in them."""
+"""Items are deterministic, have the requested length and exactly one right answer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ DIGESTS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_items_are_those_of_stored_results(name: str) -> None:
-    """A word drawn otherwise, or an item's digest computed otherwise, would measure all again."""
+    """If the random words or the digest changed, everything would be measured again."""
     found = hashlib.sha256()
     for held_out in (False, True):
         for index in range(8):
@@ -122,7 +122,7 @@ ONE_VALUE = [*GROUPS["needle"], "lookup", "many", "track", "turns"]
 def test_each_value_stands_in_the_document_once(name: str) -> None:
     for item in some(name, max(8, every_case(name)), 2048):
         for value in item.expected:
-            if item.case in ("json", "xml", "code"):  # a value of others may be the same by chance
+            if item.case in ("json", "xml", "code"):  # other values may be equal by chance
                 key = re.search(r'"(.+?)"|\b[A-Z]+_[A-Z]+\b', item.question)
                 assert key is not None
                 value = (key[1] or key[0]).strip('"')
@@ -130,7 +130,7 @@ def test_each_value_stands_in_the_document_once(name: str) -> None:
 
 
 def test_a_question_with_two_answers_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The phrase of the first try stands there twice, so another one is taken."""
+    """The phrase of the first attempt occurs twice, so another one is used."""
     suite, count = SUITES["quote"], TOKENS.count
     usual = make(suite, 0, 1024, 0, count)
     drawn = suites._draw
