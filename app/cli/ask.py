@@ -116,7 +116,7 @@ def _report_lines(result: ReadResult) -> list[str]:
     lines += doubtful[:MAX_LISTED]
     if len(doubtful) > MAX_LISTED:
         lines.append(
-            f"{len(doubtful) - MAX_LISTED:,} more files have guessed encodings or bad bytes."
+            f"{len(doubtful) - MAX_LISTED:,} more files have guessed encodings or invalid bytes."
         )
     return lines
 

@@ -33,7 +33,7 @@ from app.ui.text import spread
 from app.util.sanitize import sanitize_line
 
 MOVE_KEYS = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "backspace"})
-"""Keys whose names nobody searches for."""
+"""Keys that only move a cursor; they are not listed."""
 WIDTH, NAME_CELLS = 68, 13
 
 

@@ -238,14 +238,14 @@ async def test_a_command_is_found_and_run() -> None:
     engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
         await pilot.press("/")
-        await until_shown(pilot, "/attach", "/again", "Ask again in the same way")
+        await until_shown(pilot, "/attach", "/again", "Ask the last question again")
         await pilot.press("f", "u", "enter")
         await until_shown(pilot, "next: FULL")
         assert (box_text(pilot), engine.asks) == ("", [])
         in_one_read(pilot, "/help\r")
-        await until_shown(pilot, "The ten keys")
+        await until_shown(pilot, "Ten keys to start with")
         await pilot.press("escape")
-        await until_gone(pilot, "The ten keys")
+        await until_gone(pilot, "Ten keys to start with")
         await pilot.press(*"/attach", "enter")
         await until(pilot, lambda: box_text(pilot) == "@")
 
@@ -268,7 +268,11 @@ async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
         ("/newer", "There is no command /newer. Did you mean /new?"),
         ("/exprot", "There is no command /exprot. Did you mean /export?"),
         (" /sp ", "There is no command /sp. Did you mean /spans?"),
-        ("/xyzzy", "There is no command /xyzzy. Type / for all; with more words it is a question."),
+        (
+            "/xyzzy",
+            "There is no command /xyzzy. Type / to list all. With more words it is sent as a"
+            " question.",
+        ),
     ],
 )
 async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told: str) -> None:

@@ -207,7 +207,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await open_files(pilot)
         await go_to(pilot, "file7.txt")
         await pilot.press("space", "escape", "escape")
-        await until_shown(pilot, "From the next question on: 1 always.")
+        await until_shown(pilot, "Files from the next question on: 1 always.")
         assert len(engine.asks) == 1
     async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
         await until_shown(pilot, "ready", "3 of 30 files")
@@ -229,7 +229,7 @@ async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None
         await until_shown(pilot, "Files  3 of 30 files", "named in the question")
         assert "earlier" not in screen_text(pilot)
         await pilot.press("escape", "ctrl+s")
-        await until_shown(pilot, "Spans  1/3")
+        await until_shown(pilot, "What was read  1/3")
 
 
 async def test_files_can_be_chosen_before_a_question() -> None:
@@ -242,7 +242,7 @@ async def test_files_can_be_chosen_before_a_question() -> None:
         await until_shown(pilot, "30 files · about", "⏎ done")
         screen.draw("repo/urls/")
         await pilot.press("space", "space", "enter")
-        await until_shown(pilot, "From the next question on: 2 never.")
+        await until_shown(pilot, "Files from the next question on: 2 never.")
         assert not engine.asks
         await ask(pilot, engine, QUESTION)
         assert engine.asks[0].files.never == {"repo/urls/base.py", "repo/urls/resolvers.py"}
@@ -327,7 +327,7 @@ async def test_five_thousand_files() -> None:
         await open_files(pilot)
         await until_shown(pilot, "✓ resolvers.py", "3 of 5,000 files · ")
         await pilot.press("escape", "ctrl+s")
-        await until_shown(pilot, "Spans  1/3")
+        await until_shown(pilot, "What was read  1/3")
         await pilot.press("escape", "tab", "up", "ctrl+e")
         await until_shown(pilot, "Editing an earlier question", "▣ repo/ · 5,000 files")
 

@@ -97,11 +97,11 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: SPARSE 35%")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Spans  paste-1.txt", "6 passages")
+        await until_shown(pilot, "What was read  paste-1.txt", "6 passages")
         assert isinstance(app.screen, SpansScreen)
         assert 0.1 < app.screen.view.document.read_fraction < 0.4
         await pilot.press("right")
-        await until_shown(pilot, "Another keep can only be tried on the last answer")
+        await until_shown(pilot, "Another keep can be tried only on the last answer")
         await pilot.press("escape")
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
@@ -187,7 +187,7 @@ async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: P
         store.add_message(store.create().id, Role.USER, "Lost?")
         store.save_draft(records.DraftRecord(1))
     async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
+        await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before the answer")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
         await until_shown(pilot, "Lost?")
         await pilot.press("ctrl+r")

@@ -236,8 +236,14 @@ async def test_the_box_grows_to_eight_lines() -> None:
 async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
     async with started() as pilot:
         await pilot.press("f1")
-        await until_shown(pilot, "The ten keys", "Writing")
-        ten = screen_text(pilot).split("The ten keys")[1].split("Writing")[0].strip().splitlines()
+        await until_shown(pilot, "Ten keys to start with", "Writing")
+        ten = (
+            screen_text(pilot)
+            .split("Ten keys to start with")[1]
+            .split("Writing")[0]
+            .strip()
+            .splitlines()
+        )
         keys = [line.strip("│▐ ▁▂▃▄▅▆▇█").split()[0] for line in ten]
         assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
 
@@ -246,9 +252,9 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
     async with started() as pilot:
         await pilot.press("f1", *"code")
         await until_shown(pilot, "A selected message", "Copy its code")
-        assert "The ten keys" not in screen_text(pilot)
+        assert "Ten keys to start with" not in screen_text(pilot)
         await pilot.press("escape")
-        await until_shown(pilot, "The ten keys")
+        await until_shown(pilot, "Ten keys to start with")
         await pilot.press(*"ctrl+l")
         await until_shown(pilot, "Models: what fits", "Esc close")
         await until_gone(pilot, "Copy its code")

@@ -198,8 +198,8 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
         assert f"% read, {read} meanwhile" in drawn(progress, details=False)
         assert heatmap.READ_ON in drawn(progress, details=False)
     engine.finish()
-    assert "Read on     2 passages while it wrote" in drawn(progress)
-    assert "◆ read while it wrote" in drawn(progress)
+    assert "Read on     2 passages while answering" in drawn(progress)
+    assert "◆ read while answering" in drawn(progress)
 
 
 def test_the_phases_in_words() -> None:

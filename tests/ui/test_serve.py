@@ -90,5 +90,5 @@ async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(
 
         monkeypatch.setattr(repository, "save_request", broken)
         answered("What is odd?")
-        await until_shown(pilot, "was not saved: specchat.log says why.")
+        await until_shown(pilot, "was not saved: See specchat.log.")
     app.shutdown()

@@ -1,5 +1,4 @@
-"""Which conversations the list shows, in which order, and each as a line of text; and the
-sidebar."""
+"""The rows of the list of conversations, their order and text; and the sidebar."""
 
 from __future__ import annotations
 
@@ -189,7 +188,7 @@ def _collapse_whitespace(text: str) -> str:
 
 
 class Sidebar(Vertical):
-    """For the mouse only: keys work in the list of Ctrl+O."""
+    """The list beside the chat. It is for the mouse only; keys work in the list of Ctrl+O."""
 
     @dataclass
     class Opened(Message):

@@ -1,5 +1,5 @@
-"""What is known about the files of a conversation: which were put before the model, and why; and
-the line above an answer that says so."""
+"""Facts about the files of a conversation: which were chosen for a question, and why; and the line
+above an answer that names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 CHARACTERS_PER_TOKEN = 4
-"""An estimate for files that were not put before the model."""
+"""An estimate for files that were not chosen."""
 CHANGE = " · ^F to change"
 MIN_NAMES = 2
 """Names with their folders are shown if at least this number fits."""
@@ -24,14 +24,14 @@ MIN_NAMES = 2
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """One file. `tokens` are those that were put before the model, or (`estimated`) those that it
-    would take as a whole."""
+    """One file. `tokens` is the number of its tokens in the prompt, or (`estimated`) in the whole
+    file."""
 
     name: str
     tokens: int
     in_prompt: bool = False
     earlier: bool = False
-    """Whether it is there for an earlier question."""
+    """Whether it was chosen for an earlier question."""
     estimated: bool = False
     lines: str = ""
     reason: str = ""
@@ -40,7 +40,7 @@ class FileFacts:
 
 
 def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
-    """Each file once, without the trees of folders."""
+    """All files, each once, without the trees of folders."""
     return tuple(dict.fromkeys(each for each in documents if not each.name.endswith("/")))
 
 
@@ -169,7 +169,7 @@ def choice_text(always: int, never: int) -> str:
 
 
 class FilesLine(ClickLine):
-    """Hidden where everything fits."""
+    """The line above an answer that names the chosen files; hidden if all files fit."""
 
     def __init__(self, turn: Turn, files: Sequence[Document]) -> None:
         """`files` are all from which some were chosen."""
@@ -181,7 +181,7 @@ class FilesLine(ClickLine):
         self.show()
 
     def show(self) -> None:
-        """What was put before the model may have changed."""
+        """Update the line, if other files were chosen."""
         parts = self._turn.retrieved
         if parts is not None and parts is not self._shown:
             self._shown = parts

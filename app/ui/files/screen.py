@@ -133,7 +133,7 @@ class ChosenFiles:
 
 
 class FilterLine(SafeInput):
-    """All but Space, which chooses."""
+    """The filter. Space marks a file instead of being typed."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return key != "space" and super().check_consume_key(key, character)
@@ -148,14 +148,14 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "left", "fold", "Close", id="files.fold",
-            tooltip="Close the folder, or go to the one around it", priority=True,
+            tooltip="Close the folder, or go to its parent folder", priority=True,
         ),
         Binding(
             "right", "unfold", "Open", id="files.unfold", tooltip="Open the folder", priority=True
         ),
         Binding(
             "space", "cycle", "Choose", id="files.choose",
-            tooltip="Always, never or automatically put before the model; a folder: all its files",
+            tooltip="Read it always, never or automatically (on a folder: all its files)",
             priority=True,
         ),
         Binding(

@@ -20,14 +20,14 @@ from app.ui.spans.copies import copied_ranges
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
 _BLOCK = re.compile(r"\S[^\n]*(?:\n[^\S\n]*\S[^\n]*)*")
-"""Lines up to a blank one."""
+"""Lines without a blank one between them."""
 _SENTENCE_ENDS = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 
 
 class ReadKind(StrEnum):
     UNREAD = "not read"
     SELECTED = "read"
-    READ_ON = "read while the answer was written"
+    READ_ON = "read while answering"
     PINNED = "always read"
 
 

@@ -42,7 +42,7 @@ GAP = "  "
 BAR_CELLS = 10
 KEEP_STEP = 0.01
 MIN_LEGEND_HEIGHT = 16
-"""Rows of a terminal that has room for what the marks mean."""
+"""Minimum height of the terminal for the legend."""
 MIN_NAME = 12
 """Cells for a document's name."""
 
@@ -224,12 +224,14 @@ class SpansScreen(Screen[AskAgain | None]):
             tooltip="Previous passage that was read",
         ),
         Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
-        Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in all documents"),
+        Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Search all documents"),
         Binding(
             "space", "pin", "Pin", id="spans.pin",
-            tooltip="Pin or unpin this paragraph: always read (or click its mark)",
+            tooltip="Pin the paragraph, so that it is always read, or unpin it (or click its mark)",
         ),
-        Binding("f", "fold", "Fold", id="spans.fold", tooltip="Collapse what was not read"),
+        Binding(
+            "f", "fold", "Fold", id="spans.fold", tooltip="Hide what was neither read nor pinned"
+        ),
         Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
         Binding("c", "copy", "Copy", id="spans.copy", tooltip="Copy the passage"),
@@ -410,7 +412,7 @@ class SpansScreen(Screen[AskAgain | None]):
     def _head(self, width: int) -> Content:
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
-        left = Content.assemble(("Spans  ", "bold $accent"), (number, "$ink-dim"))
+        left = Content.assemble(("What was read  ", "bold $accent"), (number, "$ink-dim"))
         read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
         if self._doing:
             read = self._doing
@@ -492,7 +494,7 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_copied(self) -> None:
         self._go_or_show_message(
             self._documents.next_copied(self._position),
-            "The answer copies no sentence of the documents.",
+            "The answer copies nothing from the documents.",
         )
 
     def _go_or_show_message(self, position: Position | None, message: str) -> None:
@@ -598,9 +600,9 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_keep(self, steps: int) -> None:
         if self._try_keep is None:
             self._show_message(
-                "Another keep can be tried when the answer is there."
+                "Another keep can be tried once the answer is complete."
                 if self._doing
-                else "Another keep can only be tried on the last answer, if it was scored."
+                else "Another keep can be tried only on the last answer, if it was scored."
             )
             return
         self._message = ("", (0, 0))
@@ -614,7 +616,9 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def action_again(self) -> None:
         if self._doing:
-            self._show_message("Still answering. Esc goes back, where Esc stops it.")
+            self._show_message(
+                "Still answering. Esc closes this view; in the chat, Esc stops the answer."
+            )
             return
         keep = None if self._keep == self._read_keep else self._keep
         self.dismiss(AskAgain(keep, self._pins))

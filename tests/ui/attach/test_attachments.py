@@ -229,7 +229,7 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
         attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
         await type_in(pilot, "What?")
         await pilot.press("enter")
-        await until_shown(pilot, "The question is sent when 'a.txt' is read.")
+        await until_shown(pilot, "The question will be sent once 'a.txt' has been read.")
         await pilot.press("escape")
         await until_shown(pilot, "Not sent.")
         await pilot.press("enter")

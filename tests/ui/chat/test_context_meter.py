@@ -133,7 +133,7 @@ async def test_more_than_fits_is_said_before_it_is_sent() -> None:
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT * 3)
-        await until_shown(pilot, " tokens in 1 file · the best parts for each question are read")
+        await until_shown(pilot, " tokens in 1 file · only the best parts are read")
         await until_shown(pilot, "ctx 20K/41K ▓▓▓▓▓░░░░░   new 20K")  # half of it
         await pilot.press("backspace")
         await until_gone(pilot, "the best parts")
@@ -144,7 +144,7 @@ async def test_of_a_folder_that_does_not_fit_each_question_brings_other_files() 
     async with started(engine) as pilot:
         engine.say(CostsUpdated(KNOWN))
         attach(pilot, repository(), tokens=8_379_266)
-        await until_shown(pilot, "8,379,266 tokens in 30 files · the best for each question are")
+        await until_shown(pilot, "8,379,266 tokens in 30 files · only the best files are read")
         await ask(pilot, engine)
         await until_shown(pilot, "2 of 30 files")
         assert "new" not in figures(pilot)

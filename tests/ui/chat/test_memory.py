@@ -88,19 +88,19 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "Reading 118,204 tokens needs", "Press Enter again to try")
+        await until_shown(pilot, "Reading 118,204 tokens needs", "Press Enter again")
         assert not engine.asks[0].skip_memory_check
         await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
         await until(pilot, lambda: len(engine.asks) == 2)
         assert not engine.asks[1].skip_memory_check
-        await until_shown(pilot, "Press Enter again to try")
+        await until_shown(pilot, "Press Enter again")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].skip_memory_check
         await until_shown(pilot, "generally available free programs")
         engine.story = Story(failure=does_not_fit())
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "Ask again in the same way")
+        await until_shown(pilot, "^A tries it anyway")
         assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 5)

@@ -218,7 +218,7 @@ async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> Non
         await until_shown(pilot, "Two?")
         await choose(pilot, app, "answer", "One?")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Spans  paste-1.txt")
+        await until_shown(pilot, "What was read  paste-1.txt")
         assert isinstance(app.screen, SpansScreen)
 
 
@@ -326,7 +326,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
 async def test_the_keys_of_a_message_are_in_the_help() -> None:
     async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
         await pilot.press("f1")
-        await until_shown(pilot, "A selected message", "Copy it as Markdown", "^K")
+        await until_shown(pilot, "A selected message", "Copy the message as Markdown", "^K")
         await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
     keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
     assert len(keys) == len(set(keys))

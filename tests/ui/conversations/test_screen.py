@@ -182,7 +182,7 @@ async def test_delete_and_undo(tmp_path: Path) -> None:
         await opened_list(pilot)
         await pilot.press("down", "ctrl+d", "ctrl+d")
         await until_shown(
-            pilot, "1 conversation", "Moved 'Lease contract' to the trash for 30 days"
+            pilot, "1 conversation", "Moved 'Lease contract' to the trash (kept for 30 days)"
         )
         await pilot.press("ctrl+z")
         await until_shown(pilot, "2 conversations", "Restored 'Lease contract'.")
@@ -375,7 +375,7 @@ async def test_what_is_typed_finds_documents_and_enter_opens_them_there(tmp_path
             "line 501: The zinc gutter leaks.",
         )
         await pilot.press("enter")
-        await until_shown(pilot, "Spans", "roof", "The zinc gutter leaks.", "1 of 1 hit")
+        await until_shown(pilot, "What was read", "roof", "The zinc gutter leaks.", "1 of 1 hit")
         assert app.chat.open_chats.shown.title == "Where is it?"
         await pilot.press("escape", "escape")
         await until_shown(pilot, "Where is it?", "Somewhere.")
@@ -415,7 +415,7 @@ async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
         shown = screen_text(pilot)
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
         await pilot.press("enter")
-        await until_shown(pilot, "Spans", "1 of 1 hit")
+        await until_shown(pilot, "What was read", "1 of 1 hit")
 
 
 async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_they_are(

@@ -139,7 +139,7 @@ async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
         await pilot.press(*"Be kind.", "f3")
         await until_shown(pilot, "conversation will be read again", "new 26K")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Spans  paste-1.txt", "passages")
+        await until_shown(pilot, "What was read  paste-1.txt", "passages")
         await pilot.press("escape")
         await ask(pilot, engine, "Two?")
         assert said(engine.asks[1].messages) == ["Be kind."]
@@ -156,7 +156,7 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await pilot.press("ctrl+p")
         await until_shown(pilot, "Search for commands")
         await pilot.press(*"system prompt")
-        await until_shown(pilot, "This conversation's system prompt")
+        await until_shown(pilot, "this conversation's system prompt")
         await pilot.press("enter")
         await until_shown(pilot, "This conversation")
 

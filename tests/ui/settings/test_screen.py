@@ -188,7 +188,7 @@ async def test_the_store_hears_of_what_concerns_it(tmp_path: Path, file: Setting
         await pilot.press("ctrl+o")
         await until_shown(pilot, "1 conversation")
         await pilot.press("ctrl+d")
-        await until_shown(pilot, "to the trash for 9 days")
+        await until_shown(pilot, "to the trash (kept for 9 days)")
 
 
 async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:

@@ -196,7 +196,7 @@ async def test_a_keep_that_cannot_be_tried() -> None:
     spans = SpansApp(SpansScreen([contract((50, 53))], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("right")
-        await until_shown(pilot, "Another keep can only be tried on the last answer")
+        await until_shown(pilot, "Another keep can be tried only on the last answer")
 
 
 FOLDER = [
@@ -221,7 +221,7 @@ def where(spans: SpansApp) -> tuple[str, int]:
 async def test_of_a_folder_next_goes_from_document_to_document(folder: SpansApp) -> None:
     """It begins at the most important one, not at the first."""
     async with folder.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "Spans  1/4 contract.txt   read 4% · passage 1 of 4")
+        await until_shown(pilot, "What was read  1/4 contract.txt   read 4% · passage 1 of 4")
         seen = [where(folder)]
         for _ in range(3):
             await pilot.press("n")
@@ -486,4 +486,4 @@ async def test_an_answer_that_copied_nothing_says_so(spans: SpansApp) -> None:
         await until_shown(pilot, "line 50")
         assert "a answer" not in screen_text(pilot)
         await pilot.press("a")
-        await until_shown(pilot, "The answer copies no sentence of the documents.")
+        await until_shown(pilot, "The answer copies nothing from the documents.")
