@@ -195,8 +195,8 @@ class NextMessage:
         cached = self._earlier - skipped
         lost = cached if self.recall_is_expensive else None
         target = sparse_work(new, recalled, cached, self._earlier, reprefilled=lost)
-        afresh = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
-        if costs.target is not None and costs.target.saves(MIN_SAVING_LOSING, afresh, target):
-            target = afresh
+        re_read = AttentionWork(total - int((1 - keep) * (last.eligible_tokens + self.attached)))
+        if costs.target is not None and costs.target.saves(MIN_SAVING_LOSING, re_read, target):
+            target = re_read
         scored = last.prompt_tokens if last.reading is Reading.SPARSE else 0
         return ReadPlan(total, target, scoring_work(total - scored, scored))

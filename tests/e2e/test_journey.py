@@ -42,7 +42,7 @@ def _started(root: Path) -> Terminal:
 
 def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.wait_for("ready in", "next: AUTO", seconds=PATIENCE)
-    terminal.wait_for("specchat answers questions", "▣ gpl-3.0.txt", "⏎ asks a question")
+    terminal.wait_for("specchat answers questions", "▣ gpl-3.0.txt", "Press ⏎ to ask")
     licence = LICENCE.read_text(encoding="utf-8")
     terminal.paste((licence * (size // len(licence) + 1))[:size])
     terminal.wait_for("Paste 1 · ", " tok · ")

@@ -52,7 +52,7 @@ class ScriptedProbe:
 
 
 LIMIT = 120.0
-"""Seconds after which a test gives up on an event."""
+"""Seconds that a test waits for an event."""
 
 E = TypeVar("E", bound=Event)
 

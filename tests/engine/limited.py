@@ -3,7 +3,7 @@
 `python -m tests.engine.limited LIMIT TARGET DRAFT GATES MODE...` asks of a text about so many gates
 in each mode (`full!` is full despite memory), and prints what came of each turn as a JSON line.
 LIMIT is RLIMIT_DATA, in bytes: what is allocated beyond it is not had, and MLX's workers end the
-process then. A control group would do as well, but takes rights that tests seldom have.
+process then. A control group would do as well, but takes rights that tests rarely have.
 """
 
 from __future__ import annotations

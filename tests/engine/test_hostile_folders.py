@@ -387,7 +387,7 @@ HOSTILE: dict[str, Change] = {
 }
 
 
-SECONDS = 15.0  # an endless template is given up after one, on a busy machine later
+SECONDS = 15.0  # an endless template is stopped after one, on a busy machine later
 HELLO = (Message(Role.USER, "Hello?"),)
 
 

@@ -294,7 +294,7 @@ def test_one_that_is_lost_while_the_tokenizer_is_loaded_is_noticed(folder: Path)
     spread.driver.close()
 
 
-# ------------------------------------------------------------------ what is said of the turn
+# ------------------------------------------------------------------ how the turn is reported
 
 
 def test_numbers_are_of_the_whole_answer_and_teach_nothing(

@@ -1,4 +1,4 @@
-"""What is refused before it begins, what would fit, and what is given up so that it does."""
+"""What is refused before it begins, what would fit, and what is dropped to make it fit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def leave(loaded: Driver, monkeypatch: pytest.MonkeyPatch) -> LEAVE:
 
     def left(free: float) -> None:
         loaded.until(MemoryReport)
-        time.sleep(0.2)  # the engine's thread lets go of the turn's cache after that report
+        time.sleep(0.2)  # the engine's thread releases the turn's cache after that report
         gc.collect()  # arrays of earlier tests must not be freed during this one
         at = mx.get_active_memory() + free
         monkeypatch.setattr(memory, "free", lambda: at - mx.get_active_memory())

@@ -177,7 +177,7 @@ class _Step:
             witness.problems.append("a step sees rows from nowhere")
 
     def end(self, logits: Any) -> None:
-        """Write down the new rows; those that were not stored, after an error, are left out."""
+        """Write down the new rows; those that were not stored, after an error, are omitted."""
         count, witness = len(self._ids), self._witness
         if self._full.size() != len(self._stored) + count:
             return

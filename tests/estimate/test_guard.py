@@ -1,4 +1,4 @@
-"""What the guard foresees. Its hit rates are measured by `python -m benchmarks quality --auto
+"""What the guard predicts. Its hit rates are measured by `python -m benchmarks quality --auto
 --held-out`, and here on `counting_questions.tsv`, which it was not trained on."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def decided(expected: PredictedTtft, new: int = 20_000, ask: Ask = AUTO) -> Read
 def test_auto_takes_the_faster_way_whatever_the_length() -> None:
     assert decided(PredictedTtft(1.0, 2.0), new=1_600) is Reading.SPARSE
     assert decided(PredictedTtft(2.0, 1.0)) is Reading.DENSE
-    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # nothing is left out for so little
+    assert decided(PredictedTtft(9.0, 10.0)) is Reading.DENSE  # nothing is skipped for so little
 
 
 def test_auto_reads_a_small_table_in_full_however_slow_the_pair() -> None:
@@ -163,6 +163,6 @@ def test_a_target_that_rereads_recalls_all_that_stands_behind() -> None:
 def test_what_matters_is_read_afresh_where_that_is_faster() -> None:
     last = answered(10_000, 9_000)
     by_pairs = replace(COSTS, target=LinearCost(0, 0, 1.0))
-    afresh = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
+    re_read = NextMessage(Mode.SPARSE, 0.1, 30, 0, last).seconds(by_pairs)
     read = 10_000 + 10 + 30 - 0.9 * 9_900
-    assert afresh == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)
+    assert re_read == pytest.approx(read * (read + 1) / 2 + 10_040 * DRAFT + BESIDES, rel=1e-3)

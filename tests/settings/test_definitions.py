@@ -67,7 +67,7 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
         ("storage.trash_days", [30]),
     ],
 )
-def test_what_it_cannot_be(key: str, value: object) -> None:
+def test_invalid_values_are_refused(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=r"from|one of"):
         find(key).validate(value)
 

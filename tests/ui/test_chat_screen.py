@@ -74,7 +74,7 @@ async def test_a_dense_only_pair_says_so() -> None:
         await until_shown(pilot, "no sparse reading", "not supported: gpt2 has no rotary")
 
 
-async def test_what_would_make_the_machine_faster_is_said() -> None:
+async def test_a_hint_says_what_would_make_the_machine_faster() -> None:
     engine = FakeEngine(load_story=LoadStory(faster="libfast"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready", "run many times faster with libfast")
@@ -214,14 +214,14 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 
 
-async def test_a_fall_back_is_said_with_its_reason() -> None:
+async def test_a_fallback_is_shown_with_its_reason() -> None:
     engine = FakeEngine(Story(falls_back="no draft"))
     async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
-async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
+async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() -> None:
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
     async with started(engine) as pilot:
         await ask(pilot, engine)

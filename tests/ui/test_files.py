@@ -116,7 +116,7 @@ def test_what_does_not_fit_ends_in_an_ellipsis() -> None:
     assert fit_files(names, 32) == "csrf.py, utils.py, csrf.py, …"
 
 
-def test_of_a_single_document_it_says_how_much() -> None:
+def test_for_a_single_document_the_line_says_how_much_was_chosen() -> None:
     long = Document("long.py", LONG)
     part = RetrievedPart(replace(long, text=LONG[: len(LONG) // 4]), 90, RetrievalReason.WORDS)
     assert chosen_text([part], [long], ["long.py:1–80"], 40) == "25% of long.py:1–80"
@@ -218,7 +218,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await until_shown(pilot, "from an earlier question", "2 earlier")
 
 
-async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None:
+async def test_files_that_made_room_for_a_later_question_are_not_shown() -> None:
     engine = FakeEngine(STORY)
     async with app_with(engine).run_test(size=(100, 30)) as pilot:
         await answered(pilot, engine)
@@ -249,7 +249,7 @@ async def test_files_can_be_chosen_before_a_question() -> None:
         await until_shown(pilot, "3 of 30 files: long.py", "README.md")
 
 
-async def test_what_fits_is_said_to_be_there() -> None:
+async def test_if_all_files_fit_they_are_shown_as_read() -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         attach(pilot, repository())
@@ -271,7 +271,9 @@ async def test_the_conversations_settings_count_and_clear_the_choice() -> None:
         await pilot.press("f3")
         await until_shown(pilot, "This conversation")
         await pilot.press(*["down"] * 12)
-        await until_shown(pilot, "1 always, 1 never", "^D clears it", "Files that the model gets")
+        await until_shown(
+            pilot, "1 always, 1 never", "^D clears it", "Files that are always or never"
+        )
         await pilot.press("ctrl+d")
         await until_shown(pilot, "all automatic")
         await pilot.press("escape")
@@ -357,7 +359,7 @@ def test_a_folder_chooses_all_its_files() -> None:
     assert not tree.choices
 
 
-def test_what_was_chosen_elsewhere_stays_chosen() -> None:
+def test_choices_for_files_that_are_not_listed_stay() -> None:
     tree = FileTree(FACTS, {"gone.py": ReadChoice.ALWAYS})
     tree.cycle(tree.rows()[0])
     assert "gone.py" in tree.chosen(ReadChoice.ALWAYS)

@@ -48,7 +48,7 @@ def box(pilot: object) -> ComposeBox:
     return pilot.app.chat.composer.box  # type: ignore[attr-defined, no-any-return]
 
 
-async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) -> None:
+async def test_a_question_is_saved_before_the_engine_gets_it(tmp_path: Path) -> None:
     engine = FakeEngine(stepping=True)
     async with kept_app(tmp_path, engine) as (pilot, _):
         assert engine.sent(CachePolicy) == [
@@ -218,7 +218,7 @@ async def test_leaving_while_it_answers_keeps_what_was_written(tmp_path: Path) -
         assert (store.branch(1)[1].state, store.branch(1)[1].text) == (State.STOPPED, ANSWER[:15])
 
 
-async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path: Path) -> None:
+async def test_a_second_window_answers_without_saving(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "▸ Read")
@@ -237,7 +237,9 @@ async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path:
         assert len(other.branch(1)) == 2
 
 
-async def test_without_a_usable_folder_nothing_is_kept_and_that_is_said(tmp_path: Path) -> None:
+async def test_without_a_usable_folder_nothing_is_saved_and_a_notice_says_so(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
@@ -256,7 +258,7 @@ def mend_store(folder: Path) -> None:
         connection.execute("DROP TRIGGER full")
 
 
-async def test_a_question_that_cannot_be_kept_is_not_asked_and_stays_written(
+async def test_a_question_that_cannot_be_saved_is_not_asked_and_stays_in_the_box(
     tmp_path: Path,
 ) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
@@ -275,7 +277,7 @@ async def test_a_question_that_cannot_be_kept_is_not_asked_and_stays_written(
         await until_gone(pilot, "no room")
 
 
-async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path) -> None:
+async def test_an_answer_that_cannot_be_saved_says_so_until_it_can(tmp_path: Path) -> None:
     engine = FakeEngine(stepping=True)
     async with kept_app(tmp_path, engine) as (pilot, _):
         await ask(pilot, engine, "What?")
@@ -318,7 +320,7 @@ async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
         await until_shown(pilot, "Paste 1", "❯ Early?")
 
 
-async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
+async def test_earlier_turns_of_a_long_conversation_appear_when_scrolled_to(
     tmp_path: Path,
 ) -> None:
     with Store(tmp_path) as store:

@@ -84,7 +84,7 @@ async def test_ctrl_g_sets_keep() -> None:
         assert engine.asks[0].keep_ratio == 0.35
 
 
-async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
+async def test_keep_can_be_left_unchanged_and_reset_to_auto() -> None:
     async with started() as pilot:
         await pilot.press("ctrl+g", "pageup", "escape")
         await until_shown(pilot, "next: AUTO")
@@ -256,10 +256,10 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
         await pilot.press("escape")
         await until_shown(pilot, "Ten keys to start with")
         await pilot.press(*"ctrl+l")
-        await until_shown(pilot, "Models: what fits", "Esc close")
+        await until_shown(pilot, "List, download and load models", "Esc close")
         await until_gone(pilot, "Copy its code")
         await pilot.press("escape", "escape")
-        await until_gone(pilot, "Models: what fits")
+        await until_gone(pilot, "List, download and load models")
 
 
 @pytest.mark.parametrize(

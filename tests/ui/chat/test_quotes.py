@@ -40,7 +40,7 @@ async def ask(pilot: Any, question: str) -> None:
     await pilot.press(*question, "enter")
 
 
-async def test_a_quotation_is_headed_so_keeps_its_lines_and_is_explained_once(
+async def test_a_quotation_has_its_own_heading_and_is_explained_once(
     tmp_path: Path,
 ) -> None:
     app = quoting_app(tmp_path, FakeEngine(Story(answer=CODE)))

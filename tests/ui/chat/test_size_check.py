@@ -71,7 +71,7 @@ async def test_documents_are_no_reason_to_refuse_a_question() -> None:
         assert len(engine.asks) == 2
 
 
-async def test_what_the_engine_refuses_comes_back_as_it_was(tmp_path: Path) -> None:
+async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -> None:
     """Nothing of it stays in the conversation, and at the next start it is still there."""
     engine = FakeEngine(Story())
     async with kept_app(tmp_path, engine, size=(80, 30)) as (pilot, app):
@@ -110,7 +110,7 @@ async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) 
         assert [each.title for each in store.conversations()] == [""]
 
 
-async def test_what_waited_behind_it_comes_back_behind_it() -> None:
+async def test_a_queued_question_returns_after_the_refused_one() -> None:
     engine = FakeEngine(TOO_LONG, stepping=True)
     async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")

@@ -81,7 +81,7 @@ async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) ->
         ("nowhere", []),
     ],
 )
-async def test_what_is_typed_finds_titles_and_what_was_said(
+async def test_typing_finds_titles_and_messages(
     tmp_path: Path, typed: str, found: list[str]
 ) -> None:
     three(tmp_path)
@@ -293,7 +293,7 @@ async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
         await until_shown(pilot, "a␛[2J b")
 
 
-async def test_beside_another_specchat_changes_are_kept_and_no_questions(tmp_path: Path) -> None:
+async def test_a_second_window_saves_changes_but_no_questions(tmp_path: Path) -> None:
     three(tmp_path)
     with Store(tmp_path):
         async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
@@ -326,7 +326,7 @@ async def test_without_a_store_there_is_one_conversation(tmp_path: Path) -> None
         await until_gone(pilot, "Gone?")
 
 
-async def test_what_is_typed_chooses_the_best_one(tmp_path: Path) -> None:
+async def test_typing_selects_the_best_match(tmp_path: Path) -> None:
     """Not the one that was chosen before, though it is found too."""
     with Store(tmp_path) as store:
         answered(store, "case31x", "One.")
@@ -362,7 +362,7 @@ async def open_list(pilot: Pilot[None]) -> None:
     await until_shown(pilot, "Conversations  3 conversations")
 
 
-async def test_what_is_typed_finds_documents_and_enter_opens_them_there(tmp_path: Path) -> None:
+async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: Path) -> None:
     attached(tmp_path, roof="filler\n" * 500 + "The zinc gutter leaks.\n", walls="Of brick.")
     async with kept_app(tmp_path) as (pilot, app):
         await open_list(pilot)

@@ -15,7 +15,7 @@ FIRST, SECOND = 'What does it say of "patent license"?', 'And what of "Correspon
 
 
 async def play(pilot: Pilot[None]) -> None:
-    """Attach a text, ask, look at what was read, ask once more."""
+    """Attach a text, ask, look at what was read, ask another question."""
     await _shown(pilot, "ready in")
     await asyncio.sleep(1.5)
     await _type(pilot, "@gpl")

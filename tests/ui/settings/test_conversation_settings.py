@@ -75,7 +75,7 @@ async def test_the_screen_shows_all_and_fits(size: tuple[int, int]) -> None:
         await until(pilot, lambda: own(app).prompt.has_focus)
 
 
-async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: Path) -> None:
+async def test_changes_apply_to_the_next_question_and_are_saved(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await until_shown(pilot, "ready")
         await opened(pilot, app)
@@ -122,7 +122,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         assert said(engine.asks[0].messages) == ["Be brief."]
 
 
-async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
+async def test_a_changed_prompt_warns_that_everything_is_read_again() -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
@@ -137,7 +137,7 @@ async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
         assert "new 26K" not in screen_text(pilot)
         await opened(pilot, app)
         await pilot.press(*"Be kind.", "f3")
-        await until_shown(pilot, "conversation will be read again", "new 26K")
+        await until_shown(pilot, "reads the whole conversation again", "new 26K")
         await pilot.press("ctrl+s")
         await until_shown(pilot, "What was read  paste-1.txt", "passages")
         await pilot.press("escape")
@@ -199,7 +199,7 @@ async def test_a_paste_is_text_and_not_too_long() -> None:
         assert len(screen.prompt.text) < 100
 
 
-async def test_what_is_as_the_settings_say_follows_them() -> None:
+async def test_values_that_are_not_overridden_follow_the_settings() -> None:
     settings = Settings(ReadingSettings(Mode.FULL, 0.4), Answers(max_tokens=99, temperature=0.5))
     rows = conversation_settings(settings)
     assert rows["max_tokens"].default == 99
@@ -221,7 +221,7 @@ async def test_what_is_as_the_settings_say_follows_them() -> None:
         )
 
 
-async def test_what_cannot_be_kept_is_said_and_does_not_hold(tmp_path: Path) -> None:
+async def test_changes_that_cannot_be_saved_are_reported_and_do_not_apply(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await until_shown(pilot, "ready")
         await ask(pilot, engine, "One?")

@@ -44,7 +44,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press("ctrl+s")
         await until_shown(pilot, "1 pinned by you")
         await pilot.press("f1")
-        await until_shown(pilot, "What was read", "Pin or unpin this paragraph")
+        await until_shown(pilot, "What was read", "Pin the paragraph, so that")
         await pilot.press(*["pagedown"] * 9)
         await until_shown(pilot, "Everywhere")
         await pilot.press("f1", "escape")
@@ -107,7 +107,7 @@ async def test_in_full_all_of_it_is_being_read() -> None:
         await until_shown(pilot, "reading everything")
 
 
-async def test_of_a_text_that_is_cached_whole_the_choice_is_shown_as_a_choice() -> None:
+async def test_the_selection_of_a_fully_cached_text_is_shown_as_hypothetical() -> None:
     engine = FakeEngine(Story(cached=True))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, TEXT)
