@@ -109,11 +109,11 @@ class SpecchatApp(App[None]):
         ),
         Binding(
             "f5", "serve", "Serve", id="app.serve",
-            tooltip="Start or stop the server for other programs on this machine",
+            tooltip="Start or stop the server for other programs",
         ),
         Binding(
             "f6", "real_model", "Small real model", id="app.real_model",
-            tooltip="Replace the demo model with a small real one, and ask again",
+            tooltip="Replace the demo model with a small real one",
             priority=True,
         ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),

@@ -316,7 +316,7 @@ async def test_five_thousand_files() -> None:
     engine = FakeEngine(STORY)
     async with started(engine) as pilot:
         attach(pilot, repository(5_000), tokens=8_000_000)
-        await until_shown(pilot, "8,000,000 tokens in 5,000 files · the best for each question")
+        await until_shown(pilot, "8,000,000 tokens in 5,000 files · only the best files")
         screen = await open_files(pilot)
         await pilot.press(*"file499")
         await until_shown(pilot, "repo/parts/part49/file499.txt")

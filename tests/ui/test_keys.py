@@ -267,7 +267,7 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
     [
         ("f2", ["Reset to the default", "A setting", "^P"]),
         ("f3", ["apply from the next question on", "Its system prompt", "^D"]),
-        ("ctrl+o", ["^Y", "Make a copy", "^D", "Move to the trash", "^Z"]),
+        ("ctrl+o", ["^Y", "Duplicate the conversation", "^D", "Move to the trash", "^Z"]),
     ],
 )
 async def test_help_lists_the_keys_of_each_screen(

@@ -94,11 +94,11 @@ class Chip(Widget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "space,enter", "skipped", "Skipped", id="chip.skipped",
-            tooltip="List what was skipped or is uncertain, and why (Shift+Tab selects a chip)",
+            tooltip="List skipped and doubtful files (Shift+Tab selects)",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
-            tooltip="Remove the attachment, or stop reading it (or click its ✕)",
+            tooltip="Remove the attachment (or click its ✕)",
         ),
     ]  # fmt: skip
 

@@ -55,7 +55,7 @@ class MessagesScreen(AskingScreen):
         ),
         Binding(
             "shift+tab", "above", "Attached", id="chat.above",
-            tooltip="Select an attachment, or the last message if there is none",
+            tooltip="Select an attachment, else the last message",
         ),
         Binding(
             "ctrl+f", "files", "Files", id="chat.files",

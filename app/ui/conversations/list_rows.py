@@ -54,8 +54,8 @@ def matching_rows(
     text: str = "",
     hits: Sequence[SearchHit] = (),
 ) -> list[ConversationRow]:
-    """Without `text` all of them, in the given order. With it, those whose title matches, best
-    first, then those with a hit, in the order of `hits`."""
+    """Rows that match `text`: first those whose title matches, best first, then those with a hit,
+    in the order of `hits`. Without `text`, all rows in the given order."""
     rows = [ConversationRow(each, sizes.get(each.id, ConversationSize())) for each in conversations]
     if not text:
         return rows

@@ -72,9 +72,9 @@ def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
 
 
 def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
-    """For each file in the prompt its name below the common folder, with the lines if not all of it
-    is there, as in `urls/base.py:1–80`. What the user chose or named comes first, then what has
-    most of the question's words."""
+    """Names of the files in the prompt, below their common folder, with line numbers if only a part
+    was chosen, as in `urls/base.py:1–80`. Files that the user chose or named come first, then files
+    with most words of the question."""
     by_name, top = {each.name: each for each in files}, common_folder(files)
     first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
 

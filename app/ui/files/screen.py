@@ -54,8 +54,8 @@ class TreeRow:
 
 
 class FileTree:
-    """The top folders start open, and those with a file that is chosen, or in the prompt if not
-    all are."""
+    """A tree of files. Top folders start open, and so do folders with a chosen file or, if not all
+    files are in the prompt, with a file in the prompt."""
 
     def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, ReadChoice]) -> None:
         self.choices = dict(choices)
@@ -68,7 +68,7 @@ class FileTree:
                 self._opened.update(_folders(each.name))
 
     def rows(self, text: str = "") -> list[TreeRow]:
-        """What is open; with a `text`, all files whose names have its words."""
+        """Rows of open folders or, with a `text`, all files whose names have its words."""
         words = text.casefold().split()
         if words:
             names = ((each, each.name.casefold()) for each in self._facts)

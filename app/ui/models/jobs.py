@@ -154,7 +154,7 @@ class Jobs:
         self._post_change()
 
     def mark_drawn(self) -> None:
-        """To be called when the progress was drawn."""
+        """Allow the next `Progressed`. Call it once the progress has been drawn."""
         self._change_posted = False
 
     def close(self) -> None:

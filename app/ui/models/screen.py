@@ -200,7 +200,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self.draw(go_to)
 
     def update_jobs(self) -> None:
-        """Called after the progress of a job has changed."""
+        """Draw the progress of jobs again."""
         if self.is_attached and not self._loading:
             self.draw()
 

@@ -190,8 +190,8 @@ def read_documents(
 
 
 def _read_whole(progress: TurnProgress) -> bool:
-    """Whether a turn without a selection has read, or reads, everything: not one that is still
-    choosing or was stopped at that."""
+    """Whether a turn without a selection has read, or is reading, everything. False while it is
+    still choosing, or if it was stopped then."""
     if progress.reading is Reading.DENSE:
         return True
     return progress.statistics is not None and progress.statistics.read_tokens > 0
@@ -226,7 +226,7 @@ def _segments(planned: Planned | None) -> dict[tuple[int | None, int | None], Se
 def _importance(
     segment: Segment | None, planned: Planned | None, importance: ImportanceMap | None
 ) -> tuple[float, ...]:
-    """The buckets of the document's tokens, as multiples of the average bucket."""
+    """Importance of the document's parts, as multiples of the average bucket."""
     if segment is None or planned is None or importance is None or not planned.prompt_tokens:
         return ()
     buckets = len(importance.buckets)

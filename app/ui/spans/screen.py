@@ -208,8 +208,9 @@ class AskAgain:
 
 
 class SpansScreen(Screen[AskAgain | None]):
-    """Opens at the most important document. `try_keep` asks the engine what another keep would
-    select, and `show` gets the answer. Without it no other keep can be tried."""
+    """The documents of an answer, opened at the most important one. `try_keep` asks the engine what
+    another keep would select, and `show` gets the answer; without it, no other keep can be
+    tried."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Up", id="spans.up", tooltip="Row up"),
@@ -227,7 +228,7 @@ class SpansScreen(Screen[AskAgain | None]):
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Search all documents"),
         Binding(
             "space", "pin", "Pin", id="spans.pin",
-            tooltip="Pin the paragraph, so that it is always read, or unpin it (or click its mark)",
+            tooltip="Pin or unpin the paragraph (or click beside it)",
         ),
         Binding(
             "f", "fold", "Fold", id="spans.fold", tooltip="Hide what was neither read nor pinned"
@@ -345,7 +346,7 @@ class SpansScreen(Screen[AskAgain | None]):
         return tuple((start, end) for index, start, end in self._hits if index == self._at)
 
     def show(self, documents: Sequence[ReadDocument], keep: float) -> None:
-        """The same documents as another keep would read them."""
+        """Show the same documents as another keep would read them."""
         self._documents.show(documents)
         self._keep = keep
         self.view.show(self._document)
@@ -358,8 +359,8 @@ class SpansScreen(Screen[AskAgain | None]):
         try_keep: Callable[[float], None] | None,
         status: str,
     ) -> None:
-        """The same documents as they are read now. What is on the screen stays there, once the user
-        has moved or pinned something."""
+        """Show the same documents with more of them read. If the user has moved or pinned
+        something, the view stays where it is."""
         key, untouched = self._key, self._position == (0, 0) and not any(self._pins.values())
         self._documents = Collection(documents)
         keys = [(each.message, each.document) for each in self._documents.documents]

@@ -39,11 +39,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "space", "details", "Details", id="message.details",
-            tooltip="Show or hide how the answer was read (or click that line)",
+            tooltip="Show or hide how it was read (or click that line)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking, or the details if there is none",
+            tooltip="Show or hide the model's thinking, else the details",
         ),
         Binding(
             "ctrl+y", "run('copy')", "Copy", id="message.copy",
@@ -163,7 +163,8 @@ class MessageView(LazyContainer, can_focus=True):
 
 
 class Speaker(Static):
-    """Whose message it is, and on a branch point `‹ 2/3 ›`, whose arrows can be clicked."""
+    """The heading of a message; where the conversation branches also `‹ 2/3 ›`, with arrows to
+    click."""
 
     def __init__(self, who: Content, view: MessageView | None, note: str = "") -> None:
         super().__init__(classes="speaker")

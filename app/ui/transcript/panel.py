@@ -238,7 +238,7 @@ def _hypothetical_legend(selected: Selected) -> Content:
 
 
 def _details(state: TurnProgress, view: Viewport) -> list[Content]:
-    """A label and a value a line; the phases with their marks."""
+    """The details, one label and value in each line; phases have marks."""
     if state.restored and state.statistics is None:
         return []
     lines: list[Content] = []
@@ -251,7 +251,7 @@ def _details(state: TurnProgress, view: Viewport) -> list[Content]:
 
 
 def _known(state: TurnProgress) -> list[tuple[str, str]]:
-    """Labels and texts, from the statistics or, before there are any, from the plan."""
+    """Labels and texts from the statistics, or from the plan until there are statistics."""
     read_on = 0 if state.selected is None else len(state.selected.read_on)
     if state.statistics is not None:
         return wording.reading_details(state.statistics, read_on)

@@ -203,7 +203,7 @@ class AnswerView(MessageView):
                 self._show_note()
 
     def show_first_quote(self, is_first: bool) -> None:
-        """The first quotation of a conversation says that there are other models."""
+        """Below the first quotation of a conversation, a note explains the demo model."""
         if is_first != self._is_first_quote:
             self._is_first_quote = is_first
             if self.has_content:

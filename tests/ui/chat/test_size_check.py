@@ -66,7 +66,7 @@ async def test_documents_are_no_reason_to_refuse_a_question() -> None:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
         attach(pilot, repository(), tokens=8_000_000)
-        await until_shown(pilot, "8,000,000 tokens in 30 files · the best")
+        await until_shown(pilot, "8,000,000 tokens in 30 files · only the best")
         await ask(pilot, engine, "More?")
         assert len(engine.asks) == 2
 

@@ -150,7 +150,7 @@ async def test_the_demo_model_is_not_asked_without_a_document(tmp_path: Path) ->
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press(*"hello", "enter")
-        await until_shown(pilot, "only answer questions about", "❯ hello")
+        await until_shown(pilot, "only answers questions about", "❯ hello")
         assert not engine.asks
         await paste(pilot, DOCUMENT)
         await pilot.press("enter")

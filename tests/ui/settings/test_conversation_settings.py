@@ -137,7 +137,7 @@ async def test_a_changed_prompt_warns_that_everything_is_read_again() -> None:
         assert "new 26K" not in screen_text(pilot)
         await opened(pilot, app)
         await pilot.press(*"Be kind.", "f3")
-        await until_shown(pilot, "reads the whole conversation again", "new 26K")
+        await until_shown(pilot, "The system prompt has changed", "new 26K")
         await pilot.press("ctrl+s")
         await until_shown(pilot, "What was read  paste-1.txt", "passages")
         await pilot.press("escape")
@@ -156,7 +156,7 @@ async def test_a_command_and_the_palette_open_it() -> None:
         await pilot.press("ctrl+p")
         await until_shown(pilot, "Search for commands")
         await pilot.press(*"system prompt")
-        await until_shown(pilot, "this conversation's system prompt")
+        await until_shown(pilot, "This conversation's system prompt")
         await pilot.press("enter")
         await until_shown(pilot, "This conversation")
 
@@ -182,7 +182,7 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
         screen = await opened(pilot, app)
         screen.prompt.clear()
         await pilot.press("escape")
-        await until_shown(pilot, "read again")
+        await until_shown(pilot, "The system prompt has changed")
         with Store(tmp_path) as beside:
             assert beside.conversation(id).overrides == Overrides(system="", seed=7)
 

@@ -44,7 +44,7 @@ async def test_what_was_read_is_shown_tried_pinned_and_asked_again() -> None:
         await pilot.press("ctrl+s")
         await until_shown(pilot, "1 pinned by you")
         await pilot.press("f1")
-        await until_shown(pilot, "What was read", "Pin the paragraph, so that")
+        await until_shown(pilot, "What was read", "Pin or unpin the paragraph")
         await pilot.press(*["pagedown"] * 9)
         await until_shown(pilot, "Everywhere")
         await pilot.press("f1", "escape")
