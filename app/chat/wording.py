@@ -394,7 +394,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     FailureKind.MODEL_UNREADABLE: ("The model in {folder} could not be read ({error})", _DOWNLOAD),
     FailureKind.MODEL_CANNOT_RUN: ("The model in {folder} cannot run here ({error})", _DOWNLOAD),
     FailureKind.WEIGHTS_DAMAGED: (
-        "The weights of the model in {folder} are damaged (some are not numbers)",
+        "The model in {folder} has damaged weights (some are not numbers)",
         _DOWNLOAD,
     ),
     FailureKind.CACHE_NOT_QUANTISABLE: (

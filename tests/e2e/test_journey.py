@@ -70,7 +70,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("C-g", "3", "5")
     terminal.wait_for("would read ")
     terminal.press("Escape", "C-s")
-    terminal.wait_for("What was read", "read 2", "importan")  # the row may be read, or not
+    terminal.wait_for("Passages", "read 2", "importan")  # the row may be read, or not
     terminal.type("/")
     terminal.type("terminal interaction")
     terminal.wait_for("hit", "NOT READ")

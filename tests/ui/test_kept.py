@@ -97,7 +97,7 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: SPARSE 35%")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "What was read  paste-1.txt", "6 passages")
+        await until_shown(pilot, "Passages  paste-1.txt", "6 passages")
         assert isinstance(app.screen, SpansScreen)
         assert 0.1 < app.screen.view.document.read_fraction < 0.4
         await pilot.press("right")

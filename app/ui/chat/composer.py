@@ -43,11 +43,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "up", "earlier", "Earlier question", id="compose.earlier",
-            tooltip="Earlier or later question (on the first or last line)",
+            tooltip="Earlier or later question (first or last line)",
         ),
         Binding(
             "down", "later", "Later question", id="compose.later",
-            tooltip="Earlier or later question (on the first or last line)",
+            tooltip="Earlier or later question (first or last line)",
         ),
         Binding(
             "backspace", "erase", "Erase", id="compose.erase",

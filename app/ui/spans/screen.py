@@ -413,13 +413,13 @@ class SpansScreen(Screen[AskAgain | None]):
     def _head(self, width: int) -> Content:
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
-        left = Content.assemble(("What was read  ", "bold $accent"), (number, "$ink-dim"))
+        left = Content.assemble(("Passages  ", "bold $accent"), (number, "$ink-dim"))
         read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
         if self._doing:
             read = self._doing
         elif self._keep != self._read_keep:
             read = f"keep {formatting.percent(self._keep)} would {read}"
-        pinned = f" · {len(self._pins_here)} pinned by you" if self._pins_here else ""
+        pinned = f" · {len(self._pins_here)} pinned" if self._pins_here else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
         room = max(MIN_NAME, width - left.cell_length - right.cell_length)
         name = Content(sanitize_line(document.title)).truncate(room, ellipsis=True)

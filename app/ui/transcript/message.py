@@ -118,7 +118,14 @@ class MessageView(LazyContainer, can_focus=True):
     def hints(self, is_last: bool) -> list[str]:
         """The keys that work on it, the most important first."""
         if self.part is TurnPart.ANSWER:
-            hints = ["Space details", "^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+            hints = [
+                "Space details",
+                "^Y copy",
+                "^A again",
+                "^R in full",
+                "^G at keep",
+                "^S passages",
+            ]
             more = ["^K code", "^E edit"]
         else:
             hints, more = ["^Y copy", "^E edit"], ["^A again", "^R in full"]

