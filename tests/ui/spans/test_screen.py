@@ -335,7 +335,7 @@ async def test_the_mouse(spans: SpansApp) -> None:
         assert first < 50
         await pilot.click("DocumentView", offset=(10, 2), times=2)
         assert line(pilot) == first + 2
-        await until_shown(pilot, "pinned by you")
+        await until_shown(pilot, "1 pinned")
         height = spans.spans.query_one(Minimap).size.height
         await pilot.click("Minimap", offset=(1, height - 1))
         await until(pilot, lambda: line(pilot) > 180)
