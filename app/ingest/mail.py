@@ -35,7 +35,7 @@ class Mail:
     unread: list[str] = field(default_factory=list)
     """Names of attachments that are no text."""
     doubts: list[Decoded] = field(default_factory=list)
-    """Parts whose encoding was guessed, or with invalid bytes."""
+    """Parts whose encoding was guessed, or that have bad bytes."""
 
 
 def read_mail(data: bytes, check: Callable[[], None]) -> Mail | None:

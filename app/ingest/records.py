@@ -183,7 +183,7 @@ class FileRead:
         if self.guessed:
             advice = "if letters look wrong, save it as UTF-8"
             return f"{self.path} does not say its encoding and was read as {self.label}: {advice}."
-        return f"{self.path} is not valid {self.label} throughout: invalid bytes appear as \\xff."
+        return f"{self.path} is not valid {self.label} throughout: bad bytes appear as \\xff."
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def test_a_file_needs_no_words(docs: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_is_no_utf8_is_told(docs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (docs / "a").write_bytes("grüße ".encode() * 20 + b"\xff")
     assert told(docs / "a", capsys) == [
-        "a is not valid UTF-8 throughout: invalid bytes appear as \\xff."
+        "a is not valid UTF-8 throughout: bad bytes appear as \\xff."
     ]
 
 

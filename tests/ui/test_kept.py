@@ -320,7 +320,7 @@ async def test_a_question_that_waits_at_the_end_is_written_again_at_the_start(
         await until_shown(pilot, "Paste 1", "❯ Early?")
 
 
-async def test_earlier_turns_of_a_long_conversation_appear_when_scrolled_to(
+async def test_of_a_long_conversation_the_earlier_turns_come_when_scrolled_to(
     tmp_path: Path,
 ) -> None:
     with Store(tmp_path) as store:

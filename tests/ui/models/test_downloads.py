@@ -79,7 +79,7 @@ async def test_a_download_continues_when_the_screen_is_closed_and_its_end_is_rep
     running.shutdown()
 
 
-async def test_pause_resume_and_cancel(app: Make, library: Library, hub: FakeHub) -> None:
+async def test_pause_go_on_and_give_up(app: Make, library: Library, hub: FakeHub) -> None:
     hub.add(BIG, model_files(30, size=900_000))
     hub.rate = 40_000
     running = app()

@@ -119,7 +119,7 @@ async def test_delete_and_undo(app: Make, here: Here, library: Library) -> None:
         assert trash.trashed(library.cache) == []
 
 
-async def test_the_loaded_model_cannot_be_deleted(app: Make, here: Here) -> None:
+async def test_what_answers_is_not_thrown_away(app: Make, here: Here) -> None:
     await here(BIG, DRAFT)
     async with models_of(app(), "small-4bit") as pilot:
         await open_dialog(pilot, "big")

@@ -75,7 +75,7 @@ async def test_the_screen_shows_all_and_fits(size: tuple[int, int]) -> None:
         await until(pilot, lambda: own(app).prompt.has_focus)
 
 
-async def test_changes_apply_to_the_next_question_and_are_saved(tmp_path: Path) -> None:
+async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await until_shown(pilot, "ready")
         await opened(pilot, app)

@@ -79,7 +79,7 @@ async def test_only_lines_near_the_visible_part_of_a_long_answer_are_drawn(tmp_p
         await until_shown(pilot, "Line number 4999 of it.")
 
 
-async def test_only_messages_near_the_visible_part_are_drawn(tmp_path: Path) -> None:
+async def test_of_sixty_messages_only_what_is_near_is_drawn(tmp_path: Path) -> None:
     store_turns(tmp_path, 30, "One paragraph.\n\nAnd another.\n\n" * 5)
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
         await until_shown(pilot, "And another.")
@@ -98,7 +98,7 @@ async def test_only_messages_near_the_visible_part_are_drawn(tmp_path: Path) -> 
         assert transcript.virtual_size.height == height
 
 
-async def test_the_visible_part_stays_while_earlier_parts_are_laid_out(tmp_path: Path) -> None:
+async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Path) -> None:
     """Going up shows the rows that come before those that were seen, and these further down."""
     link = f"[and so on](https://example.org/{'long/' * 30}) "
     # Asleep these are taken for higher than they are.
