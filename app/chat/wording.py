@@ -39,7 +39,7 @@ from app.protocol.stats import Phase, Reading, Statistics
 from app.util import formatting
 
 MIN_REUSED_FRACTION = 0.005
-"""A smaller share of the prompt, such as the chat template, is not worth a word."""
+"""A smaller share of the prompt, such as the chat template, is not mentioned."""
 MIN_PHASE_SECONDS = 0.05
 """Shorter phases are shown without their time."""
 PHASES = "Phases"
@@ -80,14 +80,14 @@ def read_amount(statistics: Statistics) -> str:
 
 
 def unsure_note(statistics: Statistics | None) -> str:
-    """What is said of an answer that the model was far less sure of than usual, else nothing."""
+    """A note for an answer that the model was far less sure of than usual; otherwise empty."""
     if statistics is None or not statistics.unsure:
         return ""
     return f"Less sure than usual, having read {read_amount(statistics)}"
 
 
 def activity(phase: Phase | None, reading: Reading | None, share: float | None = None) -> str:
-    """What a turn does now. `share` is the part of the prompt that is read, if it is known."""
+    """What a turn is doing. `share` is the fraction of the prompt that is read, if known."""
     if phase is None:
         return "Getting ready"
     if phase is not Phase.PREFILL:
@@ -98,8 +98,8 @@ def activity(phase: Phase | None, reading: Reading | None, share: float | None =
 
 
 def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str, str]]:
-    """Everything else that is known of a turn: a label and a text for each fact. `read_on` is how
-    many passages were read while the answer was written."""
+    """All other facts about a turn, each a label and a text. `read_on` is the number of passages
+    that were read while the answer was written."""
     sparse = statistics.reading is Reading.SPARSE
     read = f"{statistics.read_tokens:,} of {statistics.prompt_tokens:,} tokens"
     rows = [("Read", f"{read}, {'sparse' if sparse else 'in full'}")]
@@ -108,7 +108,7 @@ def reading_details(statistics: Statistics, read_on: int = 0) -> list[tuple[str,
     if statistics.recalled_tokens:
         rows.append(("Recalled", f"{statistics.recalled_tokens:,} tokens skipped in earlier turns"))
     if read_on:
-        rows.append(("Read on", f"{formatting.plural(read_on, 'passage')} while it wrote"))
+        rows.append(("Read on", f"{formatting.plural(read_on, 'passage')} while answering"))
     keep = f", keep {formatting.keep(statistics.keep_ratio)}" if sparse else ""
     rows.append(("Mode", f"{statistics.mode}{keep}"))
     if statistics.ttft > 0:
@@ -151,12 +151,12 @@ def _phase_times(statistics: Statistics) -> str:
 
 
 def _proposals(statistics: Statistics) -> str:
-    """How many tokens were proposed, how many were right, and what that made faster."""
+    """How many tokens were proposed and accepted, and the speed gained."""
     steps = statistics.verified_steps
     text = (
         f"{formatting.plural(statistics.proposed_tokens, 'token')}"
         f" in {formatting.plural(steps, 'step')}:"
-        f" {formatting.percent(statistics.accepted_tokens / statistics.proposed_tokens)} right,"
+        f" {formatting.percent(statistics.accepted_tokens / statistics.proposed_tokens)} accepted,"
         f" {statistics.accepted_tokens / max(steps, 1):.1f} a step"
     )
     if statistics.is_sped_up:
@@ -198,7 +198,7 @@ def _with_full_stop(text: str) -> str:
 
 
 def failure(failed: Failure) -> Words:
-    """Words for a failure. Never raises: what a store or a file lacks is not said."""
+    """Words for a failure. Never raises: if its data are incomplete, the code is shown instead."""
     problem, advice = FAILURES[failed.kind]
     return Words(_say(problem, failed.kind, failed.data), _say(advice, failed.kind, failed.data))
 
@@ -234,7 +234,7 @@ class _Formatter(Formatter):
 
 _FORMATTER = _Formatter()
 _Wording = str | Callable[[Data], str]
-"""A text with the names of data in braces, or what makes one."""
+"""A format string with the names of data, or a function that makes a text from the data."""
 
 
 def _say(wording: _Wording, code: str, data: Data) -> str:
@@ -245,7 +245,7 @@ def _say(wording: _Wording, code: str, data: Data) -> str:
 
 
 def cause(data: Data) -> str:
-    """What the engine's `cause_of` found, a clause."""
+    """A clause for the cause that the engine's `cause_of` found."""
     if (plain := data.get("failure")) is None:
         return str(data["error"])
     known = failure_from_plain(plain)
@@ -259,7 +259,7 @@ _CLAUSES = {
 
 
 def _shortage(data: Data) -> str:
-    """`Reading 12,000 tokens needs about 8 GB, and 5 GB is free`."""
+    """`Reading 12,000 tokens needs about 8 GB, but only 5 GB is free`."""
     needed, free = format_bytes(data["needed"]), format_bytes(data["free"])
     if "loading" in data:
         what = f"Loading {data['loading']}"
@@ -267,7 +267,7 @@ def _shortage(data: Data) -> str:
         what = f"Scoring {data['scoring']:,} tokens"
     else:
         what = f"Reading {data['reading']:,} tokens"
-    return f"{what} needs about {needed}, and {free} is free"
+    return f"{what} needs about {needed}, but only {free} is free"
 
 
 def _shortage_advice(data: Data) -> str:
@@ -278,14 +278,14 @@ def _shortage_advice(data: Data) -> str:
         how = "lower keep to" if data["sparse"] else "read it sparsely, at keep"
         options.append(f"{how} {data['keep']} % or less")
     if "full_tokens" in data:
-        options.append(f"attach less, {data['full_tokens']:,} tokens can be read in full")
+        options.append(f"attach less (up to {data['full_tokens']:,} tokens can be read in full)")
     return ", or ".join([*options, _CLOSE])
 
 
 def _too_long(data: Data) -> str:
     about = "about " if data["estimated"] else ""
     return (
-        f"Question and conversation are {about}{data['tokens']:,} tokens long, and"
+        f"Question and conversation are {about}{data['tokens']:,} tokens long, but"
         f" {data['model']} takes at most {data['context']:,}"
     )
 
@@ -328,8 +328,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         lambda data: _CLOSE if data.get("loading") else _LOWER_KEEP,
     ),
     FailureKind.GPU_LOST: (
-        "The system stopped specchat's work on the GPU ({system}), which only a new process can use"
-        " again",
+        "The system stopped specchat's work on the GPU ({system})",
         "ask again once specchat has restarted",
     ),
     FailureKind.MLX_MISSING: (
@@ -337,7 +336,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "run `specchat doctor` to see what is missing",
     ),
     FailureKind.SERVER_STOPPED: ("Server stopped", "ask again once it runs"),
-    FailureKind.NEVER_ANSWERED: ("specchat ended before it was answered", "ask it again"),
+    FailureKind.NEVER_ANSWERED: ("specchat ended before the answer", "ask again"),
     FailureKind.NO_MODEL: ("No model is loaded", "load a model first"),
     FailureKind.NOT_ENOUGH_MEMORY: (_shortage, _shortage_advice),
     FailureKind.MEMORY_EXHAUSTED: (
@@ -363,7 +362,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.TOKENIZER_FAILED: ("This model's tokenizer failed ({error})", _CHOOSE_ANOTHER),
     FailureKind.TOKENIZER_DROPS_TEXT: (
-        "This model's tokenizer drops {letters:,} letters of a text",
+        "This model's tokenizer drops {letters:,} letters of the text",
         _CHOOSE_ANOTHER,
     ),
     FailureKind.TOKENS_UNKNOWN: (
@@ -374,7 +373,10 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "This model has tokens 0 to {highest:,} only",
         _CHOOSE_ANOTHER,
     ),
-    FailureKind.NOT_THE_USERS: ("The last message must be the user's", _CHOOSE_ANOTHER),
+    FailureKind.NOT_THE_USERS: (
+        "The last message must be the user's",
+        "end the conversation with a question",
+    ),
     FailureKind.LOADING_STOPPED: ("Loading was stopped", "load it again"),
     FailureKind.MODEL_NOT_LOADED: (
         "The model in {folder} could not be loaded ({error})",
@@ -392,12 +394,12 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     FailureKind.MODEL_UNREADABLE: ("The model in {folder} could not be read ({error})", _DOWNLOAD),
     FailureKind.MODEL_CANNOT_RUN: ("The model in {folder} cannot run here ({error})", _DOWNLOAD),
     FailureKind.WEIGHTS_DAMAGED: (
-        "The weights of the model in {folder} are damaged, some are not numbers",
+        "The model in {folder} has damaged weights (some are not numbers)",
         _DOWNLOAD,
     ),
     FailureKind.CACHE_NOT_QUANTISABLE: (
         "The cache of {model} cannot be quantised to {bits} bits: {error}",
-        "turn KV quantisation off",
+        "set KV bits to full",
     ),
     FailureKind.NO_SHARDING: (
         "{model} cannot be spread over machines: mlx-lm has no sharding for its architecture",
@@ -416,7 +418,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "look at the terminals of their workers, and try again",
     ),
     FailureKind.VERSIONS_DIFFER: (
-        "{machine} has {package} {other}, and this machine {own}",
+        "{machine} has {package} {other}, but this machine has {own}",
         "install the same versions on both",
     ),
     FailureKind.NO_WORKER: (
@@ -425,7 +427,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
     ),
     FailureKind.WORKER_GONE: ("{machine} no longer responds ({error})", "start its worker again"),
     FailureKind.WORKER_REFUSES: (
-        "{machine} cannot help: {problem}",
+        "{machine} refused: {problem}",
         lambda data: data.get("advice") or "look at its worker's terminal",
     ),
     FailureKind.SHARD_FAILED: (_shard_failed, _shard_advice),
@@ -442,7 +444,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "start the worker again and load the model again, or choose a smaller one",
     ),
 }
-"""By kind, what went wrong and what to do, with the names of the data."""
+"""For each kind, what went wrong and what to do: format strings with the names of the data."""
 
 # ---------------------------------------------------------------------------- reasons
 
@@ -479,9 +481,9 @@ def _sparse_requested(data: Data) -> str:
 
 
 def _keep_limited(data: Data) -> str:
-    limit = "the time you set" if data["timed"] else "memory"
+    limit = "the time limit you set" if data["timed"] else "memory"
     return (
-        f"The scores ask for keep {data['wanted']:.0%}, but {limit} has room for"
+        f"The scores call for keep {data['wanted']:.0%}, but {limit} allows only"
         f" {data['keep']:.0%}."
     )
 
@@ -504,7 +506,7 @@ _TEMPLATE_RULES = {
     TemplateRule.QUESTION_FIRST: "This model's chat template wants a question first, so an empty"
     " one is put before the answer that begins the conversation.",
 }
-"""What is said of messages that were rearranged."""
+"""Explains how messages were rearranged."""
 
 REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.FULL_REQUESTED: "Full reading was requested.",
@@ -519,13 +521,15 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.FEW_TO_SKIP: (
         "Fewer than {tokens:,} tokens could be skipped, so everything is read."
     ),
-    ReasonCode.FASTER: "Sparse is expected in {sparse:seconds}, full in {full:seconds}.",
+    ReasonCode.FASTER: (
+        "A sparse read is expected to take {sparse:seconds}, a full read {full:seconds}."
+    ),
     ReasonCode.QUICK_IN_FULL: (
-        "Full reading is expected in {full:seconds}: too quick to skip anything."
+        "A full read is expected to take {full:seconds}, so nothing is skipped."
     ),
     ReasonCode.LITTLE_SAVED: (
-        "Sparse is expected in {sparse:seconds}, full in {full:seconds}: too little is saved to"
-        " skip anything."
+        "A sparse read is expected to take {sparse:seconds}, a full read {full:seconds}: too little"
+        " is saved to skip anything."
     ),
     ReasonCode.RELEVANT_ONLY: "Only what matters for the question is read.",
     ReasonCode.ONLY_SPARSE_FITS: (lambda data: f"{_shortage(data)}, so only a part of it is read."),
@@ -535,10 +539,10 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.KEEP_LIMITED: _keep_limited,
     ReasonCode.RE_READ: "Re-read from scratch (faster than reusing {cached:,} cached tokens).",
     ReasonCode.CANNOT_INSERT: (
-        "This model cannot insert skipped text, so none is recalled while it writes."
+        "This model cannot insert skipped text, so none is recalled while it answers."
     ),
     ReasonCode.NO_MEMORY_TO_READ_ON: (
-        "There is no free memory to recall skipped text while it writes."
+        "There is no free memory to recall skipped text while it answers."
     ),
     ReasonCode.SPARSE_FAILED: (
         lambda data: f"Sparse reading failed ({cause(data)}), so everything was read."
@@ -571,7 +575,7 @@ REASONS: dict[ReasonCode, _Wording] = {
         )
     ),
     ReasonCode.IDLE_WORK_FAILED: (
-        lambda data: f"Work between two answers failed ({cause(data)}). Nothing is lost."
+        lambda data: f"Background work failed ({cause(data)}). Nothing is lost."
     ),
     ReasonCode.LOADED_ALTERNATELY: (
         "{model} and {other} do not fit in memory together; they are loaded alternately."
@@ -594,11 +598,11 @@ REASONS: dict[ReasonCode, _Wording] = {
     ),
     ReasonCode.BACKGROUND_FREED: ("Background reading was stopped to free memory ({freed:bytes})."),
     ReasonCode.MEMORY_SHARE: "{used:bytes} of {ceiling:bytes}, {share:percent}",
-    ReasonCode.SWAPPING: "{rate:bytes} a second go to swap",
+    ReasonCode.SWAPPING: "{rate:bytes} a second are swapped",
     ReasonCode.OTHER_PROGRAMS: "other programs use most of it",
 }
-"""By code, a sentence with the names of the data. `model` and `freed` are those of the event, and
-what is scarce is a clause."""
+"""For each code, a sentence as a format string with the names of the data. `model` and `freed` come
+from the event. The last three are clauses that say why memory is tight."""
 
 
 # ---------------------------------------------------------------------------- events
@@ -630,7 +634,7 @@ def _with(why: Reason, **data: object) -> Reason:
 
 
 def _pressure(event: PressureChanged) -> str:
-    """What is scarce, and what is done."""
+    """How tight memory is, why, and what specchat does about it."""
     level, scarce = event.level, reason(event.reason)
     if level is PressureLevel.NORMAL:
         return "Memory pressure is back to normal."
@@ -652,7 +656,7 @@ _RESPONSES = {
 
 
 def in_words(event: Event) -> dict[str, Any]:
-    """What an event says, for programs that want no codes: beside its fields."""
+    """Sentences for an event, which JSON output adds to its fields."""
     match event:
         case Failed() | PairLost() | GpuLost():
             words = failure(event.failure)

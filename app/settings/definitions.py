@@ -32,9 +32,9 @@ _SAMPLING, _LIMITS, _CACHE_POLICY = Sampling(), ReadLimits(), CachePolicy()
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `min` to `max`, both allowed; a key changes the value by `step`. `zero` is the
-    name of 0, if 0 has a special meaning. With a `neutral` value, which changes nothing, -1 is
-    allowed, too: the model's own value."""
+    """Numbers from `min` to `max`, inclusive; a key changes the value by `step`. `zero` is shown
+    for 0, if 0 has a special meaning. `neutral` is a value that changes nothing; if it is given, -1
+    is allowed, too, and stands for the model's own value."""
 
     min: float
     max: float
@@ -54,8 +54,8 @@ class KvBits(StrEnum):
 
 
 class ThemeName(StrEnum):
-    """Ours, then Textual's, except those that use the terminal's own colours: the heatmap needs
-    shades between them."""
+    """Our themes, then Textual's. Themes that use the terminal's own colours are missing, because
+    the heatmap needs intermediate shades."""
 
     SPECCHAT = "specchat"
     SPECCHAT_LIGHT = "specchat-light"
@@ -85,20 +85,21 @@ class ReadingSettings:
     """How questions are read."""
 
     mode: Mode = Mode.AUTO
-    """How questions are read by default: auto lets specchat decide, sparse reads the share set by
-    keep, full reads everything."""
+    """How documents are read by default: sparse reads the fraction set by keep, full reads
+    everything, auto lets specchat decide between the two."""
     keep: Annotated[float, Range(0, 1, 0.01, "auto")] = AUTO_KEEP
-    """The share of a document that a sparse read selects by default. 0: as much as seems to matter
-    for the question."""
+    """The fraction of your documents that a sparse read selects by default. 0 (auto): every passage
+    whose score stands out."""
     first_word_within: Annotated[int, Range(0, 3600, 5, "no limit")] = 0
-    """Where keep is 0: read only as much as lets the answer begin within this many seconds, by what
-    was measured on this machine. 0: however long it takes."""
+    """With keep auto, read only as much as lets the answer begin within this many seconds on this
+    machine. 0: no limit."""
     kv_bits: KvBits = KvBits.FULL
-    """Precision of the target's KV cache, from the next start on: full, 8 bits (about half the
-    memory) or 4 bits (about a quarter). Answers may get worse, and not every model supports it."""
+    """Precision of the target's KV cache: full, 8 bits (about half the memory) or 4 bits (about a
+    quarter). Takes effect at the next start. Answers may get worse, and some models do not support
+    it."""
     background_reading: BackgroundPolicy = _CACHE_POLICY.background
-    """When skipped parts of documents are read in the background, while nothing else runs: off, on
-    AC power (not on battery), or always."""
+    """When specchat reads skipped text in the background, while no question is answered: off, on AC
+    power (not on battery), or always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,40 +109,40 @@ class Answers:
     max_tokens: Annotated[int, Range(1, 131_072, 64)] = _SAMPLING.max_tokens
     """Maximum length of an answer, in tokens."""
     temperature: Annotated[float, Range(0, 2, 0.1, neutral=_SAMPLING.temperature)] = MODELS_OWN
-    """How random the answers are. At 0 the most likely token is always chosen. The model's own: as
-    its generation_config.json says."""
+    """How random the answers are. At 0 the most likely token is always chosen. The model's own: the
+    value in its generation_config.json."""
     top_p: Annotated[float, Range(0.01, 1, 0.05, neutral=_SAMPLING.top_p)] = MODELS_OWN
     """Sample only from the most likely tokens whose probabilities add up to this."""
     top_k: Annotated[int, Range(0, 1000, 10, "all", neutral=_SAMPLING.top_k)] = MODELS_OWN
     """Sample only from this many of the most likely tokens. 0: from all."""
     min_p: Annotated[float, Range(0, 1, 0.05, neutral=_SAMPLING.min_p)] = MODELS_OWN
-    """Sample only from tokens that are at least this share as likely as the likeliest one."""
+    """Sample only from tokens whose probability is at least this fraction of the highest one."""
     repetition_penalty: Annotated[float, Range(0.5, 2, 0.05, neutral=1)] = MODELS_OWN
-    """Above 1, what the last 64 tokens said becomes less likely. At 1 nothing changes."""
+    """Above 1, the last 64 tokens become less likely to be repeated. 1: no penalty."""
     thinking: bool = _SAMPLING.thinking
-    """Whether models that can think before they answer do so. Some cannot do without."""
+    """Whether models that can think before they answer do so. Some models always think."""
     thinking_budget: Annotated[int, Range(0, 131_072, 256, "no limit")] = _SAMPLING.thinking_budget
-    """Maximum thinking tokens; then the answer has to begin. 0: unlimited."""
+    """Maximum number of thinking tokens before the answer has to begin. 0: no limit."""
     stop_repeats: bool = True
     """Stop an answer that only repeats itself. An answer that you continue is not stopped again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """ReadLimits on what can be attached."""
+    """Limits on attached files and folders."""
 
     max_document_size_mb: Annotated[int, Range(1, 4096)] = ATTACHMENT_LIMIT // MIB
-    """The largest document that can be saved with a conversation, in MB."""
+    """Maximum size of a document that is saved with a conversation, in MB."""
     import_limit_mb: Annotated[int, Range(1, 4096)] = _LIMITS.total_bytes // MIB
-    """The most that is attached from files and folders at once, in MB."""
+    """Maximum size of all files and folders that are attached at once, in MB."""
     max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
-    """The largest file that is attached from a folder, in MB."""
+    """Maximum size of a file in an attached folder, in MB. Larger files are skipped."""
     max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.pdf_bytes // MIB
-    """The largest PDF file, in MB."""
+    """Maximum size of a PDF file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
-    """The most files that are attached from one folder."""
+    """Maximum number of files that are attached from one folder."""
     import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
-    """How long attaching files and folders may take, in seconds."""
+    """Maximum time for reading attached files and folders, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,13 @@ class Models:
     """The default models."""
 
     target: str = "embedded"
-    """The model that answers: an installed repository, a folder, or embedded. ^L chooses."""
+    """The model that answers: an installed model, a folder, or embedded (the demo model). Ctrl+L
+    lists models."""
     draft: str = ""
-    """The small model that scores documents for it. Empty or builtin: its own embeddings do."""
+    """The small model that scores documents for the target. Empty or builtin: the built-in one."""
     folders: str = ""
-    """More folders with models of your own, separated by colons: MLX models and GGUF files up to
-    four levels below them are listed, and never changed."""
+    """More folders with your own models, separated by colons. MLX models and GGUF files up to four
+    levels below them are listed, and never changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,13 @@ class Storage:
     trash_days: Annotated[int, Range(1, 3650)] = round(TRASH_DAYS)
     """How long a deleted conversation can be restored, in days."""
     snapshots_gb: Annotated[int, Range(0, 2000, zero="auto")] = _CACHE_POLICY.disk_budget // GB
-    """The most disk space for the caches of conversations, in GB. 0 chooses it: 20 times the
-    weights of the models, from 0.5 to 20 GB, and at most a tenth of the free space. The least
-    recently used caches are deleted first; their conversations are read again when needed."""
+    """Maximum disk space for the caches of conversations, in GB. 0 (auto): 20 times the size of the
+    models' weights, from 0.5 to 20 GB, and at most a tenth of the free space. The least recently
+    used caches are deleted first; their conversations are read again when needed."""
     memory_gb: Annotated[int, Range(1, 1000)] = _CACHE_POLICY.memory_budget // GB
-    """The most memory for the caches of conversations that are not in use, in GB."""
+    """Maximum memory for the caches of conversations that are not in use, in GB."""
     save_requests: bool = False
-    """Save what other programs ask (F5) as conversations."""
+    """Save requests that other programs send to the server (F5) as conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ class Appearance:
     """Theme and animations."""
 
     theme: ThemeName = ThemeName.SPECCHAT
-    """The colours."""
+    """The colours of the screen."""
     animations: bool = True
     """Animate changes on the screen."""
 
@@ -205,7 +207,7 @@ class Settings:
         ).with_values(**chosen)
 
     def limits(self, *, private: bool = False, ignored: bool = False) -> ReadLimits:
-        """ReadLimits for reading files and folders."""
+        """Limits for reading files and folders."""
         documents = self.documents
         return ReadLimits(
             total_bytes=documents.import_limit_mb * MIB,
@@ -222,7 +224,7 @@ class Settings:
         return self.documents.max_document_size_mb * MIB
 
     def cache_policy(self, snapshots: str | None, costs: str | None = None) -> CachePolicy:
-        """With the folders of the `snapshots` and of the measured `costs`."""
+        """The policy for caches. `snapshots` and `costs` are the folders where they are saved."""
         storage = self.storage
         return CachePolicy(
             self.reading.background_reading,

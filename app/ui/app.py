@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answered(Message):
-    """A request of another program was answered."""
+    """A request of another program has been answered."""
 
     def __init__(self, ask: Ask, events: Sequence[Event]) -> None:
         super().__init__()
@@ -73,7 +73,8 @@ class Answered(Message):
 
 
 class SpecchatApp(App[None]):
-    """`SpecchatApp(engine, Load(target, draft)).run()`: from the first drawing to `Close`."""
+    """The Textual app. `SpecchatApp(engine, Load(target, draft)).run()` returns once the user has
+    quit."""
 
     TITLE = "specchat"
     ENABLE_COMMAND_PALETTE = False
@@ -93,11 +94,14 @@ class SpecchatApp(App[None]):
         "help.tcss",
     ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "Keys", id="app.help", tooltip="These keys", priority=True),
-        Binding("f2", "settings", "Settings", id="app.settings", tooltip="Settings", priority=True),
+        Binding("f1", "help", "Keys", id="app.help", tooltip="List all keys", priority=True),
+        Binding(
+            "f2", "settings", "Settings", id="app.settings", tooltip="Change settings",
+            priority=True,
+        ),
         Binding(
             "ctrl+l", "models", "Models", id="app.models",
-            tooltip="Models: what fits, downloads, which pair answers", priority=True,
+            tooltip="List, download and load models", priority=True,
         ),
         Binding(
             "ctrl+p", "command_palette", "Palette", id="app.palette",
@@ -105,17 +109,17 @@ class SpecchatApp(App[None]):
         ),
         Binding(
             "f5", "serve", "Serve", id="app.serve",
-            tooltip="Let other programs on this machine ask the loaded models, or no longer",
+            tooltip="Start or stop the server for other programs",
         ),
         Binding(
             "f6", "real_model", "Small real model", id="app.real_model",
-            tooltip="Fetch a small model that answers in its own words, and ask again",
+            tooltip="Replace the demo model with a small real one",
             priority=True,
         ),
         Binding("ctrl+q", "quit", "Quit", id="app.quit", tooltip="Quit", priority=True),
         Binding(
             "ctrl+c", "copy_or_quit", "Copy or quit", id="app.copy",
-            tooltip="Copy the selection; press twice to quit", priority=True,
+            tooltip="Copy the selected text; press twice to quit", priority=True,
         ),
     ]  # fmt: skip
 
@@ -214,7 +218,7 @@ class SpecchatApp(App[None]):
         self._engine.join(JOIN_SECONDS)
         if not self.chat.shutdown():
             with suppress(OSError):  # the terminal may have gone
-                sys.stderr.write("Saving the caches for the next start. ^C quits now.\n")
+                sys.stderr.write("Saving the caches for the next start. Press ^C to quit now.\n")
             with suppress(KeyboardInterrupt):
                 self._engine.join()
             self.chat.shutdown()
@@ -240,7 +244,7 @@ class SpecchatApp(App[None]):
             self.notify(message)
 
     def _confirms_quit(self, key: str, window: float) -> bool:
-        """Whether this key was also the last one, at most `window` seconds ago."""
+        """Whether the same key was pressed just before, at most `window` seconds ago."""
         now, before = self._engine_clock(), self._quit_asked
         self._quit_asked = key, now
         return before is not None and before[0] == key and now - before[1] <= window
@@ -290,7 +294,7 @@ class SpecchatApp(App[None]):
         self.chat.notice.show("Press ^C again to quit.")
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copy into the system's clipboard too: not every terminal does that, and ^V reads it."""
+        """Copy into the system's clipboard, too, because not every terminal does that."""
         super().copy_to_clipboard(text)
         if self._system_clipboard is not None:
             self._system_clipboard.write(text)
@@ -392,10 +396,10 @@ class SpecchatApp(App[None]):
     async def _save(self, request: Answered) -> None:
         try:
             await self.chat.repository.save_request(request.ask, request.events)
-        except Exception as error:  # the app must outlive what others send
+        except Exception as error:  # a bad request must not end the app
             _log.warning("A request could not be saved", exc_info=error)
-            why = error if isinstance(error, UserError) else "specchat.log says why."
-            self.chat.notice.show(f"What another program asked was not saved: {why}")
+            why = error if isinstance(error, UserError) else "See specchat.log."
+            self.chat.notice.show(f"A request of another program was not saved: {why}")
         self.chat.sidebar.update_list(self.chat.open_chats.shown.id)
 
     def action_real_model(self) -> None:
@@ -422,11 +426,11 @@ class SpecchatApp(App[None]):
         if self.screen.is_modal:
             return
         chat, repository = self.chat, self.chat.repository
-        in_chat = self.screen is chat  # from where alone conversations are opened
+        in_chat = self.screen is chat  # only the chat opens conversations
 
         async def conversations() -> Sequence[ConversationRecord]:
             if in_chat and repository.readable:
-                with suppress(UserError):  # shown by what needs the store
+                with suppress(UserError):  # reported where the store is needed
                     return await repository.read(lambda store: store.conversations())
             return ()
 

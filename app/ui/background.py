@@ -1,5 +1,5 @@
-"""Runs what waits: as a task of the event loop, or on a thread for a disk, a network drive or
-another program. Passes the events of the engine's thread to the screen."""
+"""Background work: tasks of the event loop, threads for what waits for a disk, a network drive or
+another program, and the bridge that passes events from the engine's thread to the screen."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class TaskFailed(Message):
     def __str__(self) -> str:
         if isinstance(self.error, UserError):
             return str(self.error)
-        return f"That failed ({type(self.error).__name__}: {self.error}). specchat.log says more."
+        what = f"{type(self.error).__name__}: {self.error}"
+        return f"Something went wrong inside specchat ({what}). See specchat.log."
 
 
 def start_task(
@@ -43,8 +44,8 @@ def start_task(
     group: str = "default",
     exclusive: bool = False,
 ) -> None:
-    """Run `task` as a worker of `node`. Where it fails, the app goes on and shows why: files,
-    models and servers of others decide what runs in one."""
+    """Run `task` as a worker of `node`. If it fails, the app continues and shows why, because the
+    cause may be a file, a model or a server."""
 
     async def run() -> None:
         try:
@@ -61,8 +62,8 @@ def start_task(
 
 
 async def in_background(task: Callable[[], T]) -> T:
-    """Returns or raises what `task` does. It runs on a daemon thread, so that a drive that never
-    answers does not block the exit of the program."""
+    """Run `task` on a daemon thread and return its result, or raise its exception. On a daemon
+    thread, a drive that never answers cannot block the exit of the program."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

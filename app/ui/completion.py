@@ -81,9 +81,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A class whose bindings are commands; `run` gets the action of one. `prefix` tells its
-    commands from others of the same name. `opened_by` is the key of what has to be opened for it,
-    and `title` says what that is about."""
+    """A class whose bindings are commands; `run` runs the action of one. If another command has the
+    same name, `prefix` is put before it. `opened_by` is the key that opens the screen of the
+    command, and `title` is the subject of that screen."""
 
     prefix: str
     kind: type[DOMNode]
@@ -95,7 +95,7 @@ class Owner:
 @runtime_checkable
 class HasCommands(Protocol):
     def command_owners(self) -> Iterable[Owner]:
-        """Those whose short names are to be had first come first."""
+        """The owners. If two commands have the same name, the first owner's keeps it."""
         ...
 
 
@@ -104,7 +104,8 @@ class ActsAtOnce(Protocol):
     """A screen on which a command of the chat acts as soon as it is open."""
 
     async def has_chosen(self) -> bool:
-        """Once it has drawn: whether what is highlighted is what the chat shows."""
+        """Wait until the screen is drawn; returns whether the highlighted row is what the chat
+        shows."""
         ...
 
 
@@ -153,12 +154,13 @@ def command_word(text: str) -> str | None:
 
 
 def unknown_command(word: str, all_commands: Sequence[Command]) -> str:
-    """What to tell somebody who typed a command that does not exist."""
+    """The message for a command that does not exist."""
     names = [each.name for each in matching(word, all_commands)[:1]]
     names += get_close_matches(word, [each.name for each in all_commands], 1)
     nearest = f" Did you mean /{names[0]}?" if names else ""
     return (
-        f"There is no command /{word}.{nearest} Type / for all; with more words it is a question."
+        f"There is no command /{word}.{nearest} Type / to list all. With more words it is sent as a"
+        " question."
     )
 
 
@@ -301,11 +303,11 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "enter", "choose", "Choose", id="completion.choose",
-            tooltip="Attach it, or run the command",
+            tooltip="Attach the file or folder, or run the command",
         ),
         Binding(
             "tab", "complete", "Complete", id="completion.complete",
-            tooltip="Open a folder, else as ⏎",
+            tooltip="Open the folder; otherwise as ⏎",
         ),
         Binding("up", "move(-1)", "Up", id="completion.up", tooltip="Row above or below"),
         Binding("down", "move(1)", "Down", id="completion.down", tooltip="Row above or below"),
@@ -364,7 +366,7 @@ class CompletionList(OptionList, can_focus=False, inherit_bindings=False):
             self._complete_path(path or "")
 
     def command(self, text: str) -> Command | str | None:
-        """The command that this text is, or why there is none; None for all other texts."""
+        """The command that this text names, or a message if there is none; None for other texts."""
         word = command_word(text)
         if word is None:
             return None

@@ -31,7 +31,8 @@ RowSource = Callable[[str, int], Iterable[tuple[str, Content]]]
 
 
 class FilterList(Vertical):
-    """The filter has the focus. `beside` stands to the right of the rows."""
+    """A filter, which has the focus, above a list of rows. `beside` is shown to the right of the
+    rows."""
 
     # With priority: the focused input would use some of these keys itself.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -136,7 +137,7 @@ ScreenType = TypeVar("ScreenType", bound="FilterListScreen[Any]")
 def in_turn(
     task: Callable[[ScreenType], Coroutine[Any, Any, None]],
 ) -> Callable[[ScreenType], None]:
-    """Make an action of a task that `run_in_turn` runs."""
+    """Turn a coroutine method into an action that `run_in_turn` runs."""
 
     def action(screen: ScreenType) -> None:
         screen.run_in_turn(partial(task, screen))

@@ -21,7 +21,7 @@ Section = tuple[str, type[DOMNode]]
 Row = tuple[str, str]
 """Keys, and what they do."""
 KEY_WIDTH, NARROW = 18, 44
-"""Cells for the keys; in a list narrower than NARROW a third less."""
+"""Width of the key column in cells; in a list narrower than NARROW it is a third less."""
 TEN_KEYS = (
     "compose.send",
     "compose.attach",
@@ -34,7 +34,7 @@ TEN_KEYS = (
     "app.models",
     "app.quit",
 )
-"""What a first conversation needs."""
+"""Bindings that a first conversation needs."""
 NAMES = {
     "enter": "Enter",
     "escape": "Esc",
@@ -87,7 +87,7 @@ def help_rows(sections: Iterable[Section]) -> list[tuple[str, list[Row]]]:
     by_id = {each.id: each for _, own in owners for each in own if isinstance(each, Binding)}
     groups = [(title, binding_rows(own)) for title, own in owners]
     if by_id.keys() >= set(TEN_KEYS):
-        groups.insert(0, ("The ten keys", binding_rows(by_id[each] for each in TEN_KEYS)))
+        groups.insert(0, ("Ten keys to start with", binding_rows(by_id[each] for each in TEN_KEYS)))
     listed: set[Row] = set()
     result = []
     for title, rows in groups:

@@ -33,7 +33,7 @@ from app.ui.text import spread
 from app.util.sanitize import sanitize_line
 
 MOVE_KEYS = frozenset({"up", "down", "left", "right", "pageup", "pagedown", "backspace"})
-"""Keys whose names nobody searches for."""
+"""Keys that only move a cursor; they are not listed."""
 WIDTH, NAME_CELLS = 68, 13
 
 
@@ -89,8 +89,8 @@ class PaletteProvider(Provider):
                 yield Hit(score, entry.render(matched), entry.run, entry.searched)
 
     def _actions(self) -> Iterator[PaletteEntry]:
-        """In the chat all commands; elsewhere the screen's, those of the app, and those of the
-        focused widget."""
+        """All commands in the chat; on other screens, those of the screen, the app and the focused
+        widget."""
         if isinstance(self.screen, HasCommands):
             for each in commands(self.screen.command_owners()):
                 text = each.description if each.description != each.label else ""
@@ -147,7 +147,7 @@ class PaletteScreen(CommandPalette):
         super().__init__([BoundProvider])
 
     def compose(self) -> ComposeResult:
-        """As Textual's, but with a safe input, and without the emoji that terminals draw in
+        """Compose Textual's palette with a safe input, and without the emoji that terminals draw in
         different widths."""
         with Vertical(id="--container"):
             with Horizontal(id="--input"):

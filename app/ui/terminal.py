@@ -42,7 +42,7 @@ CLOSED_TICKS = 5
 had the terminal."""
 STDERR = 2
 TIMEOUT_SECONDS = 2.0
-"""Another program may own the text and not respond."""
+"""Timeout of the clipboard programs: the program that owns the text may not respond."""
 
 
 def partial_marker(text: str, marker: str) -> str:

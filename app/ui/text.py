@@ -38,7 +38,7 @@ def hanging_indent(
 
 
 class HangingLines(Widget):
-    """As high as its `lines`, which depend on the width."""
+    """A widget as high as its `lines`, which depend on the width."""
 
     def lines(self, width: int) -> Sequence[Content]:
         raise NotImplementedError
@@ -58,7 +58,7 @@ class LinePart:
 
 
 class ClickLine(Widget):
-    """One row high. Subclasses return its pieces."""
+    """One row of pieces, which subclasses return; each may be clicked."""
 
     def pieces(self) -> Iterable[LinePart]:
         raise NotImplementedError

@@ -2,7 +2,7 @@
 `python -m tests.chat.killed FOLDER SEED [slowly]`.
 
 It opens the store, loads the embedded pair, asks about a document, streams the
-answers into the store, heals and saves snapshots while nothing is asked.
+answers into the store, recalls and saves snapshots while nothing is asked.
 
 Says on standard output, a line of JSON each: `{"phase": NAME}` when one begins, and
 what is acknowledged: `{"asked": ID}` once a question is committed, `{"wrote": ID, "text": ALL SO
@@ -39,7 +39,7 @@ from app.store.store import Store
 from app.util.assets import assets_path
 
 STEP = 128
-"""Tokens that are read at once, so that healing takes several steps."""
+"""Tokens that are read at once, so that recalling takes several steps."""
 TEXT = (assets_path() / "demo" / "gpl-3.0.txt").read_text(encoding="utf-8")[3000:6500]
 DOCUMENT = Document("licence.txt", TEXT)
 PHRASES = [
@@ -85,7 +85,7 @@ def watch_upkeep(saved: threading.Event) -> None:
     from app.engine.cache.snapshot import Snapshots
     from app.engine.memory.cache_pool import BackgroundPrefill
 
-    announce(BackgroundPrefill, "step", "healing")
+    announce(BackgroundPrefill, "step", "recalling")
     save = Snapshots.save
 
     def watched(*arguments: Any) -> Iterator[tuple[int, int]]:
@@ -107,7 +107,7 @@ def main(folder: Path, seed: int, slowly: bool) -> None:
         say(phase="loading")
         watched, load = Watched(STEP), replace(resolve_pair(), only_quotes=False)
         watched.pause = 0.15 if slowly else 0.0
-        # What other conversations have read in the background would leave nothing to heal.
+        # What other conversations have read in the background would leave nothing to recall.
         snapshots = str(folder / "snapshots")
         upkeep = CachePolicy(
             BackgroundPolicy.ALWAYS, snapshot_folder=snapshots, share_prefixes=False

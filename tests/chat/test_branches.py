@@ -79,7 +79,7 @@ def test_the_first_question_can_be_edited_with_its_documents(chat: StoredConvers
     assert shown(chat) == ["Uno? z"]
 
 
-def test_an_answer_in_the_middle_is_given_again(chat: StoredConversation) -> None:
+def test_an_answer_in_the_middle_is_answered_again(chat: StoredConversation) -> None:
     first, second, _ = three(chat)
     asked = chat.ask_again(Mode.FULL, 0.5, second)
     assert seen(asked) == ["One?", "a", "Two?"]

@@ -35,7 +35,7 @@ from tests.store.faults import assert_whole
 ROOT = Path(__file__).resolve().parent.parent.parent
 LOST_SECONDS = 1.0
 
-AIMS = {"streaming": 2.0, "healing": 0.3, "saving": 0.06, "saved": 0.2}
+AIMS = {"streaming": 2.0, "recalling": 0.3, "saving": 0.06, "saved": 0.2}
 """Where kills are aimed at, and how many seconds later they come at most."""
 LANES = 2
 """Programs that are killed at the same time, each in its own folder."""
@@ -205,7 +205,7 @@ def test_killed_at_any_moment(tmp_path: Path, session: EngineSession, kills: int
     report = f"killed while {dict(phases)}: {torn=} snapshots, {restored=} ones, {due=} characters"
     print(report)
     assert phases.total() == kills
-    assert phases.keys() >= {"streaming", "healing", "saving"}, report
+    assert phases.keys() >= {"streaming", "recalling", "saving"}, report
     assert torn, report
     assert restored, report
     assert due, report

@@ -1,4 +1,4 @@
-"""What is said of how a prompt was read: two facts first, everything else on request."""
+"""How a turn is described: two facts first, everything else on request."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_line_says_how_much_was_read_and_how_soon_the_first_word_came(
     assert reading_line(replace(STATISTICS, **changes)) == line
 
 
-def test_only_an_unsure_answer_is_said_to_be_one() -> None:
+def test_only_an_unsure_answer_has_a_note() -> None:
     assert unsure_note(None) == unsure_note(STATISTICS) == ""
     unsure = replace(STATISTICS, unsure=True)
     assert unsure_note(unsure) == "Less sure than usual, having read 4%"
@@ -79,19 +79,19 @@ def test_the_details_have_a_label_and_a_text_for_each_fact() -> None:
         ("Read", "1,000 of 25,000 tokens, sparse"),
         ("Reused", "750 tokens that were cached before"),
         ("Recalled", "40 tokens skipped in earlier turns"),
-        ("Read on", "2 passages while it wrote"),
+        ("Read on", "2 passages while answering"),
         ("Mode", "auto, keep 12%"),
         ("First word", "after 3.2 s"),
         ("Phases", "tokenise, score 2.0 s"),
         ("Answer", "61 tokens in 2.0 s, 30 a second"),
-        ("Proposed", "60 tokens in 10 steps: 75% right, 4.5 a step"),
+        ("Proposed", "60 tokens in 10 steps: 75% accepted, 4.5 a step"),
         ("Certainty", "mean token probability 93%"),
         ("Memory", "peak 1 GB"),
-        ("Why", "Sparse is expected in 3.2 s, full in 41 s."),
+        ("Why", "A sparse read is expected to take 3.2 s, a full read 41 s."),
     ]
 
 
-def test_what_is_not_known_has_no_line() -> None:
+def test_unknown_facts_have_no_line() -> None:
     labels = {label for label, _ in reading_details(replace(STATISTICS, ttft=0.0))}
     assert labels == {"Read", "Mode", "Phases", "Answer", "Memory", "Why"}
 
@@ -110,14 +110,12 @@ def test_a_failure_of_sparse_reading_is_the_reason() -> None:
         (0.0, ""),  # hardly any were written one at a time
     ],
 )
-def test_proposed_tokens_are_said_to_be_faster_only_where_they_were(
-    plain_rate: float, faster: str
-) -> None:
+def test_a_speed_gain_is_shown_only_if_there_was_one(plain_rate: float, faster: str) -> None:
     rows = dict(reading_details(replace(STATISTICS, plain_rate=plain_rate, **PROPOSED)))
-    assert rows["Proposed"] == f"60 tokens in 10 steps: 75% right, 4.5 a step{faster}"
+    assert rows["Proposed"] == f"60 tokens in 10 steps: 75% accepted, 4.5 a step{faster}"
 
 
-def test_what_is_done_now_is_said_in_plain_words() -> None:
+def test_activities_are_named_in_plain_words() -> None:
     assert activity(None, None) == "Getting ready"
     assert activity(Phase.SCORE, Reading.SPARSE) == "Looking for what matters"
     assert activity(Phase.PREFILL, Reading.DENSE) == "Reading everything"
@@ -134,7 +132,7 @@ plain = st.recursive(
 
 
 @given(data=st.dictionaries(NAMES, plain, max_size=4))
-def test_what_a_damaged_store_holds_is_said_as_far_as_it_goes(data: dict[str, Any]) -> None:
+def test_damaged_data_still_give_a_sentence(data: dict[str, Any]) -> None:
     for kind in FailureKind:
         assert isinstance(failure(Failure(kind, data)).text, str)
     for code in ReasonCode:
@@ -174,22 +172,22 @@ def test_every_code_has_its_words() -> None:
             assert said.endswith((".", "!")), said
 
 
-def test_what_does_not_fit_is_said_with_what_would() -> None:
+def test_a_shortage_of_memory_says_what_would_fit() -> None:
     data = {"reading": 12_000, "needed": 8 << 30, "free": 5 << 30}
     options = {"sparse": True, "keep": 12, "full_tokens": 4_000}
     assert failure(Failure(FailureKind.NOT_ENOUGH_MEMORY, data | options)).sentence == (
-        "Reading 12,000 tokens needs about 8 GB, and 5 GB is free: lower keep to 12 % or less, or"
-        " attach less, 4,000 tokens can be read in full, or close other programs, or choose a"
-        " smaller model."
+        "Reading 12,000 tokens needs about 8 GB, but only 5 GB is free: lower keep to 12 % or less,"
+        " or attach less (up to 4,000 tokens can be read in full), or close other programs, or"
+        " choose a smaller model."
     )
     only_sparse = reason(Reason(ReasonCode.ONLY_SPARSE_FITS, data))
-    assert only_sparse.endswith("and 5 GB is free, so only a part of it is read.")
+    assert only_sparse.endswith("but only 5 GB is free, so only a part of it is read.")
 
 
-def test_the_keep_is_said_with_what_limits_it() -> None:
+def test_the_chosen_keep_is_shown_with_its_limit() -> None:
     chosen = Reason(ReasonCode.KEEP_CHOSEN, {"keep": 0.12})
     limited = Reason(ReasonCode.KEEP_LIMITED, {"wanted": 0.12, "keep": 0.05, "timed": True})
     assert reasons((chosen, limited)) == (
-        "Keep 12% chosen from the scores. The scores ask for keep 12%, but the time you set has"
-        " room for 5%."
+        "Keep 12% chosen from the scores. The scores call for keep 12%, but the time limit you set"
+        " allows only 5%."
     )

@@ -25,7 +25,7 @@ MARKS = [
 """Marks of the tests that use a `Terminal`."""
 POLL_SECONDS = 0.05
 PATIENCE = 60.0
-"""Seconds after which a test gives up: these machines are slow at times."""
+"""Seconds that a test waits for the screen: these machines are slow at times."""
 
 
 class Terminal:

@@ -42,7 +42,7 @@ def _started(root: Path) -> Terminal:
 
 def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.wait_for("ready in", "next: AUTO", seconds=PATIENCE)
-    terminal.wait_for("specchat answers questions", "▣ gpl-3.0.txt", "⏎ asks a question")
+    terminal.wait_for("specchat answers questions", "▣ gpl-3.0.txt", "Press ⏎ to ask")
     licence = LICENCE.read_text(encoding="utf-8")
     terminal.paste((licence * (size // len(licence) + 1))[:size])
     terminal.wait_for("Paste 1 · ", " tok · ")
@@ -70,7 +70,7 @@ def _pins_what_was_not_read(terminal: Terminal) -> None:
     terminal.press("C-g", "3", "5")
     terminal.wait_for("would read ")
     terminal.press("Escape", "C-s")
-    terminal.wait_for("Spans", "read 2", "importan")  # the row may be read, or not
+    terminal.wait_for("Passages", "read 2", "importan")  # the row may be read, or not
     terminal.type("/")
     terminal.type("terminal interaction")
     terminal.wait_for("hit", "NOT READ")

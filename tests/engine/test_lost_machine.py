@@ -296,7 +296,7 @@ def test_a_machine_lost_while_the_tokenizer_loads_is_noticed(folder: Path) -> No
     spread.driver.close()
 
 
-# ------------------------------------------------------------------ what is said of the turn
+# ------------------------------------------------------------------ how the turn is reported
 
 
 def test_statistics_cover_the_whole_answer_and_are_not_used_as_timings(

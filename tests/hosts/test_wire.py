@@ -162,7 +162,7 @@ def test_messages_are_authenticated_each_way_and_in_another_process(
     assert again.receive(5) == {"c": 3}
 
 
-@pytest.mark.parametrize("what", ["changed", "repeated", "left out", "turned round", "untagged"])
+@pytest.mark.parametrize("what", ["changed", "repeated", "omitted", "turned round", "untagged"])
 def test_messages_that_were_tampered_with_end_the_connection(
     what: str, listening: socket.socket
 ) -> None:
@@ -175,7 +175,7 @@ def test_messages_that_were_tampered_with_end_the_connection(
             first.socket.sendall(data)
             assert other.receive(5) == {"tokens": [1, 2, 3]}
             first.socket.sendall(data)
-        case "left out":
+        case "omitted":
             first.send({"tokens": [4]})
         case "turned round":
             assert other.seals is not None

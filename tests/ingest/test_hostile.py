@@ -69,7 +69,7 @@ class Place:
 
 @dataclass
 class Case:
-    """What a folder holds beside `good`, and what becomes of it: why it is left out, or None where
+    """What a folder holds beside `good`, and what becomes of it: why it is skipped, or None where
     it is taken. `word` is part of the sentence or of the text."""
 
     build: Callable[[Place], object]

@@ -4,7 +4,7 @@ command writes it:
     python -m tests.models.model_table
 
 `public_configs.jsonl` has a model a line. `config` has the numbers of its config.json that mlx-lm
-reads; where it is left out, `app/models/catalog.toml` has them. `published` are the bytes of its
+reads; where it is missing, `app/models/catalog.toml` has them. `published` are the bytes of its
 files as public sources name them, `aside` those of them that mlx-lm does not load: towers for
 pictures and sound, computed from their configurations or named in the model's card, and tokenizers.
 `sources` says where both were found.

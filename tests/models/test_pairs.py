@@ -1,4 +1,4 @@
-"""Which draft goes with a target, in which order, and what is said of it; and which model a machine
+"""Which draft goes with a target, in which order, and its notes; and which model a machine
 is offered."""
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_a_draft_that_does_not_pay_is_named_but_not_taken() -> None:
 
 
 def test_a_draft_with_more_active_parameters_than_its_target_is_offered_where_it_pays() -> None:
-    """1.86 times sooner on a Mac; it was left out, since 3.6 billion are more than 2.4."""
+    """1.86 times sooner on a Mac; it was excluded, since 3.6 billion are more than 2.4."""
     found = draft_candidates(known("Qwen3.5-35B-A3B-4bit"), known_models(NOWHERE, OURS), MACHINE)
     draft = next(each for each in found if "Qwen3.5-4B" in each.draft.name)
     assert draft.worthwhile

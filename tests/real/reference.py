@@ -1,7 +1,7 @@
 """What other implementations compute with the real models: writes reference.npz.
 
 Logits are from torch with transformers, which reads a GGUF file and dequantises it by its own code;
-ids are from llama.cpp. Tests only need the file. This writes it anew, in three minutes:
+ids are from llama.cpp. Tests only need the file. This writes it again, in three minutes:
 
     pip install --no-deps --target FOLDER torch==2.13.0 accelerate==1.15.0 sympy==1.14.0 \\
         mpmath==1.4.1 networkx==3.6.1 xllamacpp==2026.10.11549

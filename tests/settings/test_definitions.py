@@ -67,7 +67,7 @@ def test_each_has_a_description_a_default_it_allows_and_an_effect(setting: Setti
         ("storage.trash_days", [30]),
     ],
 )
-def test_what_it_cannot_be(key: str, value: object) -> None:
+def test_invalid_values_are_refused(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=r"from|one of"):
         find(key).validate(value)
 
@@ -85,7 +85,7 @@ def test_limits_are_those_of_files_and_folders_unless_they_are_set() -> None:
 
 def test_they_are_found_by_words_of_name_and_description() -> None:
     assert [setting.key for setting in search("colours")] == ["appearance.theme"]
-    assert find("documents.max_pdf_size_mb") in search("PDF largest")
+    assert find("documents.max_pdf_size_mb") in search("PDF maximum")
     assert search("nonsense") == ()
     assert search("") == all_settings()
 

@@ -94,14 +94,14 @@ def test_a_mistake_costs_that_one_setting(path: Path, line: str, words: list[str
     assert path.read_text() == text
 
 
-def test_several_mistakes_are_told_in_one_line_for_the_notice(path: Path) -> None:
+def test_several_mistakes_are_reported_in_one_line(path: Path) -> None:
     file = opened(path, "[reading]\nkeep = 7\nmode = 8\n[appearance]\ntheme = 'x'\n")
     assert len(file.problems) == 3
     assert file.problem.endswith(" 2 more: see F2.")
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe[", b"'''\n" * 50, b"reading = 1\n", b"\0" * 9])
-def test_of_what_is_no_settings_file_nothing_is_taken_and_nothing_lost(
+def test_a_file_that_is_no_settings_file_is_ignored_and_not_overwritten(
     path: Path, data: bytes
 ) -> None:
     path.parent.mkdir()
@@ -116,7 +116,7 @@ def test_of_what_is_no_settings_file_nothing_is_taken_and_nothing_lost(
     assert path.read_bytes() == data
 
 
-def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
+def test_an_unreadable_file_is_reported(path: Path) -> None:
     path.mkdir(parents=True)
     file = SettingsFile(path)
     assert "cannot be read" in file.problem
@@ -148,14 +148,14 @@ def test_comments_unknown_keys_and_line_ends_stay(path: Path) -> None:
     )
 
 
-def test_back_to_the_default_takes_the_line_away_and_leaves_its_comment(path: Path) -> None:
+def test_resetting_a_value_removes_its_line_and_leaves_its_comment(path: Path) -> None:
     file = opened(path, "[reading]\nkeep = 0.5  # half\n[appearance]\ntheme = 'nord'\n")
     change(file, KEEP, 0.0)
     change(file, THEME, ThemeName.SPECCHAT)
     assert path.read_text() == "[reading]\n# half\n[appearance]\n"
 
 
-def test_a_setting_that_was_wrong_is_put_right_by_setting_it(path: Path) -> None:
+def test_an_invalid_value_is_replaced_when_the_setting_is_changed(path: Path) -> None:
     file = opened(path, '[reading]\nkeep = "many"\n')
     change(file, KEEP, 0.0)
     assert path.read_text() == "[reading]\n"

@@ -101,7 +101,7 @@ def test_a_reply_is_found_once_it_has_ended(tmp_path: Path) -> None:
 
 def test_only_the_best_message_of_each_conversation(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
-        first = answered(store, "rent " * 5, "Much is said of rent here, and of much else.")
+        first = answered(store, "rent " * 5, "Much is said about rent here, and much else.")
         second = answered(store, "Rent?", "Nothing.")
         assert len(store.search("rent")) == 3
         hits = store.search("rent", best_only=True)

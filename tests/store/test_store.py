@@ -171,9 +171,9 @@ def test_what_was_asked_in_a_conversation_another_process_deleted_went_into_the_
 ) -> None:
     conversation = store.create().id
 
-    def write(deed: Callable[[], object]) -> None:
+    def write(write_it: Callable[[], object]) -> None:
         store.trash(conversation)
-        deed()
+        write_it()
         assert [c.id for c in store.conversations()] == [conversation]
 
     question = store.add_message(conversation, Role.USER, "Who pays?")
@@ -296,7 +296,7 @@ def test_closing_stops_what_is_being_written(tmp_path: Path) -> None:
         conversation = store.create().id
         reply = store.begin_reply(store.add_message(conversation, Role.USER, "x").id)
         reply.append("Half")
-    store.close()  # once more, harmlessly
+    store.close()  # a second time, harmlessly
     with Store(tmp_path) as store:
         assert store.notices == []
         assert store.branch(conversation)[-1].text == "Half"

@@ -53,7 +53,7 @@ async def test_a_turn_on_a_real_thread_reaches_its_end() -> None:
         await until_shown(pilot, "▸ Read", "Done.")
 
 
-async def test_an_engine_that_talks_after_the_screen_is_gone_is_not_disturbed() -> None:
+async def test_events_after_the_screen_is_gone_do_not_disturb_the_engine() -> None:
     engine = FakeEngine()
     app = app_with(engine)
     async with app.run_test(size=SMALL) as pilot:

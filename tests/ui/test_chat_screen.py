@@ -74,7 +74,7 @@ async def test_a_dense_only_pair_says_so() -> None:
         await until_shown(pilot, "no sparse reading", "not supported: gpt2 has no rotary")
 
 
-async def test_what_would_make_the_machine_faster_is_said() -> None:
+async def test_a_hint_says_what_would_make_the_machine_faster() -> None:
     engine = FakeEngine(load_story=LoadStory(faster="libfast"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready", "run many times faster with libfast")
@@ -192,7 +192,7 @@ async def test_the_panel_opens_and_folds() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("shift+tab", "space")
-        await until_shown(pilot, "▾ Read", "partly selected", "Why", "Sparse is expected")
+        await until_shown(pilot, "▾ Read", "partly selected", "Why", "A sparse read is expected")
         await pilot.press("enter")
         await until_shown(pilot, "▸ Read")
         panel = pilot.app.screen.query_one(PrefillPanel)
@@ -214,14 +214,14 @@ async def test_the_answer_is_there_once_and_whole() -> None:
         assert pilot.app.screen.query_one(Markdown).source == engine.story.answer
 
 
-async def test_a_fall_back_is_said_with_its_reason() -> None:
+async def test_a_fallback_is_shown_with_its_reason() -> None:
     engine = FakeEngine(Story(falls_back="no draft"))
     async with started(engine) as pilot:
         await ask(pilot, engine)
         await until_shown(pilot, "Read everything", "Sparse reading failed (no draft)")
 
 
-async def test_a_failure_says_what_to_do_and_is_left_out_afterwards() -> None:
+async def test_a_failure_says_what_to_do_and_is_not_sent_to_the_model_later() -> None:
     engine = FakeEngine(Story(fails_in=Phase.PREFILL))
     async with started(engine) as pilot:
         await ask(pilot, engine)
@@ -278,7 +278,7 @@ async def test_the_details_open_while_it_reads_and_stay_open() -> None:
         await until_shown(pilot, "selected · 6 passages")
         assert "tokenise" not in screen_text(pilot)
         await pilot.press("tab", "space")
-        await until_shown(pilot, "Phases", "✓ tokenise", "Why", "Sparse is expected")
+        await until_shown(pilot, "Phases", "✓ tokenise", "Why", "A sparse read is expected")
         engine.finish()
         await until_shown(pilot, "▾ Read 21%", "First word  after 1.9 s", "peak 6 GB")
         await pilot.press("space")

@@ -104,7 +104,7 @@ async def test_a_space_in_a_name_and_a_click(start: Path) -> None:
         await until_shown(pilot, "▣ My notes.txt · 6 B · 1 line")
 
 
-async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
+async def test_text_that_matches_no_file_is_sent_as_it_is(start: Path) -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
         await pilot.press(*"@zzz")
@@ -117,9 +117,7 @@ async def test_what_matches_nothing_is_sent_as_it_is(start: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["what is @gone.txt about?", "@src/gone", "(see)\n@~/gone-from-home and @contract.txt"]
 )
-async def test_a_missing_file_is_said_like_other_bad_input_and_can_be_sent(
-    start: Path, text: str
-) -> None:
+async def test_a_missing_file_is_reported_and_the_text_can_be_sent(start: Path, text: str) -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
         await paste(pilot, text)
@@ -169,7 +167,7 @@ async def test_a_file_alone_is_attached_and_nothing_is_asked(start: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["@zzz", "me@home.org", "by @c"])
-async def test_what_names_no_missing_file_is_sent_at_once(start: Path, text: str) -> None:
+async def test_text_without_a_missing_file_is_sent_at_once(start: Path, text: str) -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
         await paste(pilot, text)
@@ -199,7 +197,7 @@ async def test_a_folder_that_never_answers_freezes_nothing(
         answers.set()
 
 
-async def test_a_folder_that_is_not_there_is_said(start: Path) -> None:
+async def test_a_missing_folder_is_reported(start: Path) -> None:
     async with started() as pilot:
         await pilot.press(*"@nowhere/")
         await until_shown(pilot, "There is no folder")
@@ -238,14 +236,14 @@ async def test_a_command_is_found_and_run() -> None:
     engine = FakeEngine(Story(answer="Short."))
     async with started(engine) as pilot:
         await pilot.press("/")
-        await until_shown(pilot, "/attach", "/again", "Ask again in the same way")
+        await until_shown(pilot, "/attach", "/again", "Ask the last question again")
         await pilot.press("f", "u", "enter")
         await until_shown(pilot, "next: FULL")
         assert (box_text(pilot), engine.asks) == ("", [])
         in_one_read(pilot, "/help\r")
-        await until_shown(pilot, "The ten keys")
+        await until_shown(pilot, "Ten keys to start with")
         await pilot.press("escape")
-        await until_gone(pilot, "The ten keys")
+        await until_gone(pilot, "Ten keys to start with")
         await pilot.press(*"/attach", "enter")
         await until(pilot, lambda: box_text(pilot) == "@")
 
@@ -253,7 +251,7 @@ async def test_a_command_is_found_and_run() -> None:
 @pytest.mark.parametrize(
     "text", ["/etc/hosts is what?", "/etc/hosts", "/ is root", "/", "/2024", "/new model?"]
 )
-async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
+async def test_text_that_only_begins_like_a_command_is_sent(text: str) -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
         await type_in(pilot, text)
@@ -268,10 +266,14 @@ async def test_what_only_begins_like_a_command_is_sent(text: str) -> None:
         ("/newer", "There is no command /newer. Did you mean /new?"),
         ("/exprot", "There is no command /exprot. Did you mean /export?"),
         (" /sp ", "There is no command /sp. Did you mean /spans?"),
-        ("/xyzzy", "There is no command /xyzzy. Type / for all; with more words it is a question."),
+        (
+            "/xyzzy",
+            "There is no command /xyzzy. Type / to list all. With more words it is sent as a"
+            " question.",
+        ),
     ],
 )
-async def test_an_unknown_command_is_not_sent_and_stays_written(text: str, told: str) -> None:
+async def test_an_unknown_command_is_not_sent_and_stays_in_the_box(text: str, told: str) -> None:
     engine = FakeEngine()
     async with started(engine, (100, 24)) as pilot:
         await paste(pilot, text)
@@ -376,7 +378,7 @@ def names(word: str, listing: DirListing = LISTING) -> list[str]:
     return [each.name for each in PathCompleter("/start").completions(word, listing)]
 
 
-def test_without_a_name_everything_but_hidden_files_is_offered_and_ignored_ones_last() -> None:
+def test_without_a_name_all_but_hidden_files_are_offered_ignored_ones_last() -> None:
     assert names("") == ["app", "My notes.txt", "reader.py", "README.md", "build"]
 
 
@@ -397,7 +399,7 @@ def test_without_a_name_everything_but_hidden_files_is_offered_and_ignored_ones_
         ("[", []),
     ],
 )
-def test_what_begins_so_comes_before_what_holds_it_and_what_has_its_letters(
+def test_names_are_ranked_by_prefix_then_substring_then_letters(
     word: str, found: list[str]
 ) -> None:
     assert names(word) == found
@@ -426,6 +428,6 @@ def test_the_folder_that_is_typed(word: str, folder: str) -> None:
     assert PathCompleter("/start").folder(word) == folder
 
 
-def test_no_more_are_offered_than_one_reads() -> None:
+def test_the_number_of_offered_names_is_limited() -> None:
     many = DirListing(tuple(FolderEntry(f"f{number}", False) for number in range(2_000)))
     assert len(names("f", many)) == MAX_SHOWN

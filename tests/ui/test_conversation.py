@@ -73,7 +73,7 @@ async def test_a_question_asked_while_loading_is_sent_when_the_pair_is_ready() -
         await until(pilot, lambda: len(engine.asks) == 1)
 
 
-async def test_escape_takes_back_what_waits_and_then_stops() -> None:
+async def test_escape_takes_back_the_queued_question_and_then_stops() -> None:
     engine = FakeEngine(stepping=True)
     async with started(engine) as pilot:
         await ask(pilot, engine, "First?")
@@ -103,7 +103,7 @@ async def test_escape_says_at_once_that_a_long_step_is_being_stopped() -> None:
         await until_gone(pilot, "Stopping.")
 
 
-async def test_what_was_written_stays_when_it_is_stopped() -> None:
+async def test_a_stopped_answer_keeps_its_text() -> None:
     engine = FakeEngine(stepping=True)
     async with started(engine) as pilot:
         await ask(pilot, engine)

@@ -116,7 +116,7 @@ def test_what_does_not_fit_ends_in_an_ellipsis() -> None:
     assert fit_files(names, 32) == "csrf.py, utils.py, csrf.py, …"
 
 
-def test_of_a_single_document_it_says_how_much() -> None:
+def test_for_a_single_document_the_line_says_how_much_was_chosen() -> None:
     long = Document("long.py", LONG)
     part = RetrievedPart(replace(long, text=LONG[: len(LONG) // 4]), 90, RetrievalReason.WORDS)
     assert chosen_text([part], [long], ["long.py:1–80"], 40) == "25% of long.py:1–80"
@@ -207,7 +207,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await open_files(pilot)
         await go_to(pilot, "file7.txt")
         await pilot.press("space", "escape", "escape")
-        await until_shown(pilot, "From the next question on: 1 always.")
+        await until_shown(pilot, "Files from the next question on: 1 always.")
         assert len(engine.asks) == 1
     async with kept_app(tmp_path, engine := FakeEngine(STORY)) as (pilot, _):
         await until_shown(pilot, "ready", "3 of 30 files")
@@ -218,7 +218,7 @@ async def test_closing_keeps_the_choice_for_the_next_question(tmp_path: Path) ->
         await until_shown(pilot, "from an earlier question", "2 earlier")
 
 
-async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None:
+async def test_files_that_made_room_for_a_later_question_are_not_shown() -> None:
     engine = FakeEngine(STORY)
     async with app_with(engine).run_test(size=(100, 30)) as pilot:
         await answered(pilot, engine)
@@ -229,7 +229,7 @@ async def test_what_made_room_for_a_later_question_is_not_shown_for_it() -> None
         await until_shown(pilot, "Files  3 of 30 files", "named in the question")
         assert "earlier" not in screen_text(pilot)
         await pilot.press("escape", "ctrl+s")
-        await until_shown(pilot, "Spans  1/3")
+        await until_shown(pilot, "Passages  1/3")
 
 
 async def test_files_can_be_chosen_before_a_question() -> None:
@@ -242,14 +242,14 @@ async def test_files_can_be_chosen_before_a_question() -> None:
         await until_shown(pilot, "30 files · about", "⏎ done")
         screen.draw("repo/urls/")
         await pilot.press("space", "space", "enter")
-        await until_shown(pilot, "From the next question on: 2 never.")
+        await until_shown(pilot, "Files from the next question on: 2 never.")
         assert not engine.asks
         await ask(pilot, engine, QUESTION)
         assert engine.asks[0].files.never == {"repo/urls/base.py", "repo/urls/resolvers.py"}
         await until_shown(pilot, "3 of 30 files: long.py", "README.md")
 
 
-async def test_what_fits_is_said_to_be_there() -> None:
+async def test_if_all_files_fit_they_are_shown_as_read() -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with started(engine) as pilot:
         attach(pilot, repository())
@@ -271,7 +271,9 @@ async def test_the_conversations_settings_count_and_clear_the_choice() -> None:
         await pilot.press("f3")
         await until_shown(pilot, "This conversation")
         await pilot.press(*["down"] * 12)
-        await until_shown(pilot, "1 always, 1 never", "^D clears it", "Files that the model gets")
+        await until_shown(
+            pilot, "1 always, 1 never", "^D clears it", "Files that are always or never"
+        )
         await pilot.press("ctrl+d")
         await until_shown(pilot, "all automatic")
         await pilot.press("escape")
@@ -315,7 +317,7 @@ async def test_five_thousand_files() -> None:
     engine = FakeEngine(STORY)
     async with started(engine) as pilot:
         attach(pilot, repository(5_000), tokens=8_000_000)
-        await until_shown(pilot, "8,000,000 tokens in 5,000 files · the best for each question")
+        await until_shown(pilot, "8,000,000 tokens in 5,000 files · only the best files")
         screen = await open_files(pilot)
         await pilot.press(*"file499")
         await until_shown(pilot, "repo/parts/part49/file499.txt")
@@ -328,7 +330,7 @@ async def test_five_thousand_files() -> None:
         await open_files(pilot)
         await until_shown(pilot, "✓ resolvers.py", "3 of 5,000 files · ")
         await pilot.press("escape", "ctrl+s")
-        await until_shown(pilot, "Spans  1/3")
+        await until_shown(pilot, "Passages  1/3")
         await pilot.press("escape", "tab", "up", "ctrl+e")
         await until_shown(pilot, "Editing an earlier question", "▣ repo/ · 5,000 files")
 
@@ -358,7 +360,7 @@ def test_a_folder_chooses_all_its_files() -> None:
     assert not tree.choices
 
 
-def test_what_was_chosen_elsewhere_stays_chosen() -> None:
+def test_choices_for_files_that_are_not_listed_stay() -> None:
     tree = FileTree(FACTS, {"gone.py": ReadChoice.ALWAYS})
     tree.cycle(tree.rows()[0])
     assert "gone.py" in tree.chosen(ReadChoice.ALWAYS)

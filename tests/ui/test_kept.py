@@ -48,7 +48,7 @@ def box(pilot: object) -> ComposeBox:
     return pilot.app.chat.composer.box  # type: ignore[attr-defined, no-any-return]
 
 
-async def test_a_question_is_kept_before_the_engine_hears_of_it(tmp_path: Path) -> None:
+async def test_a_question_is_saved_before_the_engine_gets_it(tmp_path: Path) -> None:
     engine = FakeEngine(stepping=True)
     async with kept_app(tmp_path, engine) as (pilot, _):
         assert engine.sent(CachePolicy) == [
@@ -97,11 +97,11 @@ async def test_the_next_start_is_at_the_same_place(tmp_path: Path) -> None:
         await pilot.press("ctrl+t")
         await until_shown(pilot, "next: SPARSE 35%")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Spans  paste-1.txt", "6 passages")
+        await until_shown(pilot, "Passages  paste-1.txt", "6 passages")
         assert isinstance(app.screen, SpansScreen)
         assert 0.1 < app.screen.view.document.read_fraction < 0.4
         await pilot.press("right")
-        await until_shown(pilot, "Another keep can only be tried on the last answer")
+        await until_shown(pilot, "Another keep can be tried only on the last answer")
         await pilot.press("escape")
         await pilot.press("enter")
         await until(pilot, lambda: engine.asks)
@@ -187,7 +187,7 @@ async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: P
         store.add_message(store.create().id, Role.USER, "Lost?")
         store.save_draft(records.DraftRecord(1))
     async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before it was answered")
+        await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before the answer")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
         await until_shown(pilot, "Lost?")
         await pilot.press("ctrl+r")
@@ -218,7 +218,7 @@ async def test_leaving_while_it_answers_keeps_what_was_written(tmp_path: Path) -
         assert (store.branch(1)[1].state, store.branch(1)[1].text) == (State.STOPPED, ANSWER[:15])
 
 
-async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path: Path) -> None:
+async def test_a_second_window_answers_without_saving(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
         await ask(pilot, engine, "What?")
         await until_shown(pilot, "▸ Read")
@@ -237,7 +237,9 @@ async def test_beside_another_one_it_reads_and_goes_on_without_keeping(tmp_path:
         assert len(other.branch(1)) == 2
 
 
-async def test_without_a_usable_folder_nothing_is_kept_and_that_is_said(tmp_path: Path) -> None:
+async def test_without_a_usable_folder_nothing_is_saved_and_a_notice_says_so(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("")
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "file", engine) as (pilot, _):
@@ -256,7 +258,7 @@ def mend_store(folder: Path) -> None:
         connection.execute("DROP TRIGGER full")
 
 
-async def test_a_question_that_cannot_be_kept_is_not_asked_and_stays_written(
+async def test_a_question_that_cannot_be_saved_is_not_asked_and_stays_in_the_box(
     tmp_path: Path,
 ) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, _):
@@ -275,7 +277,7 @@ async def test_a_question_that_cannot_be_kept_is_not_asked_and_stays_written(
         await until_gone(pilot, "no room")
 
 
-async def test_an_answer_that_cannot_be_kept_says_so_until_it_can(tmp_path: Path) -> None:
+async def test_an_answer_that_cannot_be_saved_says_so_until_it_can(tmp_path: Path) -> None:
     engine = FakeEngine(stepping=True)
     async with kept_app(tmp_path, engine) as (pilot, _):
         await ask(pilot, engine, "What?")

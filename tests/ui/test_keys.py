@@ -84,7 +84,7 @@ async def test_ctrl_g_sets_keep() -> None:
         assert engine.asks[0].keep_ratio == 0.35
 
 
-async def test_keep_can_be_left_alone_and_given_back_to_auto() -> None:
+async def test_keep_can_be_left_unchanged_and_reset_to_auto() -> None:
     async with started() as pilot:
         await pilot.press("ctrl+g", "pageup", "escape")
         await until_shown(pilot, "next: AUTO")
@@ -236,8 +236,14 @@ async def test_the_box_grows_to_eight_lines() -> None:
 async def test_help_begins_with_the_ten_keys_that_matter_first() -> None:
     async with started() as pilot:
         await pilot.press("f1")
-        await until_shown(pilot, "The ten keys", "Writing")
-        ten = screen_text(pilot).split("The ten keys")[1].split("Writing")[0].strip().splitlines()
+        await until_shown(pilot, "Ten keys to start with", "Writing")
+        ten = (
+            screen_text(pilot)
+            .split("Ten keys to start with")[1]
+            .split("Writing")[0]
+            .strip()
+            .splitlines()
+        )
         keys = [line.strip("│▐ ▁▂▃▄▅▆▇█").split()[0] for line in ten]
         assert keys == ["Enter", "@", "Esc", "^S", "^R", "Tab", "^N", "^O", "^L", "^Q"]
 
@@ -246,14 +252,14 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
     async with started() as pilot:
         await pilot.press("f1", *"code")
         await until_shown(pilot, "A selected message", "Copy its code")
-        assert "The ten keys" not in screen_text(pilot)
+        assert "Ten keys to start with" not in screen_text(pilot)
         await pilot.press("escape")
-        await until_shown(pilot, "The ten keys")
+        await until_shown(pilot, "Ten keys to start with")
         await pilot.press(*"ctrl+l")
-        await until_shown(pilot, "Models: what fits", "Esc close")
+        await until_shown(pilot, "List, download and load models", "Esc close")
         await until_gone(pilot, "Copy its code")
         await pilot.press("escape", "escape")
-        await until_gone(pilot, "Models: what fits")
+        await until_gone(pilot, "List, download and load models")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +267,7 @@ async def test_typing_finds_keys_in_the_help_and_escape_clears_it_first() -> Non
     [
         ("f2", ["Reset to the default", "A setting", "^P"]),
         ("f3", ["apply from the next question on", "Its system prompt", "^D"]),
-        ("ctrl+o", ["^Y", "Make a copy", "^D", "Move to the trash", "^Z"]),
+        ("ctrl+o", ["^Y", "Duplicate the conversation", "^D", "Move to the trash", "^Z"]),
     ],
 )
 async def test_help_lists_the_keys_of_each_screen(

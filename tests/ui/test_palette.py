@@ -45,11 +45,11 @@ async def find(pilot: Pilot[None], words: str, first: str) -> None:
     await until(pilot, found, first)
 
 
-def test_the_compose_box_does_not_need_the_key() -> None:
+def test_the_compose_box_has_no_use_for_ctrl_p() -> None:
     assert "ctrl+p" not in TextArea()._bindings.key_to_bindings
 
 
-async def test_it_does_what_a_key_does() -> None:
+async def test_an_entry_does_what_its_key_does() -> None:
     engine = FakeEngine()
     async with started(engine) as pilot:
         await pilot.press("ctrl+p")
@@ -63,7 +63,7 @@ async def test_it_does_what_a_key_does() -> None:
         assert engine.asks[0].mode is Mode.FULL
 
 
-async def test_in_the_chat_it_has_every_command_of_the_slash() -> None:
+async def test_in_the_chat_it_lists_every_slash_command() -> None:
     app = app_with(FakeEngine())
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
@@ -110,7 +110,7 @@ async def test_conversations_are_opened_by_their_titles(tmp_path: Path) -> None:
         assert app.chat.open_chats.shown.id == 1
 
 
-async def test_it_shows_what_is_pasted_and_obeys_none_of_it() -> None:
+async def test_pasted_control_characters_are_shown_and_have_no_effect() -> None:
     async with started() as pilot:
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(pilot.app.screen, PaletteScreen))
@@ -118,7 +118,7 @@ async def test_it_shows_what_is_pasted_and_obeys_none_of_it() -> None:
         await until_shown(pilot, "no␛[2J such [b]thing", "No matches found")
 
 
-async def test_it_is_there_on_other_screens(tmp_path: Path) -> None:
+async def test_it_opens_on_other_screens(tmp_path: Path) -> None:
     async with kept_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "ready")
         await pilot.press("ctrl+o")

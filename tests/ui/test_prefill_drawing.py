@@ -91,7 +91,7 @@ def test_a_reason_is_wrapped_beside_its_label(width: int) -> None:
     assert " ".join(" ".join([first, *others]).split()) == wording.reason(little)
 
 
-def test_what_keep_auto_takes_is_said_beside_another_keep() -> None:
+def test_another_keep_is_shown_with_what_auto_selects() -> None:
     progress, engine = asked(Story(), AUTO_KEEP, Mode.SPARSE)
     engine.advance_to(lambda event: isinstance(event, Planned))
     assert "sparse, keep auto" in drawn(progress)
@@ -127,7 +127,7 @@ def test_a_bucket_that_was_not_scored_is_not_a_low_one() -> None:
     assert heatmap.heat_row([1.0, 0.0], 2, complete=True) == "█▁"
 
 
-def test_the_span_row_tells_kept_partly_pinned_and_dropped() -> None:
+def test_the_span_row_shows_selected_partly_selected_pinned_and_skipped() -> None:
     spans = (
         Span(0, 10, SpanReason.PINNED),
         Span(20, 30, SpanReason.IMPORTANT, 2.0),
@@ -176,7 +176,7 @@ def test_no_line_is_ever_wider_than_the_panel(story: Story, width: int) -> None:
             assert all(line.cell_length <= width for line in lines)
 
 
-def test_what_keep_would_choose_of_a_cached_text_is_not_said_to_be_what_was_read() -> None:
+def test_a_hypothetical_selection_is_not_shown_as_what_was_read() -> None:
     progress, _ = asked(Story(cached=True), 0.1, Mode.SPARSE, stepping=False)
     text = drawn(progress)
     for words in (
@@ -198,8 +198,8 @@ def test_what_is_read_while_the_answer_is_written_is_shown_at_once() -> None:
         assert f"% read, {read} meanwhile" in drawn(progress, details=False)
         assert heatmap.READ_ON in drawn(progress, details=False)
     engine.finish()
-    assert "Read on     2 passages while it wrote" in drawn(progress)
-    assert "◆ read while it wrote" in drawn(progress)
+    assert "Read on     2 passages while answering" in drawn(progress)
+    assert "◆ read while answering" in drawn(progress)
 
 
 def test_the_phases_in_words() -> None:
@@ -272,7 +272,7 @@ def test_a_stored_answer_shows_the_phases_it_went_through(
     assert stored(state, text, *phases, **changes) == shown
 
 
-def test_of_a_stored_answer_without_figures_no_phase_is_told() -> None:
+def test_a_stored_answer_without_statistics_shows_no_phases() -> None:
     progress = TurnProgress.stored(0.2, None, False, None, None, {})
     (line,) = panel_lines(progress, Viewport(80, 0.0), details=True)
     assert "failed" in line.plain

@@ -63,7 +63,7 @@ async def test_it_is_started_by_key_and_by_name_and_says_what_it_does() -> None:
     assert server.stopped
 
 
-async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(
+async def test_requests_become_conversations_only_if_the_setting_is_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Scripted()
@@ -90,5 +90,5 @@ async def test_what_was_asked_becomes_a_conversation_only_if_the_user_wants(
 
         monkeypatch.setattr(repository, "save_request", broken)
         answered("What is odd?")
-        await until_shown(pilot, "was not saved: specchat.log says why.")
+        await until_shown(pilot, "was not saved: See specchat.log.")
     app.shutdown()

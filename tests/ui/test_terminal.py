@@ -159,7 +159,7 @@ def test_a_notification_marks_the_title_until_it_is_seen() -> None:
 @pytest.mark.parametrize(
     "hostile", ["\x1b\\", "\x07", "\x9c", "\x1b]52;c;eA==\x07", "\n", "x" * 999]
 )
-def test_what_is_quoted_ends_no_sequence(hostile: str) -> None:
+def test_text_in_a_sequence_cannot_end_it(hostile: str) -> None:
     written: list[str] = []
     window = Window(written.append)
     window.show_title(f"a{hostile}b")
@@ -173,7 +173,7 @@ def test_what_is_quoted_ends_no_sequence(hostile: str) -> None:
 @pytest.mark.parametrize(
     ("looks", "seconds", "told"), [(False, 60.0, True), (True, 60.0, False), (False, 1.0, False)]
 )
-async def test_only_who_waited_long_and_looks_elsewhere_is_told(
+async def test_users_are_notified_only_of_long_turns_in_another_window(
     looks: bool, seconds: float, told: bool
 ) -> None:
     engine, now, written = FakeEngine(stepping=True), [0.0], list[str]()
@@ -231,7 +231,7 @@ def test_libraries_write_into_the_log_and_the_app_on_the_terminal() -> None:
     assert status == 0
 
 
-def test_after_an_abort_the_log_tells_where_python_was() -> None:
+def test_after_an_abort_the_log_has_a_traceback() -> None:
     terminal, log, status = run("abort")
     assert terminal.splitlines() == ["drawn", "said"]
     assert log.startswith("from a library\nFatal Python error: Aborted")
@@ -270,14 +270,16 @@ async def test_short_text_is_typed_and_long_text_is_a_chip() -> None:
 
 
 @pytest.mark.parametrize("clipboard", [None, ScriptedClipboard(None)])
-async def test_without_it_what_was_cut_here_is_pasted(clipboard: ScriptedClipboard | None) -> None:
+async def test_without_a_clipboard_text_copied_in_the_app_is_pasted(
+    clipboard: ScriptedClipboard | None,
+) -> None:
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:
         await pilot.press("a", "b", "ctrl+x", "c", "ctrl+v")
         await until(pilot, lambda: app.chat.composer.box.text == "cab")
 
 
-async def test_what_is_copied_here_is_what_is_pasted() -> None:
+async def test_copied_text_is_pasted() -> None:
     clipboard = ScriptedClipboard("older")
     app = app_on(clipboard)
     async with app.run_test(size=SMALL) as pilot:

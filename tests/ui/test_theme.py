@@ -44,7 +44,7 @@ def test_our_text_has_the_contrast_of_wcag_aa(theme: Theme) -> None:
     assert contrast(named["ink-faint"], theme.background or "") >= AA_SHAPES
 
 
-def test_ours_and_all_that_paint_their_page_can_be_chosen() -> None:
+def test_our_themes_and_those_with_a_background_can_be_chosen() -> None:
     painted = {name for name, theme in BUILTIN_THEMES.items() if not theme.ansi}
     assert set(ThemeName) == painted | {theme.name for theme in our_themes()}
     assert our_themes()[0].name == find("appearance.theme").default

@@ -1,5 +1,5 @@
-"""The attachments of a question, one object for each chip; reading them, and saving with a draft
-what is known about them. No widgets."""
+"""Attachments of a question, one object for each chip: how they are read, and how their facts are
+saved with a draft. No widgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from app.util import formatting
 
 _PASTE = re.compile(r"paste-(\d+)\.txt")
 MAX_SKIPPED = 500
-"""Skipped files of one folder. If there are more, no facts are saved: drafts are saved often."""
+"""Maximum number of skipped files of a folder that are saved with a draft. With more, no facts are
+saved, because drafts are saved often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Attachment:
     lines: int
     skipped: tuple[Skipped, ...] = field(default=(), compare=False)
     doubtful: tuple[FileRead, ...] = field(default=(), compare=False)
-    """Files whose encoding was guessed, or that have bad bytes."""
+    """Files whose encoding was guessed, or with invalid bytes."""
     tokens: int | None = field(default=None, compare=False)
     """Tokens of the target model, once counted."""
     tokens_estimated: bool = field(default=False, compare=False)
@@ -47,7 +48,7 @@ class Attachment:
 
     @property
     def name(self) -> str:
-        """As the chip shows it; not sanitised."""
+        """The name that the chip shows; not sanitised."""
         name = self.documents[0].name
         paste = _PASTE.fullmatch(name)
         return f"Paste {paste[1]}" if paste else name
@@ -86,11 +87,11 @@ class Attachment:
             return f"{len(guessed):,} files in guessed encodings"
         if guessed:
             return f"read as {guessed[0].label}"
-        return "bad bytes" if self.doubtful else ""
+        return "invalid bytes" if self.doubtful else ""
 
 
 def make_attachment(documents: Iterable[Document]) -> Attachment:
-    """Takes a while for megabytes."""
+    """An attachment of these documents. Counting takes a while for megabytes of text."""
     whole = Attachment(tuple(documents), 0, 0)
     size = sum(byte_count(each.text) for each in whole.texts)
     return replace(whole, size=size, lines=sum(line_count(each.text) for each in whole.texts))
@@ -117,7 +118,7 @@ def group_documents(documents: Sequence[Document]) -> tuple[Attachment, ...]:
 
 
 def documents_of(attachments: Iterable[Attachment]) -> tuple[Document, ...]:
-    """For the model, in the order of the chips."""
+    """The documents of all attachments, in the order of the chips."""
     return tuple(document for each in attachments for document in each.documents)
 
 
@@ -127,7 +128,8 @@ def next_paste_number(attachments: Iterable[Attachment]) -> int:
 
 
 def merge(first: Sequence[Attachment], second: Iterable[Attachment]) -> tuple[Attachment, ...]:
-    """Both. Pastes of the second are renumbered if the first has their number."""
+    """Both groups of attachments. Pastes of the second are renumbered if the first has their
+    number."""
     every, names = [*first], {each.documents[0].name for each in first}
     for each in second:
         name = each.documents[0].name
@@ -157,7 +159,7 @@ def line_count(text: str) -> int:
 
 
 def to_notes(attachments: Iterable[Attachment]) -> str:
-    """As JSON for `with_notes`; empty if there is nothing to save."""
+    """Facts about attachments as JSON, for `with_notes`; empty if there is nothing to save."""
     notes = {
         each.documents[0].name: [[*map(astuple, each.skipped)], [*map(astuple, each.doubtful)]]
         for each in attachments
@@ -167,7 +169,7 @@ def to_notes(attachments: Iterable[Attachment]) -> str:
 
 
 def with_notes(attachments: Iterable[Attachment], notes: str) -> tuple[Attachment, ...]:
-    """Attachments with their facts again. Damaged or unknown notes are ignored."""
+    """Attachments with the facts from `to_notes`. Damaged or unknown notes are ignored."""
 
     def restored(each: Attachment) -> Attachment:
         with suppress(ValueError, TypeError, KeyError, IndexError):
@@ -208,7 +210,7 @@ class FileJob:
         return " · ".join(parts)
 
     def run(self) -> Attachment:
-        """Read it; on a thread. Raises IngestError and Cancelled."""
+        """Read the file or folder, on a thread. Raises IngestError and Cancelled."""
         from app.ingest.reader import read  # slow to import: not before the first frame
 
         gathered = read(

@@ -27,18 +27,18 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 MAX_LISTED = 500
-"""Sentences of each kind that are listed; the rest is counted."""
+"""Maximum number of sentences of each kind that are listed; the others are counted."""
 DOT = Content.styled("· ", "$ink-dim")
 _EXPECTED = (SkipReason.IGNORED, SkipReason.EMPTY)
 CHIP_BYTES = 4096
 CHIP_CELLS = 62
-"""The least width of a chip; twice as wide, two chips fit side by side."""
+"""Minimum width of a chip. In twice that width, two chips are shown side by side."""
 MIN_NAME_CELLS = 8
 CROSS = " ✕ "
 
 
 class SkippedScreen(ModalScreen[None]):
-    """Any of its keys closes it."""
+    """A list of skipped and doubtful files. All its keys close it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,space,q", "dismiss", "Close", id="skipped.close")
@@ -94,11 +94,11 @@ class Chip(Widget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "space,enter", "skipped", "Skipped", id="chip.skipped",
-            tooltip="What was skipped or is in doubt, and why (Shift+Tab goes there, or click it)",
+            tooltip="List skipped and doubtful files (Shift+Tab selects)",
         ),
         Binding(
             "backspace,delete", "remove", "Remove", id="chip.remove",
-            tooltip="Remove it, or stop reading it (or click its ✕)",
+            tooltip="Remove the attachment (or click its ✕)",
         ),
     ]  # fmt: skip
 
@@ -164,7 +164,7 @@ class Chips(VerticalScroll, can_focus=False):
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
-        """Without those still being read."""
+        """The attachments, without files that are still being read."""
         return tuple(each for each in self.items if isinstance(each, Attachment))
 
     def paste(self, text: str) -> Attachment:

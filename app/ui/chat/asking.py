@@ -64,7 +64,7 @@ class AskingScreen(Screen[None]):
         self.engine, self.settings_file = engine, settings_file
         self.bridge = Bridge(self)
         self.engine_closed = False
-        """Whether the engine answers nothing any more."""
+        """Whether the engine has been closed."""
         next_mode = default_next_mode(settings_file.settings)
         self.repository = ChatRepository(folder, load, settings_file.settings)
         self.open_chats = OpenChats(self.repository, self.repository.new(next_mode), clock)
@@ -233,8 +233,8 @@ class AskingScreen(Screen[None]):
             return "Still answering: an edited question cannot be queued. Esc stops the answer."
         if not attached and lacks_document(self.loader.load, conversation.branch, ()):
             return (
-                "The embedded models only answer questions about documents: paste one, or type @"
-                " for a file. F6 fetches a small model that chats (93 MB)."
+                "The demo model only answers questions about documents: paste one, or type @ for a"
+                " file. F6 downloads a small model that chats (93 MB)."
             )
         return self.cost_estimate.warning
 
@@ -259,7 +259,8 @@ class AskingScreen(Screen[None]):
         )
 
     def ask_same(self, turn: Turn) -> None:
-        """Ask again as it was asked, if that is possible now: an automatic keep is chosen again."""
+        """Ask again with the same mode and keep, if a question can be asked now. An automatic keep
+        is chosen again."""
         if self.may_ask():
             self.ask_again(turn.question.mode, turn.question.keep, turn)
 
@@ -434,7 +435,7 @@ class AskingScreen(Screen[None]):
 
 
 def _hints_after(last: Turn) -> list[str]:
-    """One that is not complete is more likely to be asked again."""
+    """Key hints after an answer. An incomplete answer is more likely to be asked again."""
     if last.state is TurnState.DONE and not last.can_continue:
         return ["^R again, in full"]
     return [*(["F4 continue"] if last.can_continue else []), "^A again", "^R again, in full"]
@@ -445,4 +446,4 @@ def _why_ended(last: Turn | None) -> str:
         return "nothing has been asked yet"
     if last.state is TurnState.DONE:
         return "the last answer is complete"
-    return "the last answer is empty. ^A asks again, ^R reading in full"
+    return "the last answer is empty. ^A asks again, ^R asks again in full"

@@ -32,12 +32,12 @@ from app.ui.state.open_chats import OpenChats
 from app.ui.state.repository import OpenChat
 
 DISK_SECONDS = 1.0
-"""How long a question waits to hear whether a file that it names exists."""
+"""Maximum time for checking whether a file that the question names exists."""
 
 
 @dataclass
 class QuestionReady(Message):
-    """All files are read for which this question of `chat` has waited."""
+    """All files that this question of `chat` waited for have been read."""
 
     chat: OpenChat
     typed: str
@@ -93,7 +93,7 @@ class AttachmentReader:
         return tuple(job for job, owner in self._jobs.items() if owner is chat)
 
     def reassign(self, before: OpenChat, after: OpenChat) -> None:
-        """Let one conversation have the files that are being read for another."""
+        """Move the files that are being read from one conversation to another."""
         for job in self.jobs(before):
             self._jobs[job] = after
 
@@ -166,20 +166,23 @@ class AttachmentReader:
     # -------------------------------------------------------------------------- asking
 
     async def question(self, typed: str) -> str | None:
-        """What was typed, without the files that it names, which are attached; None if it is not to
-        be sent now. If files are still being read, a `QuestionReady` follows."""
+        """The typed question. Files that it names are attached, and removed from it. Returns None
+        if it cannot be sent now; if files are still being read, a `QuestionReady` follows."""
         question = await self._attach_named(typed)
         jobs = self.jobs(self._open_chats.shown)
         if question is None or not jobs or not question.strip():
             return question
         self._deferred = self._open_chats.shown, question
         name = jobs[-1].name
-        self._composer.notice.show(f"The question is sent when '{name}' is read. Esc cancels that.")
+        self._composer.notice.show(
+            f"The question will be sent once '{name}' has been read. Esc cancels it."
+        )
         return None
 
     async def _attach_named(self, typed: str) -> str | None:
-        """Attach the files after an `@`; returns the question without them. None if there is no
-        such file, which a notice says; asked again, it is no file."""
+        """Attach the files named after an `@`, and return the question without them. If a file does
+        not exist, show a notice and return None; if the same text is sent again, it is sent as it
+        is."""
         refused, self._refused = self._refused, ""
         if "@" not in typed:
             return typed
@@ -202,7 +205,7 @@ class AttachmentReader:
         return question or None
 
     def cancel_deferred(self) -> bool:
-        """Do not send the question that waits for files; returns whether there was one."""
+        """Cancel the question that waits for files; returns whether there was one."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             self._composer.notice.show("Not sent. Press Enter to send it.")
@@ -218,8 +221,8 @@ class AttachmentReader:
     # -------------------------------------------------------------------------- the sample
 
     def attach_sample(self, document: Document, question: str) -> None:
-        """Attach it with a question. What the user types replaces the question, and what they
-        attach replaces the document."""
+        """Attach the sample and fill in its question. What the user types replaces the question,
+        and what they attach replaces the sample."""
         composer = self._composer
         self._sample = document, question
         composer.chips.add(make_attachment([document]))

@@ -26,7 +26,7 @@ GAP = "   "
 BUILT_IN = "built-in draft"
 MEMORY_CELLS = 6
 MIN_TITLE_CELLS = 10
-"""A shorter piece of the title would say nothing."""
+"""Minimum width of the title; if there is less room, it is not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ContextMeter:
         return 0 < self.context <= self.total
 
     def variants(self) -> Iterator[Content]:
-        """From the longest to the shortest."""
+        """Texts for the footer, from the longest to the shortest."""
         context, new = self._context(), self._new()
         full = [part for part in (self._bar(context), new) if part]
         yield Content(GAP).join(full)
@@ -88,14 +88,14 @@ def thousands(tokens: int) -> str:
 
 
 class Header(Widget):
-    """`specchat`, whether other programs can ask, the model pair, and the memory in use once the
-    engine has reported it."""
+    """`specchat`, the server's port, the model pair, and the memory in use once the engine has
+    reported it."""
 
     title: reactive[str] = reactive("")
     status: reactive[str] = reactive("")
     """Why the conversation is not saved, such as "read-only"."""
     port: reactive[int | None] = reactive(None)
-    """The port on which other programs can ask; None if they cannot."""
+    """The port of the server; None while it is stopped."""
     memory: reactive[MemoryStats | None] = reactive(None)
     pressure: reactive[PressureLevel] = reactive(PressureLevel.NORMAL)
 

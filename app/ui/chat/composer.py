@@ -32,7 +32,8 @@ WHOLE_TEXT_ADVICE = "Counting and listing need the whole text: {} reads it in fu
 
 
 class ComposeBox(TextArea):
-    """Grows with its text. Enter sends, Ctrl+J starts a line, Up and Down browse the history."""
+    """The text box, which grows with its text. Enter sends, Ctrl+J starts a line, Up and Down
+    browse the history."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="compose.send", tooltip="Send the question"),
@@ -42,11 +43,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "up", "earlier", "Earlier question", id="compose.earlier",
-            tooltip="Previous or next question (on the first or last line)",
+            tooltip="Earlier or later question (first or last line)",
         ),
         Binding(
             "down", "later", "Later question", id="compose.later",
-            tooltip="Previous or next question (on the first or last line)",
+            tooltip="Earlier or later question (first or last line)",
         ),
         Binding(
             "backspace", "erase", "Erase", id="compose.erase",
@@ -54,11 +55,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "@", "type('@')", "Attach", id="compose.attach",
-            tooltip="Attach a file or folder, at the start of a word",
+            tooltip="Attach a file or folder (at the start of a word)",
         ),
         Binding(
             "/", "type('/')", "Commands", id="compose.commands",
-            tooltip="All commands (in an empty box)",
+            tooltip="List all commands (in an empty box)",
         ),
         Binding("ctrl+a", "again_or_start", show=False),
         Binding(
@@ -110,7 +111,7 @@ class ComposeBox(TextArea):
             compact=True,
             tab_behavior="focus",
             highlight_cursor_line=False,
-            placeholder="Ask; paste a document, or type @ for a file",
+            placeholder="Ask, paste a document, or type @ for a file",
         )
         self.choices = CompletionList(self)
         self._holds = 0
@@ -208,7 +209,8 @@ class ComposeBox(TextArea):
         self._replace_via_keyboard(character, *self.selection)
 
     async def action_paste_system(self) -> None:
-        """Falls back to what was copied in the app."""
+        """Paste from the system's clipboard or, if it cannot be read, what was copied in the
+        app."""
         text = None
         if self.clipboard is not None:
             text = await asyncio.wrap_future(self.clipboard.read())
@@ -317,7 +319,7 @@ class Composer(Vertical):
         self._update_suggestion()
 
     def replace_typed(self, typed: str, text: str) -> None:
-        """What was typed after it stays."""
+        """Replace submitted text; what was typed after it stays."""
         self._write(text + self.box.text.removeprefix(typed))
 
     def edit(self, turn: Turn) -> None:
@@ -329,7 +331,7 @@ class Composer(Vertical):
         self.notice.show(EDITING)
 
     def resume_edit(self, turn: Turn) -> None:
-        """The edited question is here again because it could not be asked."""
+        """Return to editing a question that could not be asked."""
         self.edited, self._set_aside = turn, UnsentMessage(self._next_mode)
         self.notice.show(EDITING)
 

@@ -64,10 +64,13 @@ class CostEstimate:
         name, limit = sanitize_line(pair.target.name), formatting.count(pair.target.context_length)
         if before:
             return (
-                f"The conversation is too long for this question: {name} takes {limit} tokens. ^N"
-                " starts a new one."
+                f"The conversation is too long for this question: {name} takes at most {limit}"
+                " tokens. ^N starts a new one."
             )
-        return f"The question is too long: {name} takes {limit} tokens. Attach the text as a file."
+        return (
+            f"The question is too long: {name} takes at most {limit} tokens. Attach the text as a"
+            " file."
+        )
 
     @property
     def note(self) -> str:
@@ -79,9 +82,9 @@ class CostEstimate:
         estimated = any(each.tokens_estimated for each in attached)
         tokens = f"about {formatting.short_count(number)}" if estimated else f"{number:,}"
         files = sum(len(each.texts) for each in attached)
-        best = "best" if files > 1 else "best parts"
+        best = "best files" if files > 1 else "best parts"
         where = formatting.plural(files, "file")
-        return f"{tokens} tokens in {where} · the {best} for each question are read (^F)"
+        return f"{tokens} tokens in {where} · only the {best} are read (^F)"
 
     def _meter(self, next_mode: NextMode) -> ContextMeter:
         context = self._pair.target.context_length if self._pair else 0
@@ -109,7 +112,7 @@ class CostEstimate:
         return bool(context and attached) and used + self._typed() + (attached or 0) >= context
 
     def _room(self, left: int) -> int:
-        """Tokens of documents that are put before the model for a question, of those `left`."""
+        """Tokens of documents that a question gets, out of those `left` in the context."""
         assert self._pair is not None
         context = self._pair.target.context_length
         left = context if RETRIEVAL_SHARE * left < min_retrieved(context) else left
@@ -133,7 +136,7 @@ class CostEstimate:
         return used
 
     def _is_live(self, turn: Turn) -> bool:
-        """Whether the engine may still have it in a cache, and not only in a snapshot."""
+        """Whether the engine may still have the turn in a cache, and not only in a snapshot."""
         return turn.progress.started_at is not None and not turn.progress.restored
 
     def _last(self) -> Turn | None:
@@ -160,7 +163,7 @@ class CostEstimate:
         )
 
     def _attached(self) -> int | None:
-        """None while something is read or counted."""
+        """Tokens of the attachments; None while a file is being read or counted."""
         items = self._composer.chips.items
         attachments = self._composer.chips.attached
         tokens = [each.tokens for each in attachments if each.tokens is not None]

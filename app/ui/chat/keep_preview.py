@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class KeepPreview:
-    """Only a turn whose scores the engine still has can be previewed. One `Reselect` is sent at a
-    time; of the keeps moved over meanwhile only the last is sent next, so that
-    holding down a key builds no queue."""
+    """Previews another keep on a turn whose scores the engine still has. One `Reselect` is sent at
+    a time. If the keep changes meanwhile, only the last value is sent next, so holding down a key
+    builds no queue."""
 
     def __init__(
         self, engine: Engine, open_chats: OpenChats, transcript: Transcript, slider: KeepSlider
@@ -79,7 +79,7 @@ class KeepPreview:
         return self.move if self._turn else None
 
     def on_progress(self, event: Event, of: Turn) -> None:
-        """An event of the running turn `of`: what is shown of its documents may have changed."""
+        """Update what is shown of the documents, after an event of the running turn `of`."""
         turn = self._spans_turn
         changes = Planned | ImportanceMap | Selected | FellBackToDense
         if turn is not None and isinstance(event, changes) and of is turn:
@@ -98,7 +98,8 @@ class KeepPreview:
             self._send_next()
 
     def on_finished(self) -> None:
-        """The last turn can be previewed now: a slider that was opened meanwhile does."""
+        """The last turn can be previewed now. If the slider was opened meanwhile, preview its
+        keep."""
         if self._spans_turn is not None:
             self._begin(self._spans_turn)
             self._show_progress(self._spans_turn)

@@ -51,18 +51,19 @@ class MessagesScreen(AskingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "tab", "messages", "Messages", id="chat.messages",
-            tooltip="Select a message, the last one first, and back",
+            tooltip="Select the last message, or return to the box",
         ),
         Binding(
             "shift+tab", "above", "Attached", id="chat.above",
-            tooltip="To the attachments, if there are any; otherwise like Tab",
+            tooltip="Select an attachment, else the last message",
         ),
         Binding(
             "ctrl+f", "files", "Files", id="chat.files",
-            tooltip="Which files the model got, or gets always or never",
+            tooltip="Show and choose the files that are read",
         ),
         Binding(
-            "ctrl+b", "to_end", "Bottom", id="chat.bottom", tooltip="To the end of the conversation"
+            "ctrl+b", "to_end", "Bottom", id="chat.bottom",
+            tooltip="Go to the end of the conversation",
         ),
     ]  # fmt: skip
 
@@ -87,7 +88,7 @@ class MessagesScreen(AskingScreen):
     # -------------------------------------------------------------------------- selecting
 
     def action_messages(self) -> None:
-        """To the last message, or from the messages to the box."""
+        """Select the last message, or return from a message to the box."""
         messages = self.transcript.messages
         if self.focused is self.composer.box and messages:
             self.transcript.select(messages[-1])
@@ -95,7 +96,7 @@ class MessagesScreen(AskingScreen):
             self.composer.box.focus()
 
     def action_above(self) -> None:
-        """To the next chip above the box, and from the first one back to the box."""
+        """Select the next chip above the box; from the first one, return to the box."""
         chips = [*self.composer.chips.query(Chip)]
         targets = [*chips, self.composer.box]
         index = targets.index(self.focused) if self.focused in targets else 0
@@ -334,7 +335,7 @@ class MessagesScreen(AskingScreen):
             self.composer.box.focus()
 
     def _can_change(self) -> bool:
-        """Not while this conversation is being answered."""
+        """Whether the branch can be changed: not while this conversation is being answered."""
         shown = self.open_chats.shown
         if shown not in (self.open_chats.answering, self.open_chats.committing):
             return True
@@ -394,7 +395,7 @@ class MessagesScreen(AskingScreen):
                 self.ask_again(mode, keep, turn, choose_files=True)
         elif overrides != before:
             text = choice_text(len(chosen.always), len(chosen.never)) or "all automatic"
-            self.notice.show(f"From the next question on: {text}.")
+            self.notice.show(f"Files from the next question on: {text}.")
 
 
 def _can_choose(turn: Turn) -> bool:

@@ -76,7 +76,8 @@ class PairLoader:
         self._bytes_per_second: float | None = None
         self._revert_reason = ""
         self._lost = ""
-        """Why the target is being loaded on this machine alone, if it is: another one is gone."""
+        """Why the target is being loaded on this machine alone, after a machine was lost; else
+        empty."""
 
     @property
     def busy(self) -> bool:
@@ -89,16 +90,16 @@ class PairLoader:
 
     @property
     def status_text(self) -> str:
-        """Shown while another pair is being loaded, or the target on this machine alone."""
+        """The notice while another pair is being loaded, or the target on this machine alone."""
         if self._resolving:
-            return "Looking at the models…"
+            return "Checking the models…"
         waited = formatting.seconds(self._clock() - self._started)
         if self._lost:
             return f"{self._lost}. Loading {self.load.names[0]} on this machine… · {waited}."
         if not self.changing:
             return ""
         if self._revert_reason:
-            return f"{self._revert_reason} Going back to {pair_names(self._requested)} · {waited}."
+            return f"{self._revert_reason} Loading {pair_names(self._requested)} again · {waited}."
         back = f"Esc goes back to {pair_names(self.load)}."
         return f"Loading {pair_names(self._requested)} · {waited}. {back}"
 
@@ -140,7 +141,8 @@ class PairLoader:
         return ""
 
     def _load_blocked(self) -> str:
-        """Why no pair can be loaded now: another one can instead of what a lost machine leaves."""
+        """Why no pair can be loaded now; empty if one can. While a target is being loaded because a
+        machine was lost, another pair can be loaded instead."""
         instead = self._lost and not self._open_chats.busy
         return "" if instead else self.blocked_reason()
 
@@ -285,21 +287,20 @@ def pair_names(load: Load) -> str:
 
 
 class RealModel:
-    """F6: fetches a small model that answers in its own words, and loads it instead of the embedded
-    pair, which only quotes. If that fails or is cancelled, the embedded
-    pair stays loaded."""
+    """F6: downloads a small model that answers in its own words, and loads it instead of the demo
+    model, which can only quote. If that fails or is cancelled, the demo model stays loaded."""
 
     def __init__(self, loader: PairLoader, open_chats: OpenChats, notice: Notice) -> None:
         self._loader, self._open_chats, self._notice = loader, open_chats, notice
         self._chat: OpenChat | None = None
-        """Whose last question is asked again."""
+        """The conversation whose last question is asked again."""
         self._jobs: Jobs | None = None
         """Set while the model is downloaded."""
         self._cache: Callable[[], ModelCache]
 
     @property
     def status_text(self) -> str:
-        """Shown while the model is downloaded."""
+        """The notice while the model is downloaded."""
         job = None if self._jobs is None else self._jobs.find(SMOLLM2.repository)
         if job is None or job.state.ended:
             return ""
@@ -311,7 +312,7 @@ class RealModel:
     async def fetch(self, jobs: Jobs, cache: Callable[[], ModelCache]) -> None:
         loader = self._loader
         if not loader.failed and not loader.load.only_quotes:
-            self._notice.show(f"{pair_names(loader.load)} answers in its own words already.")
+            self._notice.show(f"{pair_names(loader.load)} already answers in its own words.")
             return
         if self._chat is not None:
             return

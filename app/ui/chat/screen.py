@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.25
 SYSTEM_PROMPT_CHANGED = (
-    "The system prompt comes first, so the conversation will be read again with the next question."
+    "The system prompt has changed: the next question reads the whole conversation again."
 )
 
 
@@ -78,7 +78,7 @@ class CostsMeasured(Message):
 
 @dataclass
 class EngineLost(Message):
-    """The engine has lost the GPU: it answers nothing any more in this process."""
+    """The engine has lost the GPU and cannot answer in this process any more."""
 
     problem: str
 
@@ -92,35 +92,39 @@ class ChatScreen(MessagesScreen):
     # Bindings that change the meaning of the next key have priority over the focused widget: keys
     # that arrive in one read (a slow line, or typed ahead) would otherwise be handled first.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop", tooltip="Stop, or take a question back"),
+        Binding(
+            "escape", "stop", "Stop", id="chat.stop",
+            tooltip="Stop the answer, or take back a queued question",
+        ),
         Binding(
             "ctrl+t", "toggle_full", "Full", id="chat.full",
             tooltip="Read the next message in full", priority=True,
         ),
         Binding(
             "ctrl+g", "set_keep", "Keep", id="chat.keep",
-            tooltip="How much is read (selected answer: read again)", priority=True,
+            tooltip="Set how much is read (selected answer: ask again)",
+            priority=True,
         ),
         Binding(
             "ctrl+a", "ask_again", "Again", id="chat.again",
-            tooltip="Ask again in the same way (in an empty box)",
+            tooltip="Ask the last question again (in an empty box)",
         ),
         Binding(
             "ctrl+r", "ask_again(True)", "Again, in full", id="chat.again_full",
-            tooltip="Ask again, reading everything",
+            tooltip="Ask the last question again, reading everything",
         ),
         Binding(
-            "ctrl+s", "show_spans", "Spans", id="chat.spans",
-            tooltip="What was read, and where the answer stands",
+            "ctrl+s", "show_spans", "What was read", id="chat.spans",
+            tooltip="Show what was read of the documents",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
-            tooltip="Continue an answer that was cut off or stopped",
+            tooltip="Continue the last answer, if cut off or stopped",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
         Binding(
             "ctrl+o", "conversations", "Conversations", id="chat.conversations",
-            tooltip="All conversations: find, open, manage",
+            tooltip="List, search and manage all conversations",
         ),
         Binding(
             "f3", "conversation_settings", "System prompt", id="chat.system",
@@ -172,7 +176,8 @@ class ChatScreen(MessagesScreen):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
-        """Called after the first frame, which neither models nor the store may delay."""
+        """Load the models and open the store. Called after the first frame, so that they do not
+        delay it."""
         self.engine.listen(self.bridge.listener)
         self.loader.start()
         if self.repository.opening:
@@ -277,8 +282,8 @@ class ChatScreen(MessagesScreen):
         await self.composer.slider.run_action(action)
 
     async def _run_on_screen(self, kind: type[Screen[Any]], opens: str, action: str) -> None:
-        """Open a screen, and act there if that is safe. Not in this task, for which the new screen
-        may wait."""
+        """Open a screen, and act there if that is safe. Runs in a task of its own, because the new
+        screen may wait for this one."""
 
         async def act() -> None:
             await self.run_action(opens)
@@ -408,7 +413,9 @@ class ChatScreen(MessagesScreen):
         question = self.open_chats.unqueue(early)
         if question is not None and opened.conversation.turns:
             early.draft = early.draft.prepend(question, early.sent_attachments)
-            messages.append("Not asked yet: this conversation was still being opened.")
+            messages.append(
+                "Your question was not sent, because this conversation was still being opened."
+            )
         elif question is not None:
             opened.sent_attachments = early.sent_attachments
             self.open_chats.enqueue(opened, question)
@@ -420,7 +427,7 @@ class ChatScreen(MessagesScreen):
         unanswered = TurnState.STOPPED, TurnState.FAILED
         if self._startup_message and last is not None and last.state in unanswered:
             continues = "F4 continues the last answer, " if last.can_continue else ""
-            messages.append(f"{continues}^A asks the last question again, ^R reads it all.")
+            messages.append(f"{continues}^A asks the last question again, ^R asks it in full.")
         self.attachments.reassign(early, opened)
         await self._show_chat(opened)
         self.notice.show(" ".join(filter(None, messages)))
@@ -436,8 +443,8 @@ class ChatScreen(MessagesScreen):
             self.attachments.attach(path, typed_path(path))
 
     def _prune_snapshots(self) -> None:
-        """Delete what was saved of conversations that are gone or in the trash: a program that was
-        killed has not. Before any question, which might start from one of them."""
+        """Delete snapshots of conversations that are deleted or in the trash; a killed program
+        leaves them. Call it before any question, which might start from one of them."""
         stored = self.repository.stored
         if self._snapshots is not None and self.repository.writable and stored is not None:
             self.engine.send(PruneSnapshots(self._snapshots, stored))
@@ -472,8 +479,8 @@ class ChatScreen(MessagesScreen):
     def _open_chat(
         self, id: int | None, message: int | None = None, document: DocumentHit | None = None
     ) -> None:
-        """Show a conversation, a message in it and a place in a document of that, or (None) a new
-        conversation. What is typed before it is there is typed into it."""
+        """Show a conversation, optionally at a message and a place in one of its documents, or
+        (None) a new conversation. What is typed meanwhile goes into its text box."""
         self.composer.box.hold()
 
         async def open_chat() -> None:

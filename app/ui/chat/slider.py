@@ -1,4 +1,4 @@
-"""The slider of keep: a bar, what the keep would mean, and four ways to move it."""
+"""The slider that sets keep: a bar and the effect of the chosen keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.ui.keys import forward_key, run_own_binding
 from app.util import formatting
 
 MIN_PERCENT, MAX_PERCENT = 1, 100
-BY_ONE, BY_FIVE = "One percent less or more", "Five percent less or more"
+BY_ONE, BY_FIVE = "Lower or raise keep by 1 %", "Lower or raise keep by 5 %"
 
 
 def keep_bar(keep: float, width: int) -> Content:
@@ -33,15 +33,15 @@ def _percent(keep: float) -> int:
 
 
 class KeepSlider(Widget, can_focus=True):
-    """Hidden until `open`. `effect` says what the keep would mean."""
+    """A slider, hidden until `open`. `effect` describes the effect of the keep."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,down", "move(-1)", "Less", id="keep.less", tooltip=BY_ONE),
         Binding("right,up", "move(1)", "More", id="keep.more", tooltip=BY_ONE),
         Binding("pagedown", "move(-5)", "Less by 5", id="keep.less5", tooltip=BY_FIVE),
         Binding("pageup", "move(5)", "More by 5", id="keep.more5", tooltip=BY_FIVE),
-        Binding("enter", "set", "Set", id="keep.set", tooltip="Read sparsely at this keep"),
-        Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat decide"),
+        Binding("enter", "set", "Set", id="keep.set", tooltip="Use this keep"),
+        Binding("a", "automatic", "Automatic", id="keep.auto", tooltip="Let specchat choose"),
         Binding("escape", "cancel", "Cancel", id="keep.cancel"),
         Binding("backspace", "erase", show=False),
     ]
@@ -87,7 +87,7 @@ class KeepSlider(Widget, can_focus=True):
         self.screen.set_focus(self)
 
     def settle(self, keep: float) -> None:
-        """This is what AUTO_KEEP chooses. Once the slider was moved, it stays where it is."""
+        """Show the keep that AUTO_KEEP chooses, unless the slider has been moved."""
         if self._automatic:
             self.value = _percent(keep)
 

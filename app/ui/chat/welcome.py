@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 WHAT_IT_IS = (
     "  specchat answers questions about long documents, on this machine only.",
-    "  A draft finds what matters for your question, and the model reads only that.",
-    "  Every answer says how much was read. ^S shows what, ^R reads everything.",
+    "  A draft finds what matters for your question; the model reads only that.",
+    "  Each answer says how much was read. ^S shows what, ^R reads everything.",
 )
-TRY_IT = "  ⏎ asks a question of a sample, the GNU GPL. Or type, paste, or @ a file."
+TRY_IT = "  Press ⏎ to ask about a sample, the GNU GPL. Or paste a text, or type @."
 
 
 async def show_welcome(
@@ -65,6 +65,8 @@ def _recommendation_lines(found: Recommendation) -> list[Content]:
     name, tokens = found.target.name.rpartition("/")[2], format_tokens(found.fit.max_tokens)
     memory, download = found.fit.machine.total / formatting.GIB, found.target.download / 1e9
     return [
-        Content.styled(f"  This model is tiny. {memory:.0f} GB of memory can run {name},", DIM),
-        Content.styled(f"  up to {tokens} tokens ({download:.1f} GB to download): ^L.", DIM),
+        Content.styled(
+            f"  This demo model can only quote. {name} fits {memory:.0f} GB of memory", DIM
+        ),
+        Content.styled(f"  with up to {tokens} tokens. ^L downloads it ({download:.1f} GB).", DIM),
     ]

@@ -1,5 +1,4 @@
-"""Which conversations the list shows, in which order, and each as a line of text; and the
-sidebar."""
+"""The rows of the list of conversations, their order and text; and the sidebar."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ def matching_rows(
     text: str = "",
     hits: Sequence[SearchHit] = (),
 ) -> list[ConversationRow]:
-    """Without `text` all of them, in the given order. With it, those whose title matches, best
-    first, then those with a hit, in the order of `hits`."""
+    """Rows that match `text`: first those whose title matches, best first, then those with a hit,
+    in the order of `hits`. Without `text`, all rows in the given order."""
     rows = [ConversationRow(each, sizes.get(each.id, ConversationSize())) for each in conversations]
     if not text:
         return rows
@@ -189,7 +188,7 @@ def _collapse_whitespace(text: str) -> str:
 
 
 class Sidebar(Vertical):
-    """For the mouse only: keys work in the list of Ctrl+O."""
+    """The list beside the chat. It is for the mouse only; keys work in the list of Ctrl+O."""
 
     @dataclass
     class Opened(Message):

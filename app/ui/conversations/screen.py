@@ -45,9 +45,9 @@ from app.util.sanitize import sanitize_line
 
 REFRESH_SECONDS = 0.5
 SEARCH_DELAY_SECONDS = 0.08
-"""So that a word typed quickly is searched for once."""
+"""Delay of a search, so that a quickly typed word is searched for once."""
 _DOCUMENT = "document "
-"""In front of a document's number: the key of its row."""
+"""Prefix of the keys of document rows; the document's number follows."""
 
 
 class PromptLine(Horizontal):
@@ -104,8 +104,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         Binding("ctrl+r", "rename", "Rename", id="list.rename", tooltip="Rename", priority=True),
         Binding("ctrl+t", "pin", "Pin", id="list.pin", tooltip="Pin or unpin", priority=True),
         Binding(
-            "ctrl+y", "duplicate", "Duplicate", id="list.duplicate", tooltip="Make a copy",
-            priority=True,
+            "ctrl+y", "duplicate", "Duplicate", id="list.duplicate",
+            tooltip="Duplicate the conversation", priority=True,
         ),
         Binding(
             "ctrl+e", "export", "Export", id="list.export",
@@ -116,8 +116,8 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             priority=True,
         ),
         Binding(
-            "ctrl+z", "undo", "Undo", id="list.undo", tooltip="Restore the last one deleted",
-            priority=True,
+            "ctrl+z", "undo", "Undo", id="list.undo",
+            tooltip="Restore the conversation deleted last", priority=True,
         ),
         Binding(
             "escape,ctrl+o", "close", "Close", id="list.close", tooltip="Close", priority=True
@@ -228,7 +228,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         start_task(self, lambda: self._search(event.text), "search", exclusive=True)
 
     async def _search(self, text: str) -> None:
-        """Messages first: documents may take longer."""
+        """Search messages, then documents, which may take longer."""
         await asyncio.sleep(SEARCH_DELAY_SECONDS)
         try:
             hits = await self._repository.read(lambda store: store.search(text, best_only=True))
@@ -273,8 +273,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
             super().action_close()
 
     def leave(self, chosen: ChosenConversation | None = None) -> None:
-        """Close the list once the changes before are stored; only once, however often that is asked
-        meanwhile."""
+        """Close the list once all changes are stored. Further calls have no effect."""
 
         async def leave() -> None:
             if self.is_current:
@@ -326,7 +325,7 @@ class ConversationsScreen(FilterListScreen[ChosenConversation | None]):
         self._on_trashed(chosen.id, True)
         await self._load(neighbours[0] if neighbours else None)
         days = formatting.plural(self._repository.trash_days, "day")
-        self.show_message(f"Moved '{chosen.title}' to the trash for {days}. ^Z restores it.")
+        self.show_message(f"Moved '{chosen.title}' to the trash (kept for {days}). ^Z restores it.")
 
     @in_turn
     async def action_undo(self) -> None:

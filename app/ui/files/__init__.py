@@ -1,1 +1,1 @@
-"""Which files of how many were put before the model, and changing that."""
+"""Which files were chosen for a question, and the screen that changes the choice."""

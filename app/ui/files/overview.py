@@ -1,5 +1,5 @@
-"""What is known about the files of a conversation: which were put before the model, and why; and
-the line above an answer that says so."""
+"""Facts about the files of a conversation: which were chosen for a question, and why; and the line
+above an answer that names them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.util import formatting
 from app.util.sanitize import sanitize_line
 
 CHARACTERS_PER_TOKEN = 4
-"""An estimate for files that were not put before the model."""
+"""An estimate for files that were not chosen."""
 CHANGE = " · ^F to change"
 MIN_NAMES = 2
 """Names with their folders are shown if at least this number fits."""
@@ -24,14 +24,14 @@ MIN_NAMES = 2
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """One file. `tokens` are those that were put before the model, or (`estimated`) those that it
-    would take as a whole."""
+    """One file. `tokens` is the number of its tokens in the prompt, or (`estimated`) in the whole
+    file."""
 
     name: str
     tokens: int
     in_prompt: bool = False
     earlier: bool = False
-    """Whether it is there for an earlier question."""
+    """Whether it was chosen for an earlier question."""
     estimated: bool = False
     lines: str = ""
     reason: str = ""
@@ -40,7 +40,7 @@ class FileFacts:
 
 
 def files_of(documents: Iterable[Document]) -> tuple[Document, ...]:
-    """Each file once, without the trees of folders."""
+    """All files, each once, without the trees of folders."""
     return tuple(dict.fromkeys(each for each in documents if not each.name.endswith("/")))
 
 
@@ -72,9 +72,9 @@ def by_file(parts: Iterable[RetrievedPart]) -> dict[str, list[RetrievedPart]]:
 
 
 def names_with_lines(parts: Iterable[RetrievedPart], files: Sequence[Document]) -> list[str]:
-    """For each file in the prompt its name below the common folder, with the lines if not all of it
-    is there, as in `urls/base.py:1–80`. What the user chose or named comes first, then what has
-    most of the question's words."""
+    """Names of the files in the prompt, below their common folder, with line numbers if only a part
+    was chosen, as in `urls/base.py:1–80`. Files that the user chose or named come first, then files
+    with most words of the question."""
     by_name, top = {each.name: each for each in files}, common_folder(files)
     first = (RetrievalReason.CHOSEN, RetrievalReason.NAME)
 
@@ -169,7 +169,7 @@ def choice_text(always: int, never: int) -> str:
 
 
 class FilesLine(ClickLine):
-    """Hidden where everything fits."""
+    """The line above an answer that names the chosen files; hidden if all files fit."""
 
     def __init__(self, turn: Turn, files: Sequence[Document]) -> None:
         """`files` are all from which some were chosen."""
@@ -181,7 +181,7 @@ class FilesLine(ClickLine):
         self.show()
 
     def show(self) -> None:
-        """What was put before the model may have changed."""
+        """Update the line, if other files were chosen."""
         parts = self._turn.retrieved
         if parts is not None and parts is not self._shown:
             self._shown = parts

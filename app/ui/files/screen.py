@@ -54,8 +54,8 @@ class TreeRow:
 
 
 class FileTree:
-    """The top folders start open, and those with a file that is chosen, or in the prompt if not
-    all are."""
+    """A tree of files. Top folders start open, and so do folders with a chosen file or, if not all
+    files are in the prompt, with a file in the prompt."""
 
     def __init__(self, facts: Sequence[FileFacts], choices: Mapping[str, ReadChoice]) -> None:
         self.choices = dict(choices)
@@ -68,7 +68,7 @@ class FileTree:
                 self._opened.update(_folders(each.name))
 
     def rows(self, text: str = "") -> list[TreeRow]:
-        """What is open; with a `text`, all files whose names have its words."""
+        """Rows of open folders or, with a `text`, all files whose names have its words."""
         words = text.casefold().split()
         if words:
             names = ((each, each.name.casefold()) for each in self._facts)
@@ -133,7 +133,7 @@ class ChosenFiles:
 
 
 class FilterLine(SafeInput):
-    """All but Space, which chooses."""
+    """The filter. Space marks a file instead of being typed."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         return key != "space" and super().check_consume_key(key, character)
@@ -148,14 +148,14 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "left", "fold", "Close", id="files.fold",
-            tooltip="Close the folder, or go to the one around it", priority=True,
+            tooltip="Close the folder, or go to its parent folder", priority=True,
         ),
         Binding(
             "right", "unfold", "Open", id="files.unfold", tooltip="Open the folder", priority=True
         ),
         Binding(
             "space", "cycle", "Choose", id="files.choose",
-            tooltip="Always, never or automatically put before the model; a folder: all its files",
+            tooltip="Read it always, never or automatically (on a folder: all its files)",
             priority=True,
         ),
         Binding(

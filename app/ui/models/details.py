@@ -1,5 +1,5 @@
-"""Texts of the models screen: all that is known about a row, what loading a pair takes, and what
-fits across the machines of `--hosts`. No widgets."""
+"""Texts of the models screen: the details of a row, the cost of loading a pair, and what fits
+across the machines of `--hosts`. No widgets."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def memory_lines(overview: ModelOverview, draft: DraftCandidate | None) -> list[
 
 
 def found_text(found: FoundModel, summary: GgufSummary | str | None) -> Content:
-    """A model of another program's that is not loaded as it is. `summary` is what its header says,
-    or why it cannot be read, or None when it was not read."""
+    """Details of another program's model that cannot be loaded as it is. `summary` is from its
+    header, or says why that cannot be read; it is None if the header was not read."""
     lines = [_bold(found.name)]
     if isinstance(summary, GgufSummary):
         lines += [_dim(text) for text in (summary.title, ", ".join(summary.facts())) if text]
@@ -79,7 +79,7 @@ def found_text(found: FoundModel, summary: GgufSummary | str | None) -> Content:
 
 
 def _whereabouts(found: FoundModel) -> list[Content]:
-    """Where it lies, and whose it is."""
+    """The size, folder and program of a model."""
     own = found.program is Program.USER
     keeper = found.program if own else f"the folder of {found.program}"
     lines = [
@@ -121,7 +121,7 @@ def _drafts(overview: ModelOverview) -> list[Content]:
     lines.append(
         _dim(f"Faster: time to the first word at keep {DEFAULT_KEEP_RATIO:.0%}, {formula}.")
     )
-    lines.append(_dim("r: what the draft costs per token, as a share of the target."))
+    lines.append(_dim("r: cost of the draft for each token, relative to the target."))
     return lines
 
 

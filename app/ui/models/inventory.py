@@ -24,7 +24,7 @@ from app.store.records import AnswerStats
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """`models` are those whose memory need is known, the embedded one first; `undescribed` are
+    """`models` are those whose memory need is known, the demo model first; `undescribed` are
     repositories of the user's catalogue that only the hub could describe. `found` are those that
     other programs keep; `models` has them by their paths, if they can be loaded. `free_bytes` are
     those of the cache's disk, and `problem` says what is wrong with the user's catalogue or
@@ -86,7 +86,7 @@ def scan(
 
 
 def _found(library: Library, folders: str) -> tuple[tuple[FoundModel, ...], list[ModelDetails]]:
-    """What other programs keep, and the details of what can be loaded."""
+    """Models of other programs, and the details of those that can be loaded."""
     found, loadable = [], []
     for each in find_models((*library.places(), *user_places(folders))):
         if each.kind is Kind.MLX and each.fault is None:

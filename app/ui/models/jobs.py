@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from app.models.gguf.convert import Converted
 
 MAX_DOWNLOADS = 2
-"""At the same time, each over four connections: more would only make each one slower."""
+"""Maximum number of downloads at a time. Each uses four connections, so more would be slower."""
 JOIN_SECONDS = 3.0
 
 
@@ -90,7 +90,7 @@ class Jobs:
     # ------------------------------------------------------------------ from the screen's thread
 
     def all(self) -> list[Job]:
-        """In the order in which they were started."""
+        """All jobs, in the order in which they were started."""
         with self._lock:
             return list(self._jobs.values())
 
@@ -154,7 +154,7 @@ class Jobs:
         self._post_change()
 
     def mark_drawn(self) -> None:
-        """To be called when the progress was drawn."""
+        """Allow the next `Progressed`. Call it once the progress has been drawn."""
         self._change_posted = False
 
     def close(self) -> None:
@@ -244,14 +244,14 @@ class Jobs:
     def _install(
         self, job: Job, install: Callable[..., Converted], what: str
     ) -> tuple[JobState, str]:
-        """Run what leaves nothing on the disk when it is stopped."""
+        """Run an installation, which deletes its files if it is stopped."""
         from app.models.gguf.convert import ConversionStopped
 
         on_progress, name = partial(self._on_progress, job), job.repository
         try:
             done = install(self._library().cache, on_progress, self._stop_flag(job))
         except ConversionStopped:
-            return JobState.PAUSED, f"{what} of {name} stopped: nothing is left of it."
+            return JobState.PAUSED, f"{what} of {name} stopped, and its files were deleted."
         return JobState.DONE, f"{name} is installed ({formatting.size(done.size)}). {done.loss}"
 
     def _check(self, job: Job) -> tuple[JobState, str]:

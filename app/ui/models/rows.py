@@ -72,7 +72,7 @@ def row_key(kind: RowKind, name: str) -> str:
 def installed_rows(
     inventory: Inventory, text: str, is_target: Callable[[ModelOverview], bool]
 ) -> list[ModelRow]:
-    """The embedded pair, the installed models, what other programs keep, and the trash."""
+    """The demo model, installed models, models of other programs, and the trash."""
     elsewhere = {str(each.path) for each in inventory.found}
     installed = [
         each
@@ -112,7 +112,7 @@ def download_rows(inventory: Inventory, jobs: Sequence[Job], text: str) -> list[
 
 
 def _matching(rows: Iterable[ModelRow], text: str) -> list[ModelRow]:
-    """Those with all words of `text` in their names and facts."""
+    """Rows with all words of `text` in their names and facts."""
     words = text.casefold().split()
 
     def matches(row: ModelRow) -> bool:
@@ -157,9 +157,9 @@ def short(name: str) -> str:
 
 
 def draft_name(overview: ModelOverview, candidate: DraftCandidate) -> str:
-    """The two models of the embedded pair have one name."""
+    """The name of a draft. Both models of the demo pair have the same name."""
     same = candidate.draft.name == overview.model.name
-    return "embedded draft" if same else short(candidate.draft.name)
+    return "demo draft" if same else short(candidate.draft.name)
 
 
 def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> ModelRow:
@@ -189,14 +189,14 @@ def _model(overview: ModelOverview, inventory: Inventory, is_target: bool) -> Mo
 def _found(
     found: FoundModel, inventory: Inventory, is_target: Callable[[ModelOverview], bool]
 ) -> ModelRow:
-    """By its path, because that is how it is loaded."""
+    """A row named by the model's path, because the model is loaded by it."""
     name, label, program = str(found.path), sanitize_line(found.name), f"{found.program} · "
     overview = inventory.find(name)
     if overview is not None and found.fault is None:
         row = _model(overview, inventory, is_target(overview))
         return replace(row, label=label, details=((program, DIM), *row.details))
     facts, is_gguf = (formatting.size(found.size),), found.kind is Kind.GGUF
-    state = (f"! {found.fault}", WARN) if found.fault else ("⏎ details, and to convert it", DIM)
+    state = (f"! {found.fault}", WARN) if found.fault else ("⏎ details and conversion", DIM)
     kind = RowKind.GGUF if is_gguf else RowKind.MODEL
     details = ((program, DIM), state)
     return ModelRow(kind, name, (*facts, "GGUF") if is_gguf else facts, details, label=label)
@@ -209,7 +209,7 @@ def _unusable(installed: Installed) -> ModelRow:
 
 
 def _fault(installed: Installed) -> str:
-    """Without the path, which would fill the line."""
+    """The fault without its path, which would fill the line."""
     fault = installed.fault or "Its memory need is unknown."
     folder = str(installed.folder)
     return fault.replace(f"{folder}/", "").replace(f"'{folder}'", "Its folder")

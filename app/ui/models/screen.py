@@ -58,7 +58,7 @@ class ActionDialog(ModalScreen[Run | None]):
     """A text, and below it actions to choose from. Returns what the chosen label runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "Do", id="dialog.do", tooltip="Do the highlighted action"),
+        Binding("enter", "choose", "Do", id="dialog.do", tooltip="Run the highlighted action"),
         Binding(
             "pageup", "scroll(-1)", "Up", id="dialog.up", tooltip="Scroll up", priority=True
         ),
@@ -179,7 +179,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             start_task(self, partial(self._look_at_machines, self._machines))
 
     async def _look_at_machines(self, machines: Machines) -> None:
-        """Takes seconds, so beside everything else."""
+        """Check the machines in the background, because it takes seconds."""
         self._seen_machines = await in_background(machines.look)
         self._draw_details()
 
@@ -200,7 +200,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         self.draw(go_to)
 
     def update_jobs(self) -> None:
-        """Called after the progress of a job has changed."""
+        """Draw the progress of jobs again."""
         if self.is_attached and not self._loading:
             self.draw()
 
@@ -249,7 +249,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         return found if unread else None
 
     async def _read_header(self, row: ModelRow) -> None:
-        """For the row that is highlighted: others were only passed."""
+        """Read the header of the file, if its row is still highlighted."""
         highlighted = self._highlighted
         if highlighted is None or highlighted.key != row.key:
             return
@@ -310,7 +310,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         return details.download_text(row.name, self._jobs.find(row.name), second_line)
 
     def _across(self, overview: ModelOverview, draft: DraftCandidate | None) -> list[Content]:
-        """What it takes across the machines of `--hosts`, if there are any."""
+        """What fits across the machines of `--hosts`, if there are any."""
         if self._machines is None:
             return []
         if not self._seen_machines:
@@ -344,7 +344,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
                 yield f"Empty the trash permanently · {total}", empty
 
     def _use_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
-        """With the default draft first."""
+        """Actions that load the model, with the default draft first."""
         name, best = overview.model.name, overview.best_draft
         drafts: list[DraftCandidate | None] = [None]
         drafts += [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]
@@ -373,7 +373,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             yield "Add to your catalogue", partial(self.run_in_turn, add)
 
     def _maintenance_actions(self, name: str) -> Iterator[tuple[str, Run]]:
-        """For the files of an installed model, even if it cannot be used."""
+        """Actions for the files of an installed model, even if it cannot be used."""
         installed = self._inventory.installed_model(name)
         if name == EMBEDDED or installed is None:
             return
@@ -388,8 +388,8 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         yield f"Move to the trash · {size}", partial(self._remove, name)
 
     def _job_actions(self, name: str) -> Iterator[tuple[str, Run]]:
-        """For a download, a check or a conversion. One without a job was started by another process
-        or in an earlier run."""
+        """Actions for a download, a check or a conversion. A download without a job was started by
+        another process or in an earlier run."""
         jobs, job = self._jobs, self._jobs.find(name)
         pause, dismiss = partial(jobs.pause, name), partial(jobs.dismiss, name)
         unfinished = (each for each in self._inventory.unfinished if each.repository == name)
@@ -490,7 +490,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
             self._start(partial(self._tasks.remove, name))
 
     def _confirm_pair(self, target: str, candidate: DraftCandidate | None) -> None:
-        """Show what loading a pair takes, and load it if that is confirmed."""
+        """Show the cost of loading a pair, and load it if the user confirms."""
         overview, draft = self._inventory.find(target), candidate.draft.name if candidate else None
         assert overview is not None  # the action was made from it
         pairs = [
@@ -518,7 +518,7 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         elif row.kind is RowKind.MODEL and self._inventory.installed_model(row.name) is not None:
             self._remove(row.name)
         elif (found := self._inventory.found_model(row.name)) is not None:
-            self.show_message(f"{found.name} is not specchat's: delete it where it comes from.")
+            self.show_message(f"{found.name} belongs to another program. Delete it there.")
         else:
             self.show_message("Nothing here can be deleted.")
 
@@ -564,7 +564,7 @@ class ModelsController:
 
     @property
     def folders(self) -> str:
-        """Those of the setting."""
+        """The folders from the settings."""
         return self._settings.values.models.folders
 
     @property
@@ -610,7 +610,7 @@ class ModelsController:
         if reason := self.pair_status().blocked_reason:
             return reason
         self._send_measure(CalibrateCosts())
-        return "Measuring the pair on a few thousand random tokens. A question stops it."
+        return "Measuring the pair on a few thousand random tokens. Asking a question stops this."
 
     def machine(self) -> Machine:
         memory = self._memory()
@@ -625,5 +625,5 @@ class ModelsController:
             return ()
         try:
             return await self._repository.read(lambda store: store.answer_stats())
-        except UserError:  # shown by what needs the store
+        except UserError:  # reported where the store is needed
             return ()

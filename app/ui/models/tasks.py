@@ -44,7 +44,7 @@ class ModelTasks:
                 self.summaries[path] = str(error)
 
     def pause_elsewhere(self, name: str) -> Result:
-        """A download that another process runs."""
+        """Pause a download that another process runs."""
         pause(self._library().cache, name)
         return Result(f"The download of {name} is being paused.")
 
@@ -76,7 +76,7 @@ class ModelTasks:
         return Result(f"{count} found on the hub.", row_key(RowKind.FOUND, found[0]))
 
     def found(self, text: str) -> tuple[str, ...]:
-        """Names that the hub was last searched for with this text."""
+        """The names that the last search of the hub found, if it was for this text."""
         searched, found = self._search
         return found if searched == text else ()
 

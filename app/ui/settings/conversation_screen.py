@@ -101,14 +101,15 @@ class PromptBox(TextArea):
 
 
 def conversation_settings(settings: Settings) -> dict[str, Setting]:
-    """By the names of `Overrides`. The default of each is its value in `settings`."""
+    """The settings of a conversation by the names of `Overrides`. The default of each is its value
+    in `settings`."""
     found = {name: find(key) for name, key in KEYS.items()}
     rows = {name: replace(each, default=each.value_in(settings)) for name, each in found.items()}
     return rows | {"seed": SEED}
 
 
 class FilesRow(ClickLine, can_focus=True):
-    """How many files are always or never put before the model, which can be cleared."""
+    """How many files are always or never read, with a key that clears this choice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -137,7 +138,8 @@ class FilesRow(ClickLine, can_focus=True):
 
 
 class ConversationSettingsScreen(SettingsForm[Overrides]):
-    """Returns the overrides. What is left at its default follows the settings."""
+    """The settings of one conversation. Returns the overrides; a default value follows the
+    settings."""
 
     HINTS = ("↑↓ move", "←→ change", "⏎ set", "^D default", "Esc done")
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -193,12 +195,12 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
     def describe_other(self) -> None:
         if self.files.has_focus:
             self.describe(
-                "Files that the model gets with each question, or never, where not all fit.",
-                "Default: those that fit the question are chosen.",
+                "Files that are always or never read when not all files fit the context.",
+                "Default: the files that fit the question best are read.",
             )
             return
         self.describe(
-            "Instructions that the model gets before everything else.",
+            "Instructions that the model reads before everything else.",
             "After a change, the whole conversation is read again.",
         )
 
@@ -242,5 +244,5 @@ class ConversationSettingsScreen(SettingsForm[Overrides]):
 
 
 def _plain(value: Value) -> Any:
-    """As it is stored: the text of an enumeration's value."""
+    """The value as it is stored: for an enumeration, its text."""
     return str(value) if isinstance(value, str) else value

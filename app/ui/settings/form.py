@@ -27,7 +27,7 @@ from app.ui.text import ClickLine, LinePart
 
 LABEL_WIDTH = 23
 MAX_SIDE_BY_SIDE = 4
-"""Choices that are all shown; of more, only the chosen one is."""
+"""Up to this number, all choices are shown; otherwise only the chosen one."""
 MAX_DIGITS = 12
 
 

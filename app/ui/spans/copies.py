@@ -1,7 +1,4 @@
-"""Which characters of a document an answer copied. No widgets.
-
-By comparing the texts, so what is marked stands in both, however the answer was written.
-"""
+"""Which characters of a document an answer copied, found by comparing the two texts. No widgets."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 SHORTEST = 24
-"""Terminal cells: about four English words."""
+"""Minimum length of a copy in terminal cells: about four English words."""
 WINDOW = 16
 """Characters that a copy has at least: documents are searched for pieces of this length first."""
 MAX_PLACES = 256
-"""Occurrences of a piece in a document that are looked at: the first ones."""
+"""Maximum number of occurrences of a piece in a document that are compared: the first ones."""
 _STARTS = re.compile(r"\b\w|[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 """Where a copy may start: at words, and at each character of scripts that have no spaces."""
 _PAGE = re.compile(r"^\[Page (\d+)\]$", re.MULTILINE)
@@ -81,7 +78,7 @@ def _longest(answer: str, start: int, text: str) -> str:
 
 
 def _windows(text: str) -> NDArray[np.uint64]:
-    """A number for the WINDOW characters from each one on."""
+    """A hash of the WINDOW characters that start at each character."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     found, width, factor = codes.astype(np.uint64), 1, 0x9E3779B97F4A7C15
     while width < WINDOW:
@@ -91,7 +88,7 @@ def _windows(text: str) -> NDArray[np.uint64]:
 
 
 def _are_in(few: NDArray[np.uint64], many: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of `few` are among `many`, which is not sorted for it."""
+    """Which of `few` are among `many`. Sorting `many` would take longer."""
     known = np.unique(few)
     if not len(known):
         return np.zeros(0, bool)

@@ -20,14 +20,14 @@ from app.ui.spans.copies import copied_ranges
 MAX_PARAGRAPH = 4000
 """Characters: of a longer one, only those around the cursor."""
 _BLOCK = re.compile(r"\S[^\n]*(?:\n[^\S\n]*\S[^\n]*)*")
-"""Lines up to a blank one."""
+"""Lines without a blank one between them."""
 _SENTENCE_ENDS = (".", "!", "?", ":", ";", "”", '"', "。", "！", "？")
 
 
 class ReadKind(StrEnum):
     UNREAD = "not read"
     SELECTED = "read"
-    READ_ON = "read while the answer was written"
+    READ_ON = "read while answering"
     PINNED = "always read"
 
 
@@ -190,8 +190,8 @@ def read_documents(
 
 
 def _read_whole(progress: TurnProgress) -> bool:
-    """Whether a turn without a selection has read, or reads, everything: not one that is still
-    choosing or was stopped at that."""
+    """Whether a turn without a selection has read, or is reading, everything. False while it is
+    still choosing, or if it was stopped then."""
     if progress.reading is Reading.DENSE:
         return True
     return progress.statistics is not None and progress.statistics.read_tokens > 0
@@ -226,7 +226,7 @@ def _segments(planned: Planned | None) -> dict[tuple[int | None, int | None], Se
 def _importance(
     segment: Segment | None, planned: Planned | None, importance: ImportanceMap | None
 ) -> tuple[float, ...]:
-    """The buckets of the document's tokens, as multiples of the average bucket."""
+    """Importance of the document's parts, as multiples of the average bucket."""
     if segment is None or planned is None or importance is None or not planned.prompt_tokens:
         return ()
     buckets = len(importance.buckets)

@@ -42,7 +42,7 @@ GAP = "  "
 BAR_CELLS = 10
 KEEP_STEP = 0.01
 MIN_LEGEND_HEIGHT = 16
-"""Rows of a terminal that has room for what the marks mean."""
+"""Minimum height of the terminal for the legend."""
 MIN_NAME = 12
 """Cells for a document's name."""
 
@@ -208,8 +208,9 @@ class AskAgain:
 
 
 class SpansScreen(Screen[AskAgain | None]):
-    """Opens at the most important document. `try_keep` asks the engine what another keep would
-    select, and `show` gets the answer. Without it no other keep can be tried."""
+    """The documents of an answer, opened at the most important one. `try_keep` asks the engine what
+    another keep would select, and `show` gets the answer; without it, no other keep can be
+    tried."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Up", id="spans.up", tooltip="Row up"),
@@ -224,12 +225,14 @@ class SpansScreen(Screen[AskAgain | None]):
             tooltip="Previous passage that was read",
         ),
         Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
-        Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Find in all documents"),
+        Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Search all documents"),
         Binding(
             "space", "pin", "Pin", id="spans.pin",
-            tooltip="Pin or unpin this paragraph: always read (or click its mark)",
+            tooltip="Pin or unpin the paragraph (or click beside it)",
         ),
-        Binding("f", "fold", "Fold", id="spans.fold", tooltip="Collapse what was not read"),
+        Binding(
+            "f", "fold", "Fold", id="spans.fold", tooltip="Hide what was neither read nor pinned"
+        ),
         Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
         Binding("c", "copy", "Copy", id="spans.copy", tooltip="Copy the passage"),
@@ -343,7 +346,7 @@ class SpansScreen(Screen[AskAgain | None]):
         return tuple((start, end) for index, start, end in self._hits if index == self._at)
 
     def show(self, documents: Sequence[ReadDocument], keep: float) -> None:
-        """The same documents as another keep would read them."""
+        """Show the same documents as another keep would read them."""
         self._documents.show(documents)
         self._keep = keep
         self.view.show(self._document)
@@ -356,8 +359,8 @@ class SpansScreen(Screen[AskAgain | None]):
         try_keep: Callable[[float], None] | None,
         status: str,
     ) -> None:
-        """The same documents as they are read now. What is on the screen stays there, once the user
-        has moved or pinned something."""
+        """Show the same documents with more of them read. If the user has moved or pinned
+        something, the view stays where it is."""
         key, untouched = self._key, self._position == (0, 0) and not any(self._pins.values())
         self._documents = Collection(documents)
         keys = [(each.message, each.document) for each in self._documents.documents]
@@ -410,13 +413,13 @@ class SpansScreen(Screen[AskAgain | None]):
     def _head(self, width: int) -> Content:
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
-        left = Content.assemble(("Spans  ", "bold $accent"), (number, "$ink-dim"))
+        left = Content.assemble(("Passages  ", "bold $accent"), (number, "$ink-dim"))
         read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
         if self._doing:
             read = self._doing
         elif self._keep != self._read_keep:
             read = f"keep {formatting.percent(self._keep)} would {read}"
-        pinned = f" · {len(self._pins_here)} pinned by you" if self._pins_here else ""
+        pinned = f" · {len(self._pins_here)} pinned" if self._pins_here else ""
         right = Content.assemble((f"   {read}", "$accent"), (pinned, "$ink-dim"))
         room = max(MIN_NAME, width - left.cell_length - right.cell_length)
         name = Content(sanitize_line(document.title)).truncate(room, ellipsis=True)
@@ -492,7 +495,7 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_copied(self) -> None:
         self._go_or_show_message(
             self._documents.next_copied(self._position),
-            "The answer copies no sentence of the documents.",
+            "The answer copies nothing from the documents.",
         )
 
     def _go_or_show_message(self, position: Position | None, message: str) -> None:
@@ -598,9 +601,9 @@ class SpansScreen(Screen[AskAgain | None]):
     def action_keep(self, steps: int) -> None:
         if self._try_keep is None:
             self._show_message(
-                "Another keep can be tried when the answer is there."
+                "Another keep can be tried once the answer is complete."
                 if self._doing
-                else "Another keep can only be tried on the last answer, if it was scored."
+                else "Another keep can be tried only on the last answer, if it was scored."
             )
             return
         self._message = ("", (0, 0))
@@ -614,7 +617,9 @@ class SpansScreen(Screen[AskAgain | None]):
 
     def action_again(self) -> None:
         if self._doing:
-            self._show_message("Still answering. Esc goes back, where Esc stops it.")
+            self._show_message(
+                "Still answering. Esc closes this view; in the chat, Esc stops the answer."
+            )
             return
         keep = None if self._keep == self._read_keep else self._keep
         self.dismiss(AskAgain(keep, self._pins))

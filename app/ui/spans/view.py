@@ -175,7 +175,7 @@ class DocumentView(ScrollView, can_focus=True, inherit_bindings=False):
         return self.rows.at(self.cursor)
 
     def show(self, document: ReadDocument) -> None:
-        """Another document, or the same one at another keep."""
+        """Show another document, or the same one at another keep."""
         before = self.document
         same = (document.message, document.document) == (before.message, before.document)
         self.document = document
@@ -321,7 +321,7 @@ def _without(whole: TextRange, ranges: Sequence[TextRange]) -> Iterator[TextRang
 
 
 def _unread_ranges(document: ReadDocument, pins: Sequence[TextRange]) -> Iterator[CollapsedRange]:
-    """Whole lines that were not read and are not pinned, where there are enough of them."""
+    """Ranges of at least MIN_COLLAPSED whole lines that were neither read nor pinned."""
     text = document.text
     unread = [(p.start, p.end) for p in document.passages if p.kind is ReadKind.UNREAD]
     for start, end in (piece for each in unread for piece in _without(each, pins)):

@@ -74,7 +74,7 @@ def default_next_mode(settings: Settings) -> NextMode:
 
 
 def next_mode_for(choices: Overrides, default: NextMode) -> NextMode:
-    """What is chosen for one conversation, and `default` for the rest."""
+    """The mode and keep of one conversation; `default` for what it does not override."""
     mode, keep = effective_mode(choices, default.chosen, default.keep)
     return replace(default, chosen=mode, keep=keep)
 

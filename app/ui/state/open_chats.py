@@ -125,7 +125,8 @@ class OpenChats:
         return statistics
 
     def is_fully_cached(self, turn: Turn) -> bool:
-        """Whether all up to the end of this turn is cached, so that no keep saves anything."""
+        """Whether everything up to the end of this turn is cached, so that skipping saves
+        nothing."""
         cached = self.cached_stats(turn)
         return cached is not None and cached.eligible_tokens > 0 and cached.read_fraction == 1.0
 
@@ -202,7 +203,7 @@ class OpenChats:
             self._snapshot_error = ""
 
     def stash(self, chat: OpenChat) -> None:
-        """It leaves the screen with a draft that is still to be saved."""
+        """Keep a conversation that leaves the screen until its draft is saved."""
         (self._stashed if self.repository.writable else self._unsaved).append(chat)
 
     def save_pending(self) -> None:

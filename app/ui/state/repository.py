@@ -69,8 +69,9 @@ class OpenChat:
 
 
 class ChatRepository:
-    """Without a `folder`, or where its store cannot be written, conversations live in a temporary
-    store until the program ends. Methods that wait are coroutines, and raise UserError."""
+    """Loads and saves conversations. Without a `folder`, or if its store cannot be written, they
+    are in a temporary store until the program ends. Methods that wait are coroutines, and raise
+    UserError."""
 
     def __init__(self, folder: Path | None, load: Load, settings: Settings) -> None:
         self._folder, self._load, self._settings = folder, load, settings

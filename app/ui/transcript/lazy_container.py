@@ -41,7 +41,7 @@ class LazyContainer(Vertical):
         self.set_estimated_height()
 
     def set_estimated_height(self) -> None:
-        """Called again when the width has changed."""
+        """Set the height of the placeholder. Called again when the width has changed."""
         if self.is_placeholder:
             self.styles.height = max(1, self.estimate_height(max(20, self.app.size.width - 6)))
 

@@ -33,7 +33,7 @@ _DOLLARS = re.compile(r"\$(?=\S)[^$`\n]{1,500}(?<=\S)\$(?!\d)")
 _LONG_FORMULAS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _DOUBLE_UNDERSCORES = re.compile(r"__[A-Za-z0-9](?:\w{0,100}[A-Za-z0-9])?__(?!\w)")
 _MARKS = "*_~`"
-# Of ASCII: around an opening mark of emphasis, and around a closing one.
+# ASCII characters that may stand around an opening and a closing mark of emphasis.
 _BEFORE_OPENING = frozenset(" \t\n([{\"'-:>|," + _MARKS)
 _AFTER_OPENING = frozenset("([{\"'$+-<@#&\\" + _MARKS)
 _BEFORE_CLOSING = frozenset(".,;:!?)]}\"'%$>+" + _MARKS)
@@ -100,7 +100,7 @@ def code_blocks(text: str) -> list[tuple[str, str]]:
 
 
 def keep_what_was_written(parser: MarkdownIt) -> None:
-    """Make a parser follow these rules."""
+    """Add the rules below to a parser."""
     parser.inline.ruler.before("escape", "formula", _formula)
     parser.inline.ruler.at("escape", _escape)
     parser.inline.ruler.at("emphasis", _emphasis)
@@ -175,7 +175,7 @@ def _escape(state: StateInline, silent: bool) -> bool:
 
 
 def _emphasis(state: StateInline, silent: bool) -> bool:
-    """Marks of emphasis stand at the borders of words, unlike those in `2*3*4`."""
+    """Parse emphasis only at the borders of words, so not in `2*3*4`."""
     start, count = state.pos, len(state.delimiters)
     if not tokenize(state, silent):
         return False
@@ -192,13 +192,13 @@ def _emphasis(state: StateInline, silent: bool) -> bool:
 
 
 def _fits(character: str, punctuation: frozenset[str], within: bool) -> bool:
-    """`within`: whether letters fit. Languages that do not separate words have letters beyond
-    ASCII on both sides."""
+    """Whether a character may stand next to a mark of emphasis. `within`: letters may. Characters
+    beyond ASCII always may, because some languages do not separate words."""
     return not character.isascii() or character in punctuation or (within and character.isalnum())
 
 
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A table is as wide as its longest row, without headers for what has none."""
+    """Parse a table as wide as its longest row; extra columns have empty headers."""
     count = len(state.tokens)
     if not table(state, start, end, silent):
         return False

@@ -22,7 +22,7 @@ VersionIndex = tuple[int, int]
 
 
 class MessageView(LazyContainer, can_focus=True):
-    """Selected while it has the focus. Printable keys go to the compose box."""
+    """A message, which is selected while it has the focus. Printable keys go to the compose box."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "run('up')", "Up", id="message.up", tooltip="Previous or next message"),
@@ -39,16 +39,19 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "space", "details", "Details", id="message.details",
-            tooltip="Show or hide how the answer was read (or click that line)",
+            tooltip="Show or hide how it was read (or click that line)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking, or else the details",
+            tooltip="Show or hide the model's thinking, else the details",
         ),
-        Binding("ctrl+y", "run('copy')", "Copy", id="message.copy", tooltip="Copy it as Markdown"),
+        Binding(
+            "ctrl+y", "run('copy')", "Copy", id="message.copy",
+            tooltip="Copy the message as Markdown",
+        ),
         Binding(
             "ctrl+k", "run('code')", "Copy code", id="message.code",
-            tooltip="Copy its code; press again for the next block",
+            tooltip="Copy its code (press again for the next block)",
         ),
         Binding(
             "ctrl+e", "run('edit')", "Edit", id="message.edit",
@@ -56,23 +59,23 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+a", "run('again')", "Again", id="message.again",
-            tooltip="Answer again, in the same read mode",
+            tooltip="Answer again in the same way",
         ),
         Binding(
             "ctrl+r", "run('full')", "In full", id="message.full",
-            tooltip="Ask again, reading everything",
+            tooltip="Answer again, reading everything",
         ),
         Binding(
-            "ctrl+s", "run('spans')", "Spans", id="message.spans",
-            tooltip="What was read, and where the answer stands",
+            "ctrl+s", "run('spans')", "What was read", id="message.spans",
+            tooltip="Show what was read for this answer",
         ),
         Binding(
             "ctrl+d", "run('delete')", "Delete", id="message.delete",
-            tooltip="Move it and all that follows to the trash",
+            tooltip="Delete the message and everything after it",
         ),
         Binding(
             "ctrl+z", "run('undo')", "Undo", id="message.undo",
-            tooltip="Restore what was deleted last",
+            tooltip="Undo the last deletion",
         ),
         Binding(
             "pageup", "screen.scroll_transcript(-1)", "Page up", id="message.page_up",
@@ -115,7 +118,14 @@ class MessageView(LazyContainer, can_focus=True):
     def hints(self, is_last: bool) -> list[str]:
         """The keys that work on it, the most important first."""
         if self.part is TurnPart.ANSWER:
-            hints = ["Space details", "^Y copy", "^A again", "^R in full", "^G at keep", "^S spans"]
+            hints = [
+                "Space details",
+                "^Y copy",
+                "^A again",
+                "^R in full",
+                "^G at keep",
+                "^S passages",
+            ]
             more = ["^K code", "^E edit"]
         else:
             hints, more = ["^Y copy", "^E edit"], ["^A again", "^R in full"]
@@ -153,14 +163,15 @@ class MessageView(LazyContainer, can_focus=True):
         self.post_message(self.KeyForComposer(None))
 
     def action_details(self) -> None:
-        """Does nothing for a question."""
+        """Show or hide the details of an answer; a question has none."""
 
     def action_unfold(self) -> None:
         self.action_details()
 
 
 class Speaker(Static):
-    """Whose message it is, and on a branch point `‹ 2/3 ›`, whose arrows can be clicked."""
+    """The heading of a message; where the conversation branches also `‹ 2/3 ›`, with arrows to
+    click."""
 
     def __init__(self, who: Content, view: MessageView | None, note: str = "") -> None:
         super().__init__(classes="speaker")

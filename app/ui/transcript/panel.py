@@ -77,7 +77,8 @@ def _head(state: TurnProgress, view: Viewport, details: bool, hints: Sequence[st
 
 
 def _activity(state: TurnProgress, view: Viewport) -> Content:
-    """What it does now and when the first word is expected, in the longest form that fits."""
+    """What the turn is doing, and when the first word is expected, in the longest form that
+    fits."""
     spent = formatting.seconds(state.elapsed(view.now))
     running = state.phases.get(state.running_phase) if state.running_phase else None
     eta = None if running is None or running.phase is Phase.DECODE else running.eta
@@ -105,7 +106,7 @@ def _doing(state: TurnProgress) -> str:
 
 
 def _share(state: TurnProgress) -> float | None:
-    """The part of the prompt that is read, once that is known."""
+    """The fraction of the prompt that is read, once it is known."""
     if state.reading is Reading.DENSE:
         return 1.0
     selected = state.selected
@@ -113,7 +114,7 @@ def _share(state: TurnProgress) -> float | None:
 
 
 def _amount(state: TurnProgress) -> str:
-    """How far it is, or how much it had read when it began to answer."""
+    """The progress of the phase or, while answering, how much was read."""
     phase = state.running_phase
     if phase in wording.COUNTED:
         progress = state.phases[phase]
@@ -128,7 +129,8 @@ def _amount(state: TurnProgress) -> str:
 
 
 def _fallback(state: TurnProgress, view: Viewport, details: bool) -> list[Content]:
-    """Why it did not go as planned: its beginning in one line, with `details` all of it."""
+    """Why sparse reading failed: the beginning in one line, or with `details` the whole
+    sentence."""
     if state.fallback is None:
         return []
     text = Content(f"! {sanitize_line(wording.reason(state.fallback))}").stylize(ACCENT)
@@ -186,7 +188,7 @@ def _heat(state: TurnProgress, view: Viewport) -> Content:
 
 
 def _heated(row: str) -> Content:
-    """Higher values are brighter, too."""
+    """The heat row, with brighter colours for higher values."""
 
     def style(character: str) -> str:
         height = heatmap.BLOCKS.find(character)
@@ -213,7 +215,7 @@ def _row(cells: Content, label: str) -> Content:
 def _legend(view: Viewport, with_read_on: bool) -> Content:
     pinned = " pinned: your question, chat template"
     long = view.width >= 70 and not with_read_on
-    later = [(heatmap.READ_ON, ACCENT), (" read while it wrote  ", DIM)] if with_read_on else []
+    later = [(heatmap.READ_ON, ACCENT), (" read while answering  ", DIM)] if with_read_on else []
     return Content.assemble(
         INDENT,
         (heatmap.SELECTED, ACCENT),
@@ -236,7 +238,7 @@ def _hypothetical_legend(selected: Selected) -> Content:
 
 
 def _details(state: TurnProgress, view: Viewport) -> list[Content]:
-    """A label and a value a line; the phases with their marks."""
+    """The details, one label and value in each line; phases have marks."""
     if state.restored and state.statistics is None:
         return []
     lines: list[Content] = []
@@ -249,7 +251,7 @@ def _details(state: TurnProgress, view: Viewport) -> list[Content]:
 
 
 def _known(state: TurnProgress) -> list[tuple[str, str]]:
-    """Labels and texts, from the statistics or, before there are any, from the plan."""
+    """Labels and texts from the statistics, or from the plan until there are statistics."""
     read_on = 0 if state.selected is None else len(state.selected.read_on)
     if state.statistics is not None:
         return wording.reading_details(state.statistics, read_on)

@@ -1,4 +1,4 @@
-"""The first thing in the transcript: whether the models are loaded, and what to do."""
+"""The top of the transcript: whether the models are loaded, and what to do first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK_CELLS = 2
 """Cells before the text of each line."""
 GUIDE = (
     Content("  Paste a long document, or type @ for a file. Then ask."),
-    Content.styled("  ^T read all of it   ^G how much is read   F1 all keys", DIM),
+    Content.styled("  ^T read in full   ^G set keep   F1 all keys", DIM),
 )
 
 
@@ -52,7 +52,7 @@ class StatusBanner(HangingLines):
             lines.append(Content.styled("  " + _model_line("draft", loaded.draft), DIM))
         elif loaded.dense_only is None:
             lines.append(
-                Content.styled("  draft  built in · finds what the question is about", DIM)
+                Content.styled("  draft  built in · finds what matters for the question", DIM)
             )
         if loaded.dense_only is not None:
             reason = sanitize_line(wording.reason(loaded.dense_only))

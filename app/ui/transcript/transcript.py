@@ -291,7 +291,7 @@ class Transcript(LockableScroll):
             self.call_after_refresh(self._bring_to_top, message, 3)
 
     def _bring_to_top(self, message: MessageView, times: int) -> None:
-        """Several times, because layout changes above the message move it."""
+        """Scroll a message to the top, several times, because layout changes above it move it."""
         if message.is_attached and self.selected is message:
             if self.leave_end():
                 self.scroll_to_widget(message, animate=False, top=True, immediate=True)

@@ -31,14 +31,14 @@ YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
 QUOTE = Content.styled("◆ Quote", "bold")
 ONLY_QUOTES = (
-    f"This demo model only quotes. F6 fetches {SMOLLM2.name} ({formatting.size(SMOLLM2.download)}),"
-    " a small model that answers in its own words."
+    f"This demo model can only quote. F6 downloads {SMOLLM2.name}"
+    f" ({formatting.size(SMOLLM2.download)}), a small model that answers in its own words."
 )
-RETRY_HINT = "\n  Ask again in the same way to try anyway."
+RETRY_HINT = "\n  ^A tries it anyway."
 
 
 class ThinkingView(HangingLines):
-    """Hidden if there is no thinking."""
+    """The model's thinking; hidden if there is none."""
 
     def __init__(self, turn: Turn, clock: Callable[[], float]) -> None:
         super().__init__(classes="thinking")
@@ -195,7 +195,7 @@ class AnswerView(MessageView):
 
     def show_last(self, is_last: bool, has_documents: bool) -> None:
         """Only the last answer can be continued, and only its line names keys. `has_documents`:
-        whether there is something to show of what was read."""
+        whether the conversation has documents to show."""
         if (is_last, has_documents) != (self._is_last, self._has_documents):
             self._is_last, self._has_documents = is_last, has_documents
             self.tick()
@@ -203,19 +203,19 @@ class AnswerView(MessageView):
                 self._show_note()
 
     def show_first_quote(self, is_first: bool) -> None:
-        """The first quotation of a conversation says that there are other models."""
+        """Below the first quotation of a conversation, a note explains the demo model."""
         if is_first != self._is_first_quote:
             self._is_first_quote = is_first
             if self.has_content:
                 self._show_note()
 
     def _keys(self) -> list[str]:
-        """How to see or change how much was read."""
+        """Keys that show or change how much was read."""
         statistics = self.turn.progress.statistics
         sparse = statistics is not None and not statistics.read_everything
         keys = []
         if self._is_last and self._has_documents:
-            keys.append("^S what was read" if sparse else "^S where the answer stands")
+            keys.append("^S what was read" if sparse else "^S where it comes from")
         if self._is_last and sparse:
             keys.append("^R read everything")
         return keys
@@ -268,7 +268,7 @@ def _ending_text(turn: Turn) -> Content | None:
             (sanitize_line(problem), "bold"),
             "\n  ",
             (sanitize_line(advice), "$ink-dim"),
-            ("\n  Not part of the conversation. ^R asks again, reading in full.", "$ink-dim"),
+            ("\n  The model will not see this question. ^R asks it again in full.", "$ink-dim"),
             (RETRY_HINT if turn.failure.predicted else "", "$ink-dim"),
         )
     if turn.ended is FinishReason.MEMORY:

@@ -126,7 +126,7 @@ async def test_a_chip_says_what_is_missing_or_guessed(tmp_path: Path) -> None:
             assert restored.doubt_text == chip.item.doubt_text
 
 
-async def test_what_a_limit_left_out_is_said_with_the_limit(tmp_path: Path) -> None:
+async def test_files_beyond_a_limit_are_reported_with_the_limit(tmp_path: Path) -> None:
     for number in range(4):
         written(tmp_path / "docs" / f"{number}.txt", "Text.\n")
     written(tmp_path / "docs" / "0.bin", b"\0")
@@ -196,7 +196,7 @@ async def test_a_chip_counts_the_pages_of_a_pdf_file(tmp_path: Path) -> None:
     [("gone", None, "There is no file"), ("a.bin", b"\0" * 999, "binary"), ("e", b"", "empty")],
     ids=["gone", "binary", "empty"],
 )
-async def test_what_cannot_be_read_is_said_and_what_was_typed_stays(
+async def test_an_unreadable_file_is_reported_and_the_typed_text_stays(
     tmp_path: Path, name: str, content: bytes | None, words: str
 ) -> None:
     if content is not None:
@@ -229,7 +229,7 @@ async def test_a_question_waits_for_what_is_being_read(tmp_path: Path) -> None:
         attach(pilot, written(tmp_path / "a.txt", "Text.\n"))
         await type_in(pilot, "What?")
         await pilot.press("enter")
-        await until_shown(pilot, "The question is sent when 'a.txt' is read.")
+        await until_shown(pilot, "The question will be sent once 'a.txt' has been read.")
         await pilot.press("escape")
         await until_shown(pilot, "Not sent.")
         await pilot.press("enter")
@@ -306,7 +306,7 @@ async def test_what_is_being_read_at_the_end_is_written_again(tmp_path: Path) ->
         assert box_text(pilot) == "What is in @a.txt"
 
 
-async def test_what_is_read_comes_to_the_conversation_it_was_begun_in(tmp_path: Path) -> None:
+async def test_a_file_goes_to_the_conversation_in_which_it_was_attached(tmp_path: Path) -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path / "store", engine) as (pilot, app):
         await ask(pilot, engine, "First?")
@@ -326,7 +326,7 @@ async def test_what_is_read_comes_to_the_conversation_it_was_begun_in(tmp_path: 
         await until_shown(pilot, "▣ a.txt")
 
 
-async def test_a_question_that_comes_back_brings_what_is_known_of_its_files(tmp_path: Path) -> None:
+async def test_a_returned_question_keeps_the_facts_of_its_files(tmp_path: Path) -> None:
     engine = FakeEngine(step_load=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         attach(pilot, repository(tmp_path))

@@ -107,7 +107,7 @@ async def test_a_document_is_predicted_at_every_keep_once_the_pair_was_timed() -
         await until(pilot, lambda: "est" not in figures(pilot))  # another pair, never timed
 
 
-async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> None:
+async def test_no_keep_saves_anything_if_everything_is_cached() -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
@@ -128,23 +128,23 @@ async def test_keep_is_not_said_to_save_anything_of_what_is_cached_whole() -> No
         await until_shown(pilot, "all cached: saves nothing")
 
 
-async def test_more_than_fits_is_said_before_it_is_sent() -> None:
+async def test_a_note_says_before_sending_that_not_everything_fits() -> None:
     engine = FakeEngine()
     async with counting_app(engine).run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await paste(pilot, DOCUMENT * 3)
-        await until_shown(pilot, " tokens in 1 file · the best parts for each question are read")
+        await until_shown(pilot, " tokens in 1 file · only the best parts are read")
         await until_shown(pilot, "ctx 20K/41K ▓▓▓▓▓░░░░░   new 20K")  # half of it
         await pilot.press("backspace")
-        await until_gone(pilot, "the best parts")
+        await until_gone(pilot, "only the best parts")
 
 
-async def test_of_a_folder_that_does_not_fit_each_question_brings_other_files() -> None:
+async def test_each_question_about_a_large_folder_gets_other_files() -> None:
     engine = FakeEngine(Story(answer="Yes.", prompt_tokens=30_000, retrieves=2))
     async with started(engine) as pilot:
         engine.say(CostsUpdated(KNOWN))
         attach(pilot, repository(), tokens=8_379_266)
-        await until_shown(pilot, "8,379,266 tokens in 30 files · the best for each question are")
+        await until_shown(pilot, "8,379,266 tokens in 30 files · only the best files are read")
         await ask(pilot, engine)
         await until_shown(pilot, "2 of 30 files")
         assert "new" not in figures(pilot)

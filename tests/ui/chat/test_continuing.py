@@ -30,7 +30,7 @@ from tests.ui.helpers import (
 CUT = Story(answer="The tenant ", ended=FinishReason.LENGTH)
 
 
-async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
+async def test_a_cut_off_answer_is_continued_in_place() -> None:
     engine = FakeEngine(CUT)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
@@ -49,7 +49,7 @@ async def test_an_answer_that_was_cut_off_goes_on_in_its_place() -> None:
         await until_shown(pilot, "Nothing to continue")
 
 
-async def test_keys_that_ask_said_that_an_answer_was_under_way_while_models_were_loaded() -> None:
+async def test_keys_that_ask_report_that_models_are_still_loading() -> None:
     engine = FakeEngine(CUT, step_load=True)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await pilot.press("f4")
@@ -60,7 +60,7 @@ async def test_keys_that_ask_said_that_an_answer_was_under_way_while_models_were
         await until_shown(pilot, "Nothing to continue: nothing has been asked yet.")
 
 
-async def test_what_repeated_itself_and_what_was_stopped_say_so_and_go_on() -> None:
+async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> None:
     engine = FakeEngine(replace(CUT, ended=FinishReason.REPEATED))
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
@@ -134,7 +134,7 @@ async def test_the_keys_of_the_slider_stand_alone() -> None:
         await until_shown(pilot, "⏎ send")
 
 
-async def test_an_earlier_answer_does_not_offer_to_go_on() -> None:
+async def test_an_earlier_answer_does_not_offer_to_continue() -> None:
     engine = FakeEngine(CUT)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)
@@ -146,7 +146,7 @@ async def test_an_earlier_answer_does_not_offer_to_go_on() -> None:
         await until_gone(pilot, "F4 continues")
 
 
-async def test_what_cannot_be_continued_stays_and_says_why() -> None:
+async def test_an_answer_that_cannot_be_continued_stays_and_says_why() -> None:
     engine = FakeEngine(CUT)
     async with app_with(engine).run_test(size=SMALL) as pilot:
         await paste(pilot, DOCUMENT)

@@ -53,7 +53,7 @@ async def test_the_gauge_and_a_line_say_how_tight_memory_is() -> None:
         await until_gone(pilot, "! mem")
 
 
-async def test_what_left_memory_and_what_failed_in_the_background_is_said() -> None:
+async def test_dropped_caches_and_background_failures_are_reported() -> None:
     engine = FakeEngine()
     async with started(engine, WIDE) as pilot:
         engine.say(MemoryFreed(GIB, Reason(ReasonCode.DRAFT_CACHE_DROPPED)))
@@ -68,7 +68,7 @@ async def test_what_left_memory_and_what_failed_in_the_background_is_said() -> N
         assert "\x1b" not in screen_text(pilot)
 
 
-async def test_an_answer_that_memory_stopped_says_so() -> None:
+async def test_an_answer_that_was_stopped_for_memory_says_so() -> None:
     engine = FakeEngine(Story(ended=FinishReason.MEMORY), stepping=True)
     async with started(engine, WIDE) as pilot:
         await paste(pilot, DOCUMENT)
@@ -80,7 +80,7 @@ async def test_an_answer_that_memory_stopped_says_so() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
+async def test_a_refused_question_is_tried_when_asked_again_in_the_same_way(
     kept: bool, tmp_path: Path
 ) -> None:
     engine = FakeEngine(Story(failure=does_not_fit()))
@@ -88,19 +88,19 @@ async def test_what_was_refused_is_tried_when_it_is_asked_in_the_same_way_again(
     async with app as (pilot, _):
         await until_shown(pilot, "ready")
         await ask(pilot, engine)
-        await until_shown(pilot, "Reading 118,204 tokens needs", "Press Enter again to try")
+        await until_shown(pilot, "Reading 118,204 tokens needs", "Press Enter again")
         assert not engine.asks[0].skip_memory_check
         await pilot.press("ctrl+t", "enter")  # in full: another way, so that it is refused as well
         await until(pilot, lambda: len(engine.asks) == 2)
         assert not engine.asks[1].skip_memory_check
-        await until_shown(pilot, "Press Enter again to try")
+        await until_shown(pilot, "Press Enter again")
         await pilot.press("enter")
         await until(pilot, lambda: len(engine.asks) == 3)
         assert engine.asks[2].skip_memory_check
         await until_shown(pilot, "generally available free programs")
         engine.story = Story(failure=does_not_fit())
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "Ask again in the same way")
+        await until_shown(pilot, "^A tries it anyway")
         assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 5)

@@ -113,7 +113,7 @@ async def test_a_message_is_copied_as_markdown(monkeypatch: pytest.MonkeyPatch) 
         assert copied == [CODE, "x = 1\n", "ls\npwd\n", "x = 1\n", "How?\x1b"]
 
 
-async def test_an_edited_question_forks_and_both_branches_can_be_gone_to(tmp_path: Path) -> None:
+async def test_an_edited_question_makes_a_branch_and_both_can_be_shown(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await paste(pilot, DOCUMENT)
         await answered(pilot, engine, "One?", "Two?")
@@ -141,7 +141,7 @@ async def test_an_edited_question_forks_and_both_branches_can_be_gone_to(tmp_pat
         await until_shown(pilot, "Two?", "written before")
 
 
-async def test_esc_gives_an_edit_up_and_what_was_written_comes_back() -> None:
+async def test_esc_cancels_an_edit_and_restores_the_draft() -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
         await answered(pilot, engine, "One?")
@@ -164,7 +164,7 @@ async def test_esc_gives_an_edit_up_and_what_was_written_comes_back() -> None:
         (["ctrl+g", "3", "5", "enter"], Mode.SPARSE, 0.35),
     ],
 )
-async def test_an_answer_in_the_middle_is_given_again(
+async def test_an_answer_in_the_middle_is_answered_again(
     keys: list[str], mode: Mode, keep: float
 ) -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
@@ -218,11 +218,11 @@ async def test_the_spans_of_a_stored_answer_in_the_middle(tmp_path: Path) -> Non
         await until_shown(pilot, "Two?")
         await choose(pilot, app, "answer", "One?")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Spans  paste-1.txt")
+        await until_shown(pilot, "Passages  paste-1.txt")
         assert isinstance(app.screen, SpansScreen)
 
 
-async def test_what_is_deleted_comes_back(tmp_path: Path) -> None:
+async def test_a_deleted_message_can_be_restored(tmp_path: Path) -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with kept_app(tmp_path, engine, (80, 40)) as (pilot, app):
         await answered(pilot, engine, "One?", "Two?", "Three?")
@@ -326,7 +326,7 @@ async def test_a_hit_opens_at_its_message(tmp_path: Path) -> None:
 async def test_the_keys_of_a_message_are_in_the_help() -> None:
     async with app_with(FakeEngine()).run_test(size=(100, 110)) as pilot:
         await pilot.press("f1")
-        await until_shown(pilot, "A selected message", "Copy it as Markdown", "^K")
+        await until_shown(pilot, "A selected message", "Copy the message as Markdown", "^K")
         await until_shown(pilot, "^T", "Read the next message in full", "^J", "^Q", "Esc close")
     keys = [key for binding in MessageView.BINDINGS for key in binding.key.split(",")]  # type: ignore[union-attr]
     assert len(keys) == len(set(keys))

@@ -1,4 +1,4 @@
-"""What the embedded pair quotes, and F6, which replaces it by a model that answers."""
+"""What the demo model quotes, and F6, which replaces it by a model that answers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ async def ask(pilot: Any, question: str) -> None:
     await pilot.press(*question, "enter")
 
 
-async def test_a_quotation_is_headed_so_keeps_its_lines_and_is_explained_once(
+async def test_a_quotation_has_its_own_heading_and_is_explained_once(
     tmp_path: Path,
 ) -> None:
     app = quoting_app(tmp_path, FakeEngine(Story(answer=CODE)))
     async with app.run_test(size=WIDE) as pilot:
         await ask(pilot, "why")
-        await until_shown(pilot, "◆ Quote", "    if key == 4711:", "return *True*", "F6 fetches")
+        await until_shown(pilot, "◆ Quote", "    if key == 4711:", "return *True*", "F6 downloads")
         assert "◆ Answer" not in screen_text(pilot)
         await pilot.press(*"more", "enter")
         await until(pilot, lambda: screen_text(pilot).count("◆ Quote") == 2)
@@ -66,12 +66,12 @@ async def test_f6_fetches_a_real_model_which_is_asked_again(
     engine = FakeEngine(Story(answer="Yes."))
     async with quoting_app(tmp_path, engine).run_test(size=WIDE) as pilot:
         await ask(pilot, "why")
-        await until_shown(pilot, "F6 fetches")
+        await until_shown(pilot, "F6 downloads")
         await pilot.press("f6")
         await until(pilot, lambda: len(engine.asks) == 2, "the question, again")
         assert engine.asks[1].messages == engine.asks[0].messages
         await until_shown(pilot, "◆ Answer", f"{SMOLLM2.name} + built-in draft")
-        assert "F6 fetches" not in screen_text(pilot)
+        assert "F6 downloads" not in screen_text(pilot)
 
 
 @pytest.mark.parametrize("failing", [True, False])
@@ -89,13 +89,13 @@ async def test_the_demo_model_stays_when_the_download_fails_or_is_cancelled(
     engine = FakeEngine(Story(answer="Yes."))
     async with quoting_app(tmp_path, engine).run_test(size=WIDE) as pilot:
         await ask(pilot, "why")
-        await until_shown(pilot, "F6 fetches")
+        await until_shown(pilot, "F6 downloads")
         await pilot.press("f6")
         if not failing:
             await until_shown(pilot, f"Downloading {SMOLLM2.name}: ", "Esc cancels")
             await pilot.press("escape")
-        said = "The network is down" if failing else "nothing is left of it"
-        await until_shown(pilot, said, "The demo model stays loaded.")
+        said = "The network is down" if failing else "its files were deleted"
+        await until_shown(pilot, said, "The demo model stays")
         await pilot.press("x")
         await until_gone(pilot, "Downloading")
         assert len(engine.asks) == 1

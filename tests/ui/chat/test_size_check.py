@@ -66,12 +66,12 @@ async def test_documents_are_no_reason_to_refuse_a_question() -> None:
         await ask(pilot, engine, "First?")
         await until_shown(pilot, "▸ Read")
         attach(pilot, repository(), tokens=8_000_000)
-        await until_shown(pilot, "8,000,000 tokens in 30 files · the best")
+        await until_shown(pilot, "8,000,000 tokens in 30 files · only the best")
         await ask(pilot, engine, "More?")
         assert len(engine.asks) == 2
 
 
-async def test_what_the_engine_refuses_comes_back_as_it_was(tmp_path: Path) -> None:
+async def test_a_refused_question_returns_to_the_box_unchanged(tmp_path: Path) -> None:
     """Nothing of it stays in the conversation, and at the next start it is still there."""
     engine = FakeEngine(Story())
     async with kept_app(tmp_path, engine, size=(80, 30)) as (pilot, app):
@@ -110,7 +110,7 @@ async def test_a_first_question_that_is_refused_leaves_no_title(tmp_path: Path) 
         assert [each.title for each in store.conversations()] == [""]
 
 
-async def test_what_waited_behind_it_comes_back_behind_it() -> None:
+async def test_a_queued_question_returns_after_the_refused_one() -> None:
     engine = FakeEngine(TOO_LONG, stepping=True)
     async with started(engine, (80, 30)) as pilot:
         await ask(pilot, engine, "First?")
@@ -134,7 +134,8 @@ async def test_an_edited_question_that_is_refused_is_still_edited() -> None:
         await pilot.press("enter")
         await until_shown(pilot, "at most 40,960")
         assert entry(pilot).box.text == "First? Really?"
-        assert pilot.app.chat.composer.edited  # type: ignore[attr-defined]
+        composer = pilot.app.chat.composer  # type: ignore[attr-defined]
+        await until(pilot, lambda: composer.edited)
         engine.story = Story()
         await pilot.press("enter")
         await until_shown(pilot, "‹ 2/2 ›")

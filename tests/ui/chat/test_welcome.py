@@ -60,7 +60,7 @@ async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
 ) -> None:
     engine = FakeEngine(Story(answer="Yes."))
     async with first_app(tmp_path, engine, size) as (pilot, app):
-        await until_shown(pilot, "ready", FIRST, "▣ gpl-3.0.txt", READY, "⏎ asks a question")
+        await until_shown(pilot, "ready", FIRST, "▣ gpl-3.0.txt", READY, "Press ⏎ to ask")
         found = offered()
         assert found is not None
         await until_shown(pilot, "32 GB", found.target.name.rpartition("/")[2], "^L")
@@ -78,7 +78,7 @@ async def test_the_first_start_says_what_it_is_and_one_key_tries_it(
         assert FIRST not in screen_text(pilot)
 
 
-async def test_what_is_typed_takes_the_place_of_the_question(tmp_path: Path) -> None:
+async def test_typed_text_replaces_the_sample_question(tmp_path: Path) -> None:
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, READY)
         await pilot.press("W", "h", "y")
@@ -95,7 +95,7 @@ async def test_commands_and_files_work_at_once(tmp_path: Path, key: str, shown: 
         await until_shown(pilot, shown)
 
 
-async def test_a_document_of_ones_own_takes_the_place_of_the_sample(tmp_path: Path) -> None:
+async def test_an_attached_document_replaces_the_sample(tmp_path: Path) -> None:
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, READY)
         await paste(pilot, DOCUMENT)
@@ -106,7 +106,7 @@ async def test_a_document_of_ones_own_takes_the_place_of_the_sample(tmp_path: Pa
         await until_shown(pilot, "▣ Paste 1", "▣ Paste 2")
 
 
-async def test_the_explanation_is_there_once(tmp_path: Path) -> None:
+async def test_the_explanation_is_shown_once(tmp_path: Path) -> None:
     async with first_app(tmp_path) as (pilot, _):
         await until_shown(pilot, READY)
         with Store(tmp_path / "store") as beside:
@@ -116,7 +116,7 @@ async def test_the_explanation_is_there_once(tmp_path: Path) -> None:
         assert FIRST not in screen_text(pilot)
 
 
-async def test_who_has_settings_or_conversations_knows_it(tmp_path: Path) -> None:
+async def test_users_with_settings_or_conversations_see_no_explanation(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text("")
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, "ready", "Paste a long document")
@@ -131,7 +131,7 @@ async def test_who_has_settings_or_conversations_knows_it(tmp_path: Path) -> Non
         assert app.chat.composer.box.text == ""
 
 
-async def test_what_was_typed_while_it_started_stays_alone(
+async def test_text_typed_during_the_start_gets_no_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def typed(app: SpecchatApp) -> None:
@@ -141,16 +141,16 @@ async def test_what_was_typed_while_it_started_stays_alone(
     async with first_app(tmp_path) as (pilot, app):
         await until_shown(pilot, FIRST, "32 GB")
         assert (app.chat.composer.box.text, app.chat.composer.chips.items) == ("Hi", ())
-        assert "⏎ asks a question" not in screen_text(pilot)
+        assert "Press ⏎ to ask" not in screen_text(pilot)
 
 
-async def test_the_embedded_pair_is_not_asked_without_a_document(tmp_path: Path) -> None:
+async def test_the_demo_model_is_not_asked_without_a_document(tmp_path: Path) -> None:
     engine = FakeEngine(Story(answer="Yes."))
     app = SpecchatApp(engine, Load(str(target_path()), str(draft_path()), only_quotes=True))
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
         await pilot.press(*"hello", "enter")
-        await until_shown(pilot, "only answer questions about", "❯ hello")
+        await until_shown(pilot, "only answers questions about", "❯ hello")
         assert not engine.asks
         await paste(pilot, DOCUMENT)
         await pilot.press("enter")

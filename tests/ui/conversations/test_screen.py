@@ -81,7 +81,7 @@ async def test_the_list_says_what_there_is_and_enter_opens_it(tmp_path: Path) ->
         ("nowhere", []),
     ],
 )
-async def test_what_is_typed_finds_titles_and_what_was_said(
+async def test_typing_finds_titles_and_messages(
     tmp_path: Path, typed: str, found: list[str]
 ) -> None:
     three(tmp_path)
@@ -182,7 +182,7 @@ async def test_delete_and_undo(tmp_path: Path) -> None:
         await opened_list(pilot)
         await pilot.press("down", "ctrl+d", "ctrl+d")
         await until_shown(
-            pilot, "1 conversation", "Moved 'Lease contract' to the trash for 30 days"
+            pilot, "1 conversation", "Moved 'Lease contract' to the trash (kept for 30 days)"
         )
         await pilot.press("ctrl+z")
         await until_shown(pilot, "2 conversations", "Restored 'Lease contract'.")
@@ -293,7 +293,7 @@ async def test_titles_and_snippets_are_text(tmp_path: Path) -> None:
         await until_shown(pilot, "a␛[2J b")
 
 
-async def test_beside_another_specchat_changes_are_kept_and_no_questions(tmp_path: Path) -> None:
+async def test_a_second_window_saves_changes_but_no_questions(tmp_path: Path) -> None:
     three(tmp_path)
     with Store(tmp_path):
         async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
@@ -326,7 +326,7 @@ async def test_without_a_store_there_is_one_conversation(tmp_path: Path) -> None
         await until_gone(pilot, "Gone?")
 
 
-async def test_what_is_typed_chooses_the_best_one(tmp_path: Path) -> None:
+async def test_typing_selects_the_best_match(tmp_path: Path) -> None:
     """Not the one that was chosen before, though it is found too."""
     with Store(tmp_path) as store:
         answered(store, "case31x", "One.")
@@ -362,7 +362,7 @@ async def open_list(pilot: Pilot[None]) -> None:
     await until_shown(pilot, "Conversations  3 conversations")
 
 
-async def test_what_is_typed_finds_documents_and_enter_opens_them_there(tmp_path: Path) -> None:
+async def test_typing_finds_documents_and_enter_opens_them_at_the_hit(tmp_path: Path) -> None:
     attached(tmp_path, roof="filler\n" * 500 + "The zinc gutter leaks.\n", walls="Of brick.")
     async with kept_app(tmp_path) as (pilot, app):
         await open_list(pilot)
@@ -375,7 +375,7 @@ async def test_what_is_typed_finds_documents_and_enter_opens_them_there(tmp_path
             "line 501: The zinc gutter leaks.",
         )
         await pilot.press("enter")
-        await until_shown(pilot, "Spans", "roof", "The zinc gutter leaks.", "1 of 1 hit")
+        await until_shown(pilot, "Passages", "roof", "The zinc gutter leaks.", "1 of 1 hit")
         assert app.chat.open_chats.shown.title == "Where is it?"
         await pilot.press("escape", "escape")
         await until_shown(pilot, "Where is it?", "Somewhere.")
@@ -415,7 +415,7 @@ async def test_hostile_documents_are_shown_harmlessly(tmp_path: Path) -> None:
         shown = screen_text(pilot)
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
         await pilot.press("enter")
-        await until_shown(pilot, "Spans", "1 of 1 hit")
+        await until_shown(pilot, "Passages", "1 of 1 hit")
 
 
 async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_they_are(

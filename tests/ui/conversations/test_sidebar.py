@@ -109,7 +109,7 @@ async def test_a_question_that_was_asked_three_times_reads_differently(tmp_path:
             await until_gone(pilot, "#3" if size != WIDE else "Type to find")
 
 
-async def test_what_tells_them_apart_is_as_short_as_can_be() -> None:
+async def test_labels_of_equal_titles_are_as_short_as_possible() -> None:
     now = datetime(2026, 11, 22, 15, 0, tzinfo=UTC)
 
     def at(id: int, *time: int) -> tuple[str, ConversationRecord]:

@@ -83,7 +83,7 @@ async def choose(pilot: Pilot[None], name: str, words: str = "Use with small-4bi
     await until_shown(pilot, "Load now")
 
 
-async def test_what_it_costs_is_said_and_then_it_is_loaded(
+async def test_the_cost_of_a_pair_is_shown_before_it_is_loaded(
     app: Make, here: Here, library: Library
 ) -> None:
     await here(BIG, DRAFT, OTHER)
@@ -215,7 +215,7 @@ async def test_the_first_pair_is_checked_before_the_engine_gets_it(library: Libr
         assert engine.sent(Load) == [resolve_pair()]
 
 
-async def test_a_first_pair_that_is_damaged_is_said_and_not_loaded(
+async def test_a_damaged_first_pair_is_reported_and_not_loaded(
     app: Make, here: Here, library: Library
 ) -> None:
     await here(BIG, DRAFT)
@@ -282,7 +282,7 @@ async def test_the_pair_that_answers_can_be_timed(library: Library) -> None:
         assert len(engine.sent(CalibrateCosts)) == 1
 
 
-async def test_a_pair_that_could_not_be_timed_is_said(library: Library) -> None:
+async def test_a_failed_measurement_is_reported(library: Library) -> None:
     async with models_of(embedded(FakeEngine(), library)) as pilot:
         await open_dialog(pilot, "embedded")
         await do(pilot, "Measure its speed")

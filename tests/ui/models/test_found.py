@@ -53,7 +53,7 @@ async def test_they_are_a_group_below_the_installed_ones(app: Make, here: Here, 
     mlx(home, "aaa/first", 30)
     kept.ollama(home / ".ollama/models", "mistral", "7b")  # a name that is not in its path
     async with models_of(app(), "● installed 4", "aaa/first", "mistral:7b", "· GGUF") as pilot:
-        await until_shown(pilot, "LM Studio · fits", "Ollama · ⏎ details, and to convert it")
+        await until_shown(pilot, "LM Studio · fits", "Ollama · ⏎ details and conversion")
         (big,), (first,), (mistral,) = (
             lines_with(pilot, each) for each in (BIG, "aaa/first", "mistral:7b")
         )
@@ -215,7 +215,7 @@ async def test_deleting_is_refused(app: Make, home: Path) -> None:
     folder = mlx(home, "people/large", 30)
     async with models_of(app(), "large") as pilot:
         await pilot.press("down", "ctrl+d")
-        await until_shown(pilot, "people/large is not specchat's")
+        await until_shown(pilot, "people/large belongs to another program")
         assert folder.is_dir()
 
 
@@ -253,7 +253,7 @@ async def test_a_task_that_fails_unexpectedly_does_not_end_the_app(
     monkeypatch.setattr("app.ui.models.screen.scan", broken)
     async with app().run_test(size=WIDE) as pilot:
         await pilot.press("ctrl+l")
-        await until_shown(pilot, "That failed (OverflowError: too large). specchat.log says more.")
+        await until_shown(pilot, "inside specchat (OverflowError: too large). See specchat.log.")
         await pilot.press("escape")
-        await until_gone(pilot, "That failed")
+        await until_gone(pilot, "inside specchat")
     failed_tasks.clear()

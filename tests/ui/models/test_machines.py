@@ -63,7 +63,7 @@ async def test_it_says_what_fits_across_the_machines_and_loads_it_there(
 
 async def test_a_machine_that_cannot_be_used_is_named(app: Make, here: Here) -> None:
     await here(BIG)
-    problem = "studio.local has mlx 0.31, and this machine 0.32"
+    problem = "studio.local has mlx 0.31, but this machine has 0.32"
     async with models_of(app(machines=FakeMachines(problem)), "big-4bit", size=LARGE) as pilot:
         await choose(pilot, "big", "Use with the built-in draft")
         await until_shown(pilot, problem, "studio.local cannot be used")

@@ -38,7 +38,7 @@ async def test_a_row_says_size_kind_fit_pair_and_gain(app: Make, here: Here) -> 
         await until_shown(pilot, "mlx-community/Qwen3.5-122B-A10B-4bit", "too big")
 
 
-async def test_a_dear_draft_is_warned_of_plainly(app: Make) -> None:
+async def test_a_costly_draft_has_a_warning(app: Make) -> None:
     async with app().run_test(size=SMALL) as pilot:
         screen = await open_models(pilot)
         await pilot.press("tab")
@@ -220,7 +220,7 @@ async def test_adding_a_repository_and_a_folder(
         await until_shown(pilot, "Download")
 
 
-async def test_a_broken_catalogue_is_said_and_costs_nothing_else(
+async def test_a_broken_catalogue_is_reported_and_has_no_other_effect(
     app: Make, library: Library
 ) -> None:
     assert library.config_folder is not None

@@ -47,7 +47,7 @@ def test_the_pictures_of_the_docs_are_those_kept() -> None:
         assert f"(../assets/screens/{name})" in page
 
 
-def test_a_difference_is_told_in_words() -> None:
+def test_a_difference_is_described_in_words() -> None:
     def picture(words: str, ink: str) -> str:
         return f'<svg>\n<desc>\n{words}\n</desc>\n<text fill="{ink}">{words}</text>\n</svg>\n'
 

@@ -1,5 +1,5 @@
 """A recording of one real run, for the README: the app on the embedded pair, its real engine at
-work. Nothing is sped up or left out: every frame stands as long as it stood on the screen.
+work. Nothing is sped up or omitted: every frame stays as long as it stayed on the screen.
 
 `python -m tests.ui.recording` takes it again: it runs the app headless, types as a user would, and
 looks at the screen ten times a second.

@@ -15,7 +15,7 @@ FIRST, SECOND = 'What does it say of "patent license"?', 'And what of "Correspon
 
 
 async def play(pilot: Pilot[None]) -> None:
-    """Attach a text, ask, look at what was read, ask once more."""
+    """Attach a text, ask, look at what was read, ask another question."""
     await _shown(pilot, "ready in")
     await asyncio.sleep(1.5)
     await _type(pilot, "@gpl")
@@ -25,7 +25,7 @@ async def play(pilot: Pilot[None]) -> None:
     await _shown(pilot, " tok")
     await _ask(pilot, FIRST, "infringement).")
     await pilot.press("ctrl+s")
-    await _shown(pilot, "Spans")
+    await _shown(pilot, "Passages")
     await asyncio.sleep(2.0)
     for _ in range(4):
         await pilot.press("n")

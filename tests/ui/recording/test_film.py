@@ -75,7 +75,7 @@ def test_without_animation_the_last_frame_stands() -> None:
     assert "@media(prefers-reduced-motion:reduce)" in picture
 
 
-def test_what_stands_in_two_rows_is_drawn_once() -> None:
+def test_text_that_is_in_two_rows_is_drawn_once() -> None:
     picture = film(FRAMES, 8, "A test.")
     assert picture.count(">ask</text>") == 1
     assert f'y="{ROW}"' in picture

@@ -123,7 +123,7 @@ async def test_what_is_chosen_goes_with_the_next_question_and_is_kept(tmp_path: 
         assert said(engine.asks[0].messages) == ["Be brief."]
 
 
-async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
+async def test_a_changed_prompt_warns_that_everything_is_read_again() -> None:
     app = app_with(engine := FakeEngine(Story(answer="Yes.")))
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")
@@ -138,9 +138,9 @@ async def test_a_changed_prompt_says_that_all_is_read_again() -> None:
         assert "new 26K" not in screen_text(pilot)
         await opened(pilot, app)
         await pilot.press(*"Be kind.", "f3")
-        await until_shown(pilot, "conversation will be read again", "new 26K")
+        await until_shown(pilot, "The system prompt has changed", "new 26K")
         await pilot.press("ctrl+s")
-        await until_shown(pilot, "Spans  paste-1.txt", "passages")
+        await until_shown(pilot, "Passages  paste-1.txt", "passages")
         await pilot.press("escape")
         await ask(pilot, engine, "Two?")
         assert said(engine.asks[1].messages) == ["Be kind."]
@@ -183,7 +183,7 @@ async def test_an_imported_prompt_is_shown_and_stays_as_it_is(tmp_path: Path) ->
         screen = await opened(pilot, app)
         screen.prompt.clear()
         await pilot.press("escape")
-        await until_shown(pilot, "read again")
+        await until_shown(pilot, "The system prompt has changed")
         with Store(tmp_path) as beside:
             assert beside.conversation(id).overrides == Overrides(system="", seed=7)
 
@@ -200,7 +200,7 @@ async def test_a_paste_is_text_and_not_too_long() -> None:
         assert len(screen.prompt.text) < 100
 
 
-async def test_what_is_as_the_settings_say_follows_them() -> None:
+async def test_values_that_are_not_overridden_follow_the_settings() -> None:
     settings = Settings(ReadingSettings(Mode.FULL, 0.4), Answers(max_tokens=99, temperature=0.5))
     rows = conversation_settings(settings)
     assert rows["max_tokens"].default == 99
@@ -222,7 +222,7 @@ async def test_what_is_as_the_settings_say_follows_them() -> None:
         )
 
 
-async def test_what_cannot_be_kept_is_said_and_does_not_hold(tmp_path: Path) -> None:
+async def test_changes_that_cannot_be_saved_are_reported_and_do_not_apply(tmp_path: Path) -> None:
     async with kept_app(tmp_path, engine := FakeEngine(Story(answer="Yes."))) as (pilot, app):
         await until_shown(pilot, "ready")
         await ask(pilot, engine, "One?")

@@ -136,7 +136,7 @@ async def test_it_is_changed_by_the_mouse(file: SettingsFile) -> None:
         await until(pilot, lambda: "animations = false" not in on_disk(file), "the save")
 
 
-async def test_of_many_choices_one_is_chosen_from_a_list(file: SettingsFile) -> None:
+async def test_many_choices_are_shown_in_a_list(file: SettingsFile) -> None:
     async with app_with(FakeEngine(), file).run_test(size=SMALL) as pilot:
         await go(pilot, "appearance.theme")
         await pilot.press("enter")
@@ -154,7 +154,7 @@ async def test_of_many_choices_one_is_chosen_from_a_list(file: SettingsFile) -> 
     assert app.theme == "specchat"
 
 
-async def test_the_engine_hears_of_what_concerns_it(tmp_path: Path, file: SettingsFile) -> None:
+async def test_settings_of_the_engine_reach_it(tmp_path: Path, file: SettingsFile) -> None:
     engine, snapshots = FakeEngine(), str(tmp_path / "snapshots")
     file.set(BACKGROUND, BackgroundPolicy.ALWAYS)
     async with kept_app(tmp_path, engine, settings=file) as (pilot, app):
@@ -173,7 +173,7 @@ async def test_the_engine_hears_of_what_concerns_it(tmp_path: Path, file: Settin
         assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.7, 0.9, 512)
 
 
-async def test_the_store_hears_of_what_concerns_it(tmp_path: Path, file: SettingsFile) -> None:
+async def test_settings_of_the_store_reach_it(tmp_path: Path, file: SettingsFile) -> None:
     file.set(find("storage.trash_days"), 9)
     async with kept_app(tmp_path, FakeEngine(), settings=file) as (pilot, app):
         await ask(pilot, app._engine)  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ async def test_the_store_hears_of_what_concerns_it(tmp_path: Path, file: Setting
         await pilot.press("ctrl+o")
         await until_shown(pilot, "1 conversation")
         await pilot.press("ctrl+d")
-        await until_shown(pilot, "to the trash for 9 days")
+        await until_shown(pilot, "to the trash (kept for 9 days)")
 
 
 async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:
@@ -207,7 +207,9 @@ async def test_a_default_moves_what_nobody_chose_and_nothing_else() -> None:
         await until_shown(pilot, "next: SPARSE 35%")
 
 
-async def test_what_is_wrong_is_said_and_what_cannot_be_kept_holds(file: SettingsFile) -> None:
+async def test_invalid_settings_are_reported_and_unsaved_ones_still_apply(
+    file: SettingsFile,
+) -> None:
     assert file.path is not None
     file.path.parent.mkdir()
     file.path.write_text("[reading]\nkeep = 0.5\nmode = 'fast'\nkeep = 0.6\n")

@@ -56,7 +56,7 @@ def document(*passages: Passage, text: str = TEXT) -> ReadDocument:
     return ReadDocument(0, 0, "a.txt", text, passages)
 
 
-def test_what_was_read_while_the_answer_was_written_is_told_apart() -> None:
+def test_passages_read_while_answering_have_their_own_mark() -> None:
     chosen = selected((0, 0, 0, 12), (0, 0, 30, 40), later=(1,))
     (document,) = read_documents([[Document("a.txt", TEXT)]], progress(selected=chosen))
     assert [p.kind for p in document.passages] == [
@@ -102,7 +102,7 @@ def test_before_a_selection_nothing_was_read(failed: bool) -> None:
         assert [p.kind for p in only.passages] == [ReadKind.UNREAD]
 
 
-def test_an_empty_document_is_left_out() -> None:
+def test_an_empty_document_is_omitted() -> None:
     assert not read_documents([[Document("a", "")]], progress())
 
 
@@ -183,7 +183,7 @@ def test_a_paragraph_goes_from_blank_line_to_blank_line(
     assert whole.paragraph(blank) == whole.paragraph(following)
 
 
-def test_of_a_text_without_blank_lines_whole_lines_are_taken() -> None:
+def test_in_a_text_without_blank_lines_a_paragraph_is_whole_lines() -> None:
     lines = [f"{number}: something happened" for number in range(2_000)]
     text = "\n".join(lines)
     whole = document(Passage(0, len(text), ReadKind.UNREAD), text=text)
@@ -332,11 +332,11 @@ def copied(answer: str, text: str = LEASE) -> list[str]:
         ("It is c0ffee00-1234-5678-9abc-def012345678.", ["c0ffee00-1234-5678-9abc-def012345678"]),
     ],
 )
-def test_what_stands_in_both_is_found(answer: str, expected: list[str]) -> None:
+def test_text_that_is_in_both_is_found(answer: str, expected: list[str]) -> None:
     assert copied(answer) == expected
 
 
-def test_of_several_places_one_that_was_read_is_marked() -> None:
+def test_if_there_are_several_places_one_that_was_read_is_marked() -> None:
     text = "the same words stand here twice.\n" * 3
     answer = "the same words stand here twice."
     assert copied_ranges(answer, text) == ((0, 32),)
@@ -350,7 +350,7 @@ words = st.lists(
 
 
 @given(words, words)
-def test_what_is_marked_stands_in_both(answer: list[str], text: list[str]) -> None:
+def test_marked_text_is_in_both(answer: list[str], text: list[str]) -> None:
     written, document = " ".join(answer), " ".join(text)
     found = copied_ranges(written, document)
     assert list(found) == sorted(set(found))

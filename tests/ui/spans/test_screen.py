@@ -134,7 +134,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
         await pilot.press("escape")
         await until(pilot, lambda: not spans.spans.search.display)
         await pilot.press("space")
-        await until_shown(pilot, "Pinned", "1 pinned by you", "█ Line 191 of")
+        await until_shown(pilot, "Pinned", "1 pinned", "█ Line 191 of")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
         (result,) = spans.results
@@ -144,7 +144,7 @@ async def test_a_hit_that_was_not_read_says_so_and_is_pinned(spans: SpansApp) ->
         assert start <= at(191) < end
 
 
-async def test_what_is_nowhere(spans: SpansApp) -> None:
+async def test_text_that_is_not_found(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("ctrl+f", *"penguin")
         await until_shown(pilot, "Not found in the document.")
@@ -152,13 +152,13 @@ async def test_what_is_nowhere(spans: SpansApp) -> None:
         await until(pilot, lambda: spans.results == [None])
 
 
-async def test_a_pin_is_taken_away_again() -> None:
+async def test_a_pin_can_be_removed() -> None:
     text = "One.\n\nTwo.\n\nThree."
     whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
     spans = SpansApp(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("down", "down", "space")
-        await until_shown(pilot, "1 pinned by you")
+        await until_shown(pilot, "1 pinned")
         await pilot.press("enter")
         await until(pilot, lambda: spans.results)
     assert spans.results[0] == AskAgain(None, {(0, 0): ((6, 10),)})
@@ -196,7 +196,7 @@ async def test_a_keep_that_cannot_be_tried() -> None:
     spans = SpansApp(SpansScreen([contract((50, 53))], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("right")
-        await until_shown(pilot, "Another keep can only be tried on the last answer")
+        await until_shown(pilot, "Another keep can be tried only on the last answer")
 
 
 FOLDER = [
@@ -218,10 +218,10 @@ def where(spans: SpansApp) -> tuple[str, int]:
     return view.document.name, TEXT.count("\n", 0, view.cursor) + 1
 
 
-async def test_of_a_folder_next_goes_from_document_to_document(folder: SpansApp) -> None:
+async def test_next_goes_from_document_to_document(folder: SpansApp) -> None:
     """It begins at the most important one, not at the first."""
     async with folder.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "Spans  1/4 contract.txt   read 4% · passage 1 of 4")
+        await until_shown(pilot, "Passages  1/4 contract.txt   read 4% · passage 1 of 4")
         seen = [where(folder)]
         for _ in range(3):
             await pilot.press("n")
@@ -243,7 +243,7 @@ async def test_of_a_folder_next_goes_from_document_to_document(folder: SpansApp)
         await until_shown(pilot, "No earlier passages were read.")
 
 
-async def test_of_a_folder_every_document_is_searched(folder: SpansApp) -> None:
+async def test_every_document_is_searched(folder: SpansApp) -> None:
     async with folder.run_test(size=(80, 24)) as pilot:
         await pilot.press("slash", *"Line 190")
         await until_shown(pilot, "1 of 4 hits in 4 documents · NOT READ")
@@ -294,7 +294,7 @@ async def test_another_keep_leaves_the_documents_in_their_order(folder: SpansApp
         await until_shown(pilot, "2/4 other␛.txt   keep 50% would read 1% · passage 3 of 5")
 
 
-async def test_one_document_is_no_list(spans: SpansApp) -> None:
+async def test_a_single_document_has_no_list(spans: SpansApp) -> None:
     async with spans.run_test(size=(80, 24)) as pilot:
         await pilot.press("d")
         await until_shown(pilot, "There is only one document.")
@@ -335,20 +335,20 @@ async def test_the_mouse(spans: SpansApp) -> None:
         assert first < 50
         await pilot.click("DocumentView", offset=(10, 2), times=2)
         assert line(pilot) == first + 2
-        await until_shown(pilot, "pinned by you")
+        await until_shown(pilot, "1 pinned")
         height = spans.spans.query_one(Minimap).size.height
         await pilot.click("Minimap", offset=(1, height - 1))
         await until(pilot, lambda: line(pilot) > 180)
 
 
-async def test_a_click_on_its_mark_pins_a_passage_and_lets_it_go() -> None:
+async def test_a_click_on_its_mark_pins_and_unpins_a_passage() -> None:
     text = "One.\n\nTwo.\nMore.\n\nThree."
     whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
     spans = SpansApp(SpansScreen([whole], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
         await until_shown(pilot, "Three.")
         await pilot.click("DocumentView", offset=(0, 3))
-        await until_shown(pilot, "1 pinned by you", "█ Two.", "█ More.")
+        await until_shown(pilot, "1 pinned", "█ Two.", "█ More.")
         await pilot.click("DocumentView", offset=(0, 2))
         await until_shown(pilot, "No longer pinned.")
         assert "█" not in screen_text(pilot)
@@ -359,7 +359,7 @@ async def test_a_click_on_its_mark_pins_a_passage_and_lets_it_go() -> None:
     assert spans.results[0] == AskAgain(None, {(0, 0): ((18, 24),)})
 
 
-async def test_what_is_pinned_stays_on_the_screen_when_the_rest_is_folded() -> None:
+async def test_pinned_text_stays_visible_when_the_rest_is_folded() -> None:
     lines = [f"Line {number}." + "\n" * (number % 3 == 2) for number in range(60)]
     text = "\n".join(lines)
     whole = ReadDocument(0, 0, "a", text, (Passage(0, len(text), ReadKind.UNREAD),))
@@ -373,7 +373,7 @@ async def test_what_is_pinned_stays_on_the_screen_when_the_rest_is_folded() -> N
         assert screen_text(pilot).count("⋯") == 1
 
 
-async def test_the_marks_that_are_there_are_explained() -> None:
+async def test_the_legend_explains_the_marks_on_the_screen() -> None:
     text = "One.\n\nTwo.\n\nThree."
     passages = (Passage(0, 6, ReadKind.SELECTED), Passage(6, len(text), ReadKind.UNREAD))
     spans = SpansApp(SpansScreen([ReadDocument(0, 0, "a", text, passages)], 0.2))
@@ -419,14 +419,14 @@ async def test_everything_can_be_clicked(spans: SpansApp, tried: list[float]) ->
         await until_shown(pilot, "3 of 11 hits")
         await click_hint(pilot, "Esc close search")
         await click_hint(pilot, "Space pin")
-        await until_shown(pilot, "1 pinned by you")
+        await until_shown(pilot, "1 pinned")
         await click_hint(pilot, "⏎ again")
         await until(pilot, lambda: spans.results)
         assert spans.results[0] is not None
         assert spans.results[0].keep is None
 
 
-async def test_what_is_needed_most_fits_in_any_width() -> None:
+async def test_the_most_important_hints_fit_in_any_width() -> None:
     for width in range(8, 200):
         shown = [text for text, _ in _fit(READING, width)]
         assert len("  ".join(shown)) <= max(width, 9)
@@ -461,7 +461,7 @@ async def test_hostile_text_is_only_shown() -> None:
         await until_shown(pilot, "1 of")
 
 
-async def test_what_the_answer_copied_is_shown_first_and_marked() -> None:
+async def test_copied_text_is_shown_first_and_marked() -> None:
     read = contract((50, 53), (120, 125))
     copies = ((at(122), at(123) - 1), (at(160), at(161) - 1))
     spans = SpansApp(SpansScreen([replace(read, copied=copies)], 0.2))
@@ -486,4 +486,4 @@ async def test_an_answer_that_copied_nothing_says_so(spans: SpansApp) -> None:
         await until_shown(pilot, "line 50")
         assert "a answer" not in screen_text(pilot)
         await pilot.press("a")
-        await until_shown(pilot, "The answer copies no sentence of the documents.")
+        await until_shown(pilot, "The answer copies nothing from the documents.")

@@ -59,7 +59,7 @@ def settled(transcript: Transcript) -> bool:
     return not transcript._update_scheduled and not transcript._change_lock.locked()
 
 
-async def test_of_ten_thousand_lines_only_what_is_near_is_drawn(tmp_path: Path) -> None:
+async def test_only_lines_near_the_visible_part_of_a_long_answer_are_drawn(tmp_path: Path) -> None:
     store_turns(tmp_path, 1, LONG)
     async with kept_app(tmp_path, size=SMALL) as (pilot, app):
         await until_shown(pilot, "Line number 4999 of it.")
@@ -118,7 +118,7 @@ async def test_what_is_seen_stays_while_earlier_parts_are_laid_out(tmp_path: Pat
 
 
 @pytest.mark.parametrize("turns", [1, 40])
-async def test_no_frame_shows_what_is_seen_elsewhere(
+async def test_the_visible_part_never_jumps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """Not even until it is put back: what is above it is laid out in the same frame."""
@@ -170,7 +170,7 @@ async def test_an_answer_streams_in_sections_and_is_whole_at_the_end() -> None:
         assert "".join(section._text for section in sections) == text  # type: ignore[attr-defined]
 
 
-async def test_what_came_below_is_marked_until_it_is_seen() -> None:
+async def test_new_text_below_is_marked_until_it_is_visible() -> None:
     app = app_with(engine := FakeEngine(Story(answer="line\n\n" * 80), stepping=True))
     async with app.run_test(size=SMALL) as pilot:
         await until_shown(pilot, "ready")

@@ -92,7 +92,7 @@ async def test_formulas_paths_and_names_stay_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_the_lines_of_a_formula_are_no_list(streamed: bool) -> None:
+async def test_the_lines_of_a_formula_do_not_become_a_list(streamed: bool) -> None:
     text = "Then\n\n\\[\na_1 * b_2\n- c\n+ d\n= 0\n\\]\n\nholds.\n"
     lines = [line.strip() for line in (await shown(text, streamed=streamed)).split("\n")]
     at = lines.index("\\[")
@@ -108,7 +108,7 @@ async def test_cells_without_a_header_are_shown(streamed: bool) -> None:
     assert "│ 3 │   │      │          │" in on_screen
 
 
-def test_a_wide_row_of_a_long_table_is_complete_and_takes_no_time() -> None:
+def test_a_wide_row_of_a_long_table_is_complete_and_quick() -> None:
     wide = "|".join(f"c{i}" for i in range(1_000))
     tokens = answer_parser().parse(f"|a|\n|-|\n|{wide}|\n" + "|d|\n" * 1_000)
     assert len(tokens) < 50_000
@@ -172,7 +172,7 @@ WIDE = """\
 
 
 @pytest.mark.parametrize("width", [40, NARROW, 80, 120])
-async def test_nothing_of_a_table_is_cut_off(width: int) -> None:
+async def test_no_part_of_a_table_is_cut_off(width: int) -> None:
     on_screen = await shown(WIDE, width)
     assert "…" not in on_screen
     for word in re.findall(r"[^\s|:]*\w[^\s|]*", WIDE):

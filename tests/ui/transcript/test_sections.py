@@ -68,7 +68,7 @@ def test_long_code_is_opened_again() -> None:
 
 
 @given(st.lists(LINE, max_size=400), st.integers(1, 50))
-def test_the_same_at_once_and_in_pieces(lines: list[str], size: int) -> None:
+def test_sections_do_not_depend_on_how_the_text_arrives(lines: list[str], size: int) -> None:
     text = "\n".join(lines)
     sections = Sections()
     for start in range(0, len(text), size):

@@ -61,7 +61,7 @@ async def reading_on(stage: Stage) -> None:
         await stage.ask(samples.QUESTION)
         await stage.idle()
         await stage.press("tab", "space")
-        await stage.shown("3 passages while it wrote")
+        await stage.shown("3 passages while answering")
         await stage.take("answered")
 
 

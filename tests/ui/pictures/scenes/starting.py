@@ -34,7 +34,7 @@ async def first_start(stage: Stage) -> None:
     offered = recommend(catalogue(), mac_with(32 << 30))
     with patch("app.ui.chat.welcome._recommend", lambda: offered):
         async with stage.opened(prepared=welcoming):
-            await stage.shown("ready", "This model is tiny", "tok")
+            await stage.shown("ready", "This demo model can only quote", "tok")
             box = stage.app.chat.composer.box
             await stage.until(lambda: box.has_focus and box.selected_text, "the question")
             await stage.take("welcome")

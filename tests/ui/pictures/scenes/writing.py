@@ -65,7 +65,7 @@ async def attaching(stage: Stage) -> None:
         await stage.write("Where are errors reported?")
         await stage.take("reading-folder")
         await stage.press("enter")
-        await stage.shown("is sent when")
+        await stage.shown("will be sent once")
         await stage.take("waits-for-folder")
         await stage.press("escape")
         held.goes_on.set()
