@@ -343,7 +343,7 @@ def test_an_end_that_cannot_be_kept_is_told_and_kept_later(store: Store, tmp_pat
         number = turn.turn.number
         turn.apply(Token(number, (1,), "He.", "Hm."))
         turn.apply(Finished(number, FinishReason.STOP, "He.", (1,), None))
-        with pytest.raises(StoreError, match="only read"):
+        with pytest.raises(StoreError, match="only be read"):
             turn.wait()
     store._writer._connection.execute("PRAGMA query_only = 0")
     turns[0].save()

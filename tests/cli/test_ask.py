@@ -145,7 +145,7 @@ REFUSALS = {
     "no tokens": (["--max-tokens", "0"], "not a valid number of tokens"),
     "a seed too large": (["--seed", str(2**64)], "not a valid seed"),
     "no such model": (["--target", "no/model"], "no/model"),
-    "folder without a model": (["--target", "{room}/empty"], "no model"),
+    "folder without a model": (["--target", "{room}/empty"], "is not a model"),
     "truncated weights": (["--target", "{truncated}"], "truncated"),
     "longer than the context": (["--target", "{short}", "How? " * 70], "at most 300"),
     "unknown architecture": (["--target", "{unknown}"], "could not be loaded"),

@@ -184,7 +184,7 @@ REFUSALS = {
     ),
     "no length": (["--length", "4x"], "such as 4096 or 4k"),
     "one of the lengths": (["--length", "1k,,4k"], "'' is not a valid length"),
-    "a short length": (["--length", "255"], "from 256 on"),
+    "a short length": (["--length", "255"], "at least 256"),
     "keep above 1": (["--keep", "0.2,1.5"], "'1.5' is not a valid keep"),
     "keep is nan": (["--keep", "nan"], "from 0 to 1"),
     "unknown scoring": (
