@@ -291,7 +291,7 @@ def _too_long(data: Data) -> str:
 
 
 def _machine_lost(data: Data) -> str:
-    who = data["machine"] or "The shard on this machine"
+    who = data["machine"] or "This machine's part of the model"
     return f"{who} no longer responds ({cause(data)})"
 
 
@@ -336,7 +336,7 @@ FAILURES: dict[FailureKind, tuple[_Wording, _Wording]] = {
         "run `specchat doctor` to see what is missing",
     ),
     FailureKind.SERVER_STOPPED: ("Server stopped", "ask again once it runs"),
-    FailureKind.NEVER_ANSWERED: ("specchat ended before the answer", "ask again"),
+    FailureKind.NEVER_ANSWERED: ("specchat quit before it answered", "ask again"),
     FailureKind.NO_MODEL: ("No model is loaded", "load a model first"),
     FailureKind.NOT_ENOUGH_MEMORY: (_shortage, _shortage_advice),
     FailureKind.MEMORY_EXHAUSTED: (
@@ -511,7 +511,7 @@ _TEMPLATE_RULES = {
 REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.FULL_REQUESTED: "Full reading was requested.",
     ReasonCode.SPARSE_REQUESTED: _sparse_requested,
-    ReasonCode.CACHED_STAYS: "{tokens:,} tokens were cached already and stay.",
+    ReasonCode.CACHED_STAYS: "{tokens:,} tokens were cached already, so the answer uses them, too.",
     ReasonCode.NOTHING_TO_SKIP: "There is no document or history to skip.",
     ReasonCode.ALL_CACHED: "Everything is already read and cached.",
     ReasonCode.SAVES_NOTHING: _saves_nothing,
@@ -528,37 +528,41 @@ REASONS: dict[ReasonCode, _Wording] = {
         "A full read is expected to take {full:seconds}, so nothing is skipped."
     ),
     ReasonCode.LITTLE_SAVED: (
-        "A sparse read is expected to take {sparse:seconds}, a full read {full:seconds}: too little"
-        " is saved to skip anything."
+        "A sparse read is expected to take {sparse:seconds}, a full read {full:seconds}. That saves"
+        " too little, so everything is read."
     ),
     ReasonCode.RELEVANT_ONLY: "Only what matters for the question is read.",
     ReasonCode.ONLY_SPARSE_FITS: (lambda data: f"{_shortage(data)}, so only a part of it is read."),
     ReasonCode.CONTINUED: "The answer is continued where it stopped.",
     ReasonCode.READ_ELSEWHERE: _read_elsewhere,
-    ReasonCode.KEEP_CHOSEN: "Keep {keep:percent} chosen from the scores.",
+    ReasonCode.KEEP_CHOSEN: "Keep {keep:percent} was chosen from the scores.",
     ReasonCode.KEEP_LIMITED: _keep_limited,
     ReasonCode.RE_READ: "Re-read from scratch (faster than reusing {cached:,} cached tokens).",
     ReasonCode.CANNOT_INSERT: (
-        "This model cannot insert skipped text, so none is recalled while it answers."
+        "This model cannot add skipped text to what it has read, so it reads nothing more while it"
+        " answers."
     ),
     ReasonCode.NO_MEMORY_TO_READ_ON: (
-        "There is no free memory to recall skipped text while it answers."
+        "Too little memory is free to read more while the model answers."
     ),
     ReasonCode.SPARSE_FAILED: (
         lambda data: f"Sparse reading failed ({cause(data)}), so everything was read."
     ),
     ReasonCode.SELECTION_UNKNOWN: (
-        lambda data: f"What would have been selected is unknown ({cause(data)})."
+        lambda data: f"What a sparse read would select is unknown ({cause(data)})."
     ),
     ReasonCode.UNSUPPORTED_CACHE: "Sparse reading is not supported: {error}.",
     ReasonCode.GAPS_FAIL: "Sparse reading is not supported: reading with gaps failed ({error}).",
     ReasonCode.STEPS_FAIL: (
-        "Sparse reading is not supported: reading several tokens failed ({error})."
+        "Sparse reading is not supported: reading several tokens in one step failed ({error})."
     ),
     ReasonCode.GAPS_CHANGE_ANSWERS: (
-        "Sparse reading is not supported: with gaps the answers change by {change:percent}."
+        "Sparse reading is not supported: when this model skips text, its answers change by"
+        " {change:percent}."
     ),
-    ReasonCode.NO_EMBEDDINGS: "Sparse reading needs a draft, because {error}.",
+    ReasonCode.NO_EMBEDDINGS: (
+        "The built-in scorer cannot use this model ({error}): load a draft model to read sparsely."
+    ),
     ReasonCode.SLOW_BLAS: (
         "Models on this CPU run many times faster with {package}: install it, and start again."
     ),

@@ -188,6 +188,6 @@ def test_the_chosen_keep_is_shown_with_its_limit() -> None:
     chosen = Reason(ReasonCode.KEEP_CHOSEN, {"keep": 0.12})
     limited = Reason(ReasonCode.KEEP_LIMITED, {"wanted": 0.12, "keep": 0.05, "timed": True})
     assert reasons((chosen, limited)) == (
-        "Keep 12% chosen from the scores. The scores call for keep 12%, but the time limit you set"
-        " allows only 5%."
+        "Keep 12% was chosen from the scores. The scores call for keep 12%, but the time limit you"
+        " set allows only 5%."
     )

@@ -187,7 +187,7 @@ async def test_a_question_that_was_never_answered_can_be_asked_again(tmp_path: P
         store.add_message(store.create().id, Role.USER, "Lost?")
         store.save_draft(records.DraftRecord(1))
     async with kept_app(tmp_path) as (pilot, _):
-        await until_shown(pilot, "Lost?", "✗ failed", "specchat ended before the answer")
+        await until_shown(pilot, "Lost?", "✗ failed", "specchat quit before it answered")
     async with kept_app(tmp_path, engine := FakeEngine()) as (pilot, _):
         await until_shown(pilot, "Lost?")
         await pilot.press("ctrl+r")
