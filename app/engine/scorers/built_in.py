@@ -92,19 +92,19 @@ def built_in_scores(
     searches = [(asked, questions_in(question))]
     if answer is not None:
         answered = slice(answer.first, answer.first + len(answer.starts) - 1)
-        sought = np.concatenate([prompt.ids[answered], asked])
-        searches.append((sought, [f"{answer.text} {question}"]))
+        query = np.concatenate([prompt.ids[answered], asked])
+        searches.append((query, [f"{answer.text} {question}"]))
     weights = [trust(encoder.known_share(" ".join(texts))) for _, texts in searches]
     meanings: Iterator[NDArray[np.float64]] = iter(())
     if any(weights) and not pinned.all():
         every = [text for _, texts in searches for text in texts]
         meanings = meaning_scores(encoder, prompt, every, on_pieces)
     found = []
-    for (sought, texts), weight in zip(searches, weights, strict=True):
+    for (query, texts), weight in zip(searches, weights, strict=True):
         words = np.zeros(len(prompt.ids), np.float32)
         if target.is_loaded:
             space = target.embedding_space
-            words = embedding_scores(target.model, space, prompt.ids, pinned, sought, chunk)
+            words = embedding_scores(target.model, space, prompt.ids, pinned, query, chunk)
         own = [*islice(meanings, len(texts))]
         joined = [join(words, meaning, weight, pinned, chunk) for meaning in own if weight]
         found.append(np.maximum.reduce(joined) if joined else words)
@@ -167,14 +167,14 @@ def embedding_scores(
     space: EmbeddingSpace,
     ids: Ids,
     pinned: NDArray[np.bool_],
-    sought: Ids,
+    query: Ids,
     chunk: int,
 ) -> NDArray[np.float32]:
     """Importance (M,) of the prompt's `ids`: 0 for what is `pinned`, and otherwise its chunk's, by
-    how near its tokens are to those that are `sought`."""
+    how near its tokens are to the `query` tokens."""
     importance = np.zeros(len(ids), np.float32)
     starts, ends = chunk_bounds(pinned, chunk)
-    words = np.unique(sought)[-MAX_QUESTION:]
+    words = np.unique(query)[-MAX_QUESTION:]
     if not len(starts) or not len(words):
         return importance
     adjacent = starts[1:] == ends[:-1]
