@@ -312,8 +312,7 @@ def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:
     questions = [question for question, _ in SIMILAR]
-    # Unrelated text lies in between.
-    between = " The weather was mild and nothing else happened on that long day." * 12
+    between = "\n\n" + "The weather was mild and nothing else happened that day. " * 14 + "\n\n"
     document = Document("a.txt", between.join(passage for _, passage in SIMILAR))
     pair = load_pair(Load(str(target_path())))
     found = []

@@ -109,6 +109,7 @@ def built_in_scores(
         words = np.zeros(len(prompt.ids), np.float32)
         if target.is_loaded:
             space = target.embedding_space
+            weight /= space.trust
             words = embedding_scores(target.model, space, prompt.ids, pinned, query, chunk)
         own = [*islice(meanings, len(texts))]
         joined = [join(words, meaning, weight, pinned, chunk) for meaning in own if weight]
