@@ -140,7 +140,7 @@ def _pieces(place: Path, rng: random.Random) -> Iterator[str]:
 
 def _code_pieces(place: Path, rng: random.Random) -> Iterator[str]:
     """Runs of lines of Python's own modules, and the first lines of docstrings."""
-    for path in sorted(place.rglob("*.py")):
+    for path in sorted(each for each in place.rglob("*.py") if each.is_file()):
         rows = path.read_text("utf-8", "replace").splitlines()
         at = 0
         while at < len(rows):
