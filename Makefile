@@ -28,7 +28,7 @@ help:
 	@echo "make real-report  measure real models on real documents for benchmarks/results/real-models (hours)"
 	@echo "make picture    draw the README's map from a run of the demo"
 	@echo "make pictures   record the app in all its states, for tests and docs"
-	@echo "make recording  record the README's recording from a real run of the embedded pair"
+	@echo "make recording  record the README's recording from a real run of the demo pair"
 	@echo "make lint       style, types and import rules"
 	@echo "make shell      write man page and completions from the command line's parser"
 	@echo "make dist       build wheel, source distribution and bill of materials in dist/"

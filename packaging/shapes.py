@@ -1,4 +1,4 @@
-"""Measures the models of the catalogue and the embedded pair, so that the app need not.
+"""Measures the models of the catalogue and the demo pair, so that the app need not.
 
     python packaging/shapes.py
 

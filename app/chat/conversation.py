@@ -143,7 +143,7 @@ class Turn:
     """Statistics of the whole answer, including parts from before it was continued."""
     guard: Reason | None = None
     quotes: bool = False
-    """Whether the answer is a quotation: the embedded target writes nothing else."""
+    """Whether the answer is a quotation: the demo target writes nothing else."""
     previous_end: PreviousEnd | None = None
     """Set for an answer that is or was continued."""
     retrieved: tuple[RetrievedPart, ...] | None = None

@@ -31,7 +31,7 @@ def resolve_pair(
     hosts: Hosts | None = None,
 ) -> Load:
     """The command that loads this pair, from `cache` or the default one, its files checked. Without
-    a draft it is the built-in one, but the embedded target has its own. With `kv_bits`, the
+    a draft it is the built-in one, but the demo target has its own. With `kv_bits`, the
     target's KV cache is quantised; with `hosts`, it is spread over them, where it has the same
     name. Raises ModelError, in one sentence."""
     return check_pair(find_pair(target, draft, cache, kv_bits, hosts))
@@ -82,7 +82,7 @@ def check_pair(load: Load) -> Load:
 
 
 def lacks_document(load: Load, turns: Iterable[Turn], documents: Sequence[Document]) -> bool:
-    """Whether an embedded target, which needs a document, would be asked without one."""
+    """Whether a demo target, which needs a document, would be asked without one."""
     if documents or not load.only_quotes:
         return False
     return not any(turn.question.documents for turn in turns)

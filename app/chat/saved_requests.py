@@ -1,4 +1,4 @@
-"""What other programs ask, stored as conversations, if the user wants that."""
+"""Saves requests of other programs as conversations, if the user has chosen to."""
 
 from __future__ import annotations
 

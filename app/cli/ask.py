@@ -264,7 +264,7 @@ def run(options: argparse.Namespace) -> int:
             turn.wait()
 
         with EngineSession(MlxEngine(connect=connect), policy) as session:
-            within = settings.reading.first_word_within
+            within = settings.reading.first_word_within_s
             command = dataclasses.replace(turn.command, within_seconds=within)
             report = _report(turn.turn, conversation.conversation, options, load.only_quotes)
             status = _answer(session, load, command, report, record)

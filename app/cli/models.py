@@ -123,7 +123,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--draft",
         metavar="D",
         default=argparse.SUPPRESS,
-        help="use this draft model instead of the built-in draft",
+        help="use this draft model instead of the built-in scorer",
     )
     fit.add_argument(
         "--length",
@@ -534,7 +534,7 @@ def _pair_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]
     yield f"{target.name} · {', '.join(facts(target))}"
     yield _line(
         f"{speedup.speedup(0.0, keep):.1f}x",
-        "the built-in draft",
+        "the built-in scorer",
         "r 0.00",
         "nothing to download",
         alone.verdict,
@@ -585,7 +585,7 @@ def _fit_lines(cache: ModelCache, options: argparse.Namespace) -> Iterator[str]:
     sized = replace(target.size, architecture=with_kv_bits(target.size.architecture, bits))
     found = estimate(sized, draft.size if draft else None, machine, options.length)
     yield f"{target.name} · {', '.join(facts(target))}"
-    yield f"with {draft.name} as its draft" if draft else "with the built-in draft"
+    yield f"with {draft.name} as its draft" if draft else "with the built-in scorer"
     yield from (_line(*row) for row in breakdown_rows(found))
     yield from verdict_sentences(found)
 
@@ -619,7 +619,7 @@ def _fitting_lines(cache: ModelCache, options: argparse.Namespace) -> list[str]:
         lines.append(_line(size(_bytes(model)), model.name, state, found.verdict))
     return [
         *lines,
-        f"With the built-in draft, the first word comes {speedup.built_in_speedup():.1f}x as fast"
+        f"With the built-in scorer, the first word comes {speedup.built_in_speedup():.1f}x as fast"
         f" at keep {DEFAULT_KEEP_RATIO:.0%}. `specchat models pair NAME` lists draft models.",
     ]
 

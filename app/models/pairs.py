@@ -1,7 +1,7 @@
 """Recommends a model for a machine, and lists for each model its memory and its possible draft
 models, which are smaller models with the same tokenizer.
 
-The built-in draft is the default for every target. A draft model is optional: its attention is
+The built-in scorer is the default for every target. A draft model is optional: its attention is
 combined with the built-in scores.
 """
 
@@ -90,7 +90,7 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer in addition to the built-in draft; None if none fits and is fast
+    """The draft model to offer in addition to the built-in scorer; None if none fits and is fast
     enough."""
     return next((each for each in candidates if each.worthwhile), None)
 
@@ -174,7 +174,7 @@ def _short(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelOverview:
-    """A model, its memory with the built-in draft, and its possible draft models, best first.
+    """A model, its memory with the built-in scorer, and its possible draft models, best first.
     `default_draft` is the draft used if none is chosen; None: the built-in one."""
 
     model: ModelDetails
@@ -229,7 +229,7 @@ LONG_DOCUMENT_TOKENS = 32_768
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """A recommended target, for use with the built-in draft, which needs no memory of its own."""
+    """A recommended target, for use with the built-in scorer, which needs no memory of its own."""
 
     target: ModelDetails
     fit: Fit

@@ -26,7 +26,7 @@ def _last_part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a pair of models from two folders. Without a draft model, the built-in draft scores the
+    """Load a pair of models from two folders. Without a draft model, the built-in scorer scores the
     prompt. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load` stops an
     earlier one.
 

@@ -139,7 +139,7 @@ class ReasonCode(StrEnum):
     STEPS_FAIL = auto()
     GAPS_CHANGE_ANSWERS = auto()
     NO_EMBEDDINGS = auto()
-    """The target has no embeddings that the built-in draft could use, and there is no draft."""
+    """The target has no embeddings that the built-in scorer could use, and there is no draft."""
 
     # What the user should know
     SLOW_BLAS = auto()

@@ -393,7 +393,7 @@ class Defaults:
 def defaults_of(settings: Settings) -> Defaults:
     """Defaults for reading and sampling, from the settings."""
     reading = settings.reading
-    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within)
+    return Defaults(reading.mode, reading.keep, settings.sampling(), reading.first_word_within_s)
 
 
 class Item(_Fields):

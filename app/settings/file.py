@@ -235,7 +235,7 @@ class SettingsFile:
         try:
             self.settings = setting.with_value(self.settings, setting.validate(value))
         except ValueError:
-            current = format_value(setting.value_in(self.settings))
+            current = setting.explain(setting.value_in(self.settings))
             yield (
                 f"'{setting.key}' in '{display_path(path)}' is {_quoted(value)},"
                 f" but must be {setting.requirement}. Using {current}."

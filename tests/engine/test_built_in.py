@@ -1,4 +1,4 @@
-"""The built-in draft, with a target whose embeddings are random."""
+"""The built-in scorer, with a target whose embeddings are random."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_the_built_in_draft_is_the_default_and_has_a_name() -> None:
     assert resolve_pair(target).draft is None
     assert resolve_pair(target, BUILT_IN) == resolve_pair(target)
     assert resolve_pair("embedded", BUILT_IN).draft is None
-    assert resolve_pair("embedded").draft is not None, "the embedded target has its own"
+    assert resolve_pair("embedded").draft is not None, "the demo target has its own"
 
 
 ASKED = {
@@ -253,7 +253,7 @@ ASKED = {
 
 
 def test_a_target_without_a_draft_reads_sparsely() -> None:
-    """The embedded target has only 4 million parameters."""
+    """The demo target has only 4 million parameters."""
     driver, found = Driver(64), 0
     try:
         driver.engine.send(Load(str(target_path())))

@@ -1,4 +1,4 @@
-"""The embedded pair end to end finds the answers; a broken scorer does not."""
+"""The demo pair end to end finds the answers; a broken scorer does not."""
 
 from __future__ import annotations
 

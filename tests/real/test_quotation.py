@@ -1,4 +1,4 @@
-"""The embedded pair quotes the sentence that answers a question, or says that it found none."""
+"""The demo pair quotes the sentence that answers a question, or says that it found none."""
 
 from __future__ import annotations
 

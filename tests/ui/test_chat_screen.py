@@ -34,7 +34,7 @@ from tests.ui.helpers import (
 )
 
 HOSTILE_DOCUMENT = "a\r\nb\rc\x00d\x0ce\x1b[31mf\u2028g\u202eh\n" * 4_000
-NOTE = "≈ Less sure than usual, having read 21% · ^R reads everything"
+NOTE = "≈ Less sure than usual after reading 21% · ^R reads everything"
 
 
 def sized(event: Event, phase: Phase, part: float) -> bool:

@@ -74,7 +74,7 @@ class Shards(Protocol):
         ...
 
     def free(self, share: float) -> float:
-        """Bytes free below this share of the memory ceiling, on the machine with the fewest."""
+        """Bytes free below this share of the memory ceiling, on the machine that has least."""
         ...
 
     def close(self) -> None:

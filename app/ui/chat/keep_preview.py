@@ -59,7 +59,8 @@ class KeepPreview:
         self._preview(keep)
 
     def spans_screen(self, turn: Turn, hit: DocumentHit | None = None) -> SpansScreen | None:
-        """What was read of a turn's documents, at the `hit` of a search; None if it has none."""
+        """A screen that shows which parts of a turn's documents were read. It opens at the `hit` of
+        a search. None if the turn has no documents."""
         from app.ui.spans.screen import SpansScreen
 
         progress = turn.progress

@@ -102,12 +102,12 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "ctrl+g", "set_keep", "Keep", id="chat.keep",
-            tooltip="Set how much is read (selected answer: ask again)",
+            tooltip="Set how much is read; if an answer is selected, ask again",
             priority=True,
         ),
         Binding(
             "ctrl+a", "ask_again", "Again", id="chat.again",
-            tooltip="Ask the last question again (in an empty box)",
+            tooltip="Ask the last question again (if the box is empty)",
         ),
         Binding(
             "ctrl+r", "ask_again(True)", "Again, in full", id="chat.again_full",
@@ -115,7 +115,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "ctrl+s", "show_spans", "What was read", id="chat.spans",
-            tooltip="Show what was read of the documents",
+            tooltip="Show which parts of the documents were read",
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",

@@ -155,7 +155,7 @@ class FilesScreen(FilterListScreen[ChosenFiles | None]):
         ),
         Binding(
             "space", "cycle", "Choose", id="files.choose",
-            tooltip="Read it always, never or automatically (on a folder: all its files)",
+            tooltip="Read it always, never, or if it fits the question (folder: all its files)",
             priority=True,
         ),
         Binding(

@@ -61,7 +61,7 @@ class Hint:
 READING = (
     Hint("n next passage", "next", 5, "n next"),
     Hint("p previous", "previous", 4, "p prev"),
-    Hint("a answer's words", "copied", 8, "a answer"),
+    Hint("a used in answer", "copied", 8, "a used"),
     Hint("/ find", "find", 7),
     Hint("d documents", "documents", 5),
     Hint("Space pin", "pin", 9),
@@ -129,7 +129,7 @@ class DocumentsScreen(ModalScreen[int | None]):
         fraction = formatting.percent(self._collection.read_fraction)
         heading = Content.assemble(
             (f"{count}, the most important first", "bold $accent"),
-            (f" · read {fraction} in all", "$ink-dim"),
+            (f" · read {fraction} in total", "$ink-dim"),
         )
         with Vertical(id="documents"):
             yield Static(heading)
@@ -224,14 +224,17 @@ class SpansScreen(Screen[AskAgain | None]):
             "p", "previous", "Previous", id="spans.previous",
             tooltip="Previous passage that was read",
         ),
-        Binding("a", "copied", "Answer", id="spans.answer", tooltip="Next words of the answer"),
+        Binding(
+            "a", "copied", "Answer", id="spans.answer",
+            tooltip="Next place whose words the answer uses",
+        ),
         Binding("slash,ctrl+f", "find", "Find", id="spans.find", tooltip="Search all documents"),
         Binding(
             "space", "pin", "Pin", id="spans.pin",
             tooltip="Pin or unpin the paragraph (or click beside it)",
         ),
         Binding(
-            "f", "fold", "Fold", id="spans.fold", tooltip="Hide what was neither read nor pinned"
+            "f", "fold", "Fold", id="spans.fold", tooltip="Show only what was read or pinned"
         ),
         Binding("left", "keep(-1)", "Less", id="spans.less", tooltip="Try a lower keep"),
         Binding("right", "keep(1)", "More", id="spans.more", tooltip="Try a higher keep"),
@@ -414,7 +417,7 @@ class SpansScreen(Screen[AskAgain | None]):
         document, many = self._document, len(self._documents) > 1
         number = f"{self._at + 1}/{len(self._documents)} " if many else ""
         left = Content.assemble(("Passages  ", "bold $accent"), (number, "$ink-dim"))
-        read = f"read {formatting.percent(document.read_fraction)} · {self._passages()}"
+        read = f"read {formatting.percent(document.read_fraction)}{self._passages()}"
         if self._doing:
             read = self._doing
         elif self._keep != self._read_keep:
@@ -426,11 +429,11 @@ class SpansScreen(Screen[AskAgain | None]):
         return Content.assemble(left, name, right).truncate(width, ellipsis=True)
 
     def _passages(self) -> str:
-        """The number of passages; with several documents, which passage the cursor is in."""
+        """` in 3 passages`; with several documents, which passage the cursor is in."""
         number = self._documents.passage_number(self._position)
         if len(self._documents) == 1 or number is None:
-            return formatting.plural(self._document.passages_read, "passage")
-        return f"passage {number} of {formatting.count(self._documents.passages)}"
+            return f" in {formatting.plural(self._document.passages_read, 'passage')}"
+        return f" · passage {number} of {formatting.count(self._documents.passages)}"
 
     def _status(self) -> Content:
         """The row of the cursor, or the last message."""
@@ -560,8 +563,8 @@ class SpansScreen(Screen[AskAgain | None]):
         index, start, end = self._hits[number]
         self._go_to(index, start)
         unread = any(p.kind is ReadKind.UNREAD for p in self._document.between(start, end))
-        text = f"{self._unread_text.upper()}: Space pins it" if unread else "read"
-        found = f"{formatting.count(number + 1)} of {formatting.plural(len(self._hits), 'hit')}"
+        text = f"{self._unread_text} (Space pins it)" if unread else "read"
+        found = f"hit {formatting.count(number + 1)} of {formatting.count(len(self._hits))}"
         if (documents := len({index for index, _, _ in self._hits})) > 1:
             found += f" in {formatting.count(documents)} documents"
         self._show_message(f"{found} · {text}")

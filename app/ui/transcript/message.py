@@ -39,11 +39,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "space", "details", "Details", id="message.details",
-            tooltip="Show or hide how it was read (or click that line)",
+            tooltip="Show or hide the details (or click the line above the answer)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking, else the details",
+            tooltip="Show or hide the model's thinking or, without any, the details",
         ),
         Binding(
             "ctrl+y", "run('copy')", "Copy", id="message.copy",
@@ -51,7 +51,7 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "ctrl+k", "run('code')", "Copy code", id="message.code",
-            tooltip="Copy its code (press again for the next block)",
+            tooltip="Copy a code block (press again for the next one)",
         ),
         Binding(
             "ctrl+e", "run('edit')", "Edit", id="message.edit",

@@ -34,7 +34,8 @@ ONLY_QUOTES = (
     f"This demo model can only quote. F6 downloads {SMOLLM2.name}"
     f" ({formatting.size(SMOLLM2.download)}), a small model that answers in its own words."
 )
-RETRY_HINT = "\n  ^A tries it anyway."
+RETRY_HINT = " ^A asks again.", " ^A tries anyway."
+"""For a turn that failed, and for one that was refused because of a prediction."""
 
 
 class ThinkingView(HangingLines):
@@ -215,7 +216,7 @@ class AnswerView(MessageView):
         sparse = statistics is not None and not statistics.read_everything
         keys = []
         if self._is_last and self._has_documents:
-            keys.append("^S what was read" if sparse else "^S where it comes from")
+            keys.append("^S what was read" if sparse else "^S sources")
         if self._is_last and sparse:
             keys.append("^R read everything")
         return keys
@@ -268,21 +269,21 @@ def _ending_text(turn: Turn) -> Content | None:
             (sanitize_line(problem), "bold"),
             "\n  ",
             (sanitize_line(advice), "$ink-dim"),
-            ("\n  The model will not see this question. ^R asks it again in full.", "$ink-dim"),
-            (RETRY_HINT if turn.failure.predicted else "", "$ink-dim"),
+            ("\n  The model will not see this question.", "$ink-dim"),
+            (RETRY_HINT[turn.failure.predicted], "$ink-dim"),
         )
     if turn.ended is FinishReason.MEMORY:
         return Content.styled(
-            "■ stopped: memory nearly used up · the text so far stays", "$ink-dim"
+            "■ stopped: memory nearly used up · the text so far is kept", "$ink-dim"
         )
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
-        return Content.styled("■ stopped · the text so far stays", "$ink-dim")
+        return Content.styled("■ stopped · the text so far is kept", "$ink-dim")
     if turn.ended is FinishReason.REPEATED:
         return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
     if turn.ended is FinishReason.LENGTH:
         tokens = 0 if turn.statistics is None else turn.statistics.generated_tokens
         at = f" at {formatting.plural(tokens, 'token')}" if tokens else ""
-        return Content.styled(f"■ cut off{at} (F2: max tokens)", "$ink-dim")
+        return Content.styled(f"■ cut off{at} (limit: Max tokens in F2)", "$ink-dim")
     if turn.ended is FinishReason.STOP and not turn.text:
         return Content.styled("■ empty answer", "$ink-dim")
     if unsure := wording.unsure_note(turn.statistics):

@@ -75,7 +75,7 @@ async def test_an_answer_that_was_stopped_for_memory_says_so() -> None:
         await ask(pilot, engine)
         engine.advance_to(lambda event: isinstance(event, Token))
         engine.finish()
-        await until_shown(pilot, "■ stopped: memory nearly used up · the text so far stays")
+        await until_shown(pilot, "■ stopped: memory nearly used up · the text so far is kept")
         await until_shown(pilot, "▸ Read")
 
 
@@ -100,7 +100,7 @@ async def test_a_refused_question_is_tried_when_asked_again_in_the_same_way(
         await until_shown(pilot, "generally available free programs")
         engine.story = Story(failure=does_not_fit())
         await pilot.press("ctrl+r")
-        await until_shown(pilot, "^A tries it anyway")
+        await until_shown(pilot, "^A tries anyway")
         assert not engine.asks[3].skip_memory_check
         await pilot.press("ctrl+r")
         await until(pilot, lambda: len(engine.asks) == 5)

@@ -70,7 +70,7 @@ async def test_f6_fetches_a_real_model_which_is_asked_again(
         await pilot.press("f6")
         await until(pilot, lambda: len(engine.asks) == 2, "the question, again")
         assert engine.asks[1].messages == engine.asks[0].messages
-        await until_shown(pilot, "◆ Answer", f"{SMOLLM2.name} + built-in draft")
+        await until_shown(pilot, "◆ Answer", f"{SMOLLM2.name} + built-in scorer")
         assert "F6 downloads" not in screen_text(pilot)
 
 

@@ -148,7 +148,7 @@ async def test_coming_back_to_an_answer_that_still_streams(tmp_path: Path) -> No
         await pilot.press("escape")
         await until(pilot, lambda: engine.cancelled == [1])
         engine.finish()
-        await until_shown(pilot, "■ stopped · the text so far stays")
+        await until_shown(pilot, "■ stopped · the text so far is kept")
         assert app.chat.open_chats.answering is None
 
 
@@ -266,7 +266,7 @@ async def test_export_shows_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with kept_app(tmp_path / "data", size=(200, 24)) as (pilot, _):
         await opened_list(pilot)
         await pilot.press("ctrl+e")
-        await until_shown(pilot, "Export to (.md, .html or .json): repo-tour-2.md")
+        await until_shown(pilot, "Export to file (.md, .html or .json): repo-tour-2.md")
         await pilot.press("enter")
         await until_shown(pilot, f"Exported to '{tmp_path / 'repo-tour-2.md'}'.")
         for name, said in (("x.json", "Exported"), ("repo-tour.md", "already exists")):
@@ -428,7 +428,7 @@ async def test_documents_that_are_not_indexed_yet_are_counted_and_found_once_the
         async with kept_app(tmp_path) as (pilot, _):
             await open_list(pilot)
             await pilot.press(*"gutter")
-            await until_shown(pilot, "▤ roof", "1 not indexed yet")
+            await until_shown(pilot, "▤ roof", "1 not searchable yet")
             assert "▤ copper" not in screen_text(pilot)
             reply.finish()
             await until_shown(pilot, "▤ copper", "2 documents")

@@ -102,7 +102,7 @@ complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_sub
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pair' -l keep -x -d 'fraction of the prompt to select (default 0.2)'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from pair' -l memory -x -d 'show what fits a Mac with this memory, such as 32GB, instead of this machine'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -s h -l help -d 'show this help message and exit'
-complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l draft -r -F -d 'use this draft model instead of the built-in draft'
+complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l draft -r -F -d 'use this draft model instead of the built-in scorer'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l length -x -d 'prompt tokens, such as 64k'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l kv-bits -x -a 'full 8 4' -d 'bits per number in the target\'s KV cache; fewer bits need less memory'
 complete -c specchat -n '__fish_seen_subcommand_from models; and __fish_seen_subcommand_from fit' -l memory -x -d 'show what fits a Mac with this memory, such as 32GB, instead of this machine'

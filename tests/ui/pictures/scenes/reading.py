@@ -83,7 +83,7 @@ async def trouble(stage: Stage) -> None:
         await stage.press("escape")
         stage.engine.finish()
         await stage.idle()
-        await stage.shown("the text so far stays")
+        await stage.shown("the text so far is kept")
         await stage.take("stopped")
         stage.engine.story = story(falls_back="the draft's attention cannot be observed")
         await stage.ask("And who must offer it?")
