@@ -78,6 +78,8 @@ class _CheckHosts:
 
 @dataclass(frozen=True, slots=True)
 class _Reselect:
+    """Computes the selection of a finished turn for another keep."""
+
     turn: AskedTurn
     keep_ratio: float
 
@@ -229,6 +231,7 @@ class MlxEngine:
         self._monitor.start()
 
     def _refuse(self, command: _Queued, refusal: Failure) -> None:
+        """Report `refusal` for a command that needs MLX. Deletions run without it."""
         if isinstance(command, DropConversation | PruneSnapshots):
             self._delete(command)
         elif isinstance(command, Load | CalibrateCosts):
@@ -253,6 +256,7 @@ class MlxEngine:
                 _log.warning("A listener failed at %s", type(event).__name__, exc_info=error)
 
     def _dispatch(self, command: _Queued) -> None:
+        """Run a command. Exceptions become events."""
         from app.engine.backend.memory import to_failed
 
         turn = self._turn = command if isinstance(command, AskedTurn) else None
@@ -355,6 +359,7 @@ class MlxEngine:
         return self._loaded
 
     def _run(self, turn: AskedTurn) -> None:
+        """Run a turn. If a machine of the target is lost, continue it on this machine alone."""
         cancelled = Finished(turn.number, FinishReason.CANCELLED, "", (), None)
         if self._stopped():
             self._emit(cancelled)

@@ -119,7 +119,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
-            tooltip="Continue the last answer, if cut off or stopped",
+            tooltip="Continue the last answer if it was cut off or stopped",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
         Binding(
@@ -128,7 +128,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "f3", "conversation_settings", "System prompt", id="chat.system",
-            tooltip="This conversation's system prompt, sampling, keep",
+            tooltip="Change this conversation's system prompt, sampling or keep",
         ),
     ]  # fmt: skip
 
