@@ -261,7 +261,7 @@ _CLAUSES = {
 
 
 def _shortage(data: Data) -> str:
-    """`Reading 12,000 tokens needs about 8 GB of memory, but only 5 GB is free`."""
+    """`Reading 12,000 tokens needs about 8 GB, but only 5 GB is free`."""
     needed, free = format_bytes(data["needed"]), format_bytes(data["free"])
     if "loading" in data:
         what = f"Loading {data['loading']}"
@@ -269,7 +269,7 @@ def _shortage(data: Data) -> str:
         what = f"Scoring {data['scoring']:,} tokens"
     else:
         what = f"Reading {data['reading']:,} tokens"
-    return f"{what} needs about {needed} of memory, but only {free} is free"
+    return f"{what} needs about {needed}, but only {free} is free"
 
 
 def _shortage_advice(data: Data) -> str:
@@ -522,7 +522,7 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.ALL_CACHED: "Everything is already read and cached.",
     ReasonCode.SAVES_NOTHING: _saves_nothing,
     ReasonCode.NEEDS_EVERY_TOKEN: (
-        "The question seems to need the whole text (“{words}”), so everything is read."
+        "The question seems to need the whole text, so everything is read."
     ),
     ReasonCode.FEW_TO_SKIP: (
         "Fewer than {tokens:,} tokens could be skipped, so everything is read."

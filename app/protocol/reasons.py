@@ -111,7 +111,7 @@ class ReasonCode(StrEnum):
     NOTHING_TO_SKIP = auto()
     ALL_CACHED = auto()
     SAVES_NOTHING = auto()
-    """A sparse read was requested, but saves nothing, because everything is cached."""
+    """A sparse read was requested, but saves nothing (all cached)."""
     NEEDS_EVERY_TOKEN = auto()
     FEW_TO_SKIP = auto()
     FASTER = auto()

@@ -176,7 +176,7 @@ def test_a_shortage_of_memory_says_what_would_fit() -> None:
     data = {"reading": 12_000, "needed": 8 << 30, "free": 5 << 30}
     options = {"sparse": True, "keep": 12, "full_tokens": 4_000}
     assert failure(Failure(FailureKind.NOT_ENOUGH_MEMORY, data | options)).sentence == (
-        "Reading 12,000 tokens needs about 8 GB of memory, but only 5 GB is free: lower keep to"
+        "Reading 12,000 tokens needs about 8 GB, but only 5 GB is free: lower keep to"
         " 12 % or less, or attach less (up to 4,000 tokens can be read in full), or"
         " close other programs, or choose a smaller model."
     )

@@ -334,7 +334,7 @@ def test_what_does_not_fit_is_refused_and_may_be_tried(
     file = ["-f", str(room / "text.txt"), "--max-tokens", "3", "--full", "What?"]
     assert run(_ask(room, *file)) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"needs about [1-9] MB of memory, but only 1 MB is free", error)
+    assert re.search(r"needs about [1-9] MB, but only 1 MB is free", error)
     assert "choose a smaller model" in error
     engaged.clear()
     assert run(_ask(room, *file, "--skip-memory-check")) == 0

@@ -147,7 +147,7 @@ async def test_after_a_crash_what_was_written_is_there_as_stopped(tmp_path: Path
             await until(pilot, lambda: beside.branch(1)[1].text == ANSWER[:5])
         shutil.copytree(folder, crashed)
     async with kept_app(crashed) as (pilot, _):
-        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text so far is kept")
+        await until_shown(pilot, "What?", ANSWER[:5], "■ stopped · the text is kept")
         await until_shown(pilot, "An answer was cut off when specchat ended")
         assert "before the first word" not in screen_text(pilot)
 

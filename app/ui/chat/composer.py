@@ -28,7 +28,7 @@ from app.ui.terminal import Clipboard
 from app.util.sanitize import sanitize
 
 EDITING = "Editing an earlier question: ⏎ asks it on a new branch, Esc cancels."
-WHOLE_TEXT_ADVICE = "“{words}” seems to need the whole text: {how} reads it in full."
+WHOLE_TEXT_ADVICE = "This question seems to need the whole text: {} reads it in full."
 
 
 class ComposeBox(TextArea):
@@ -43,11 +43,11 @@ class ComposeBox(TextArea):
         ),
         Binding(
             "up", "earlier", "Earlier question", id="compose.earlier",
-            tooltip="Browse earlier questions (from the first or last line)",
+            tooltip="Browse earlier questions (from first or last line)",
         ),
         Binding(
             "down", "later", "Later question", id="compose.later",
-            tooltip="Browse earlier questions (from the first or last line)",
+            tooltip="Browse earlier questions (from first or last line)",
         ),
         Binding(
             "backspace", "erase", "Erase", id="compose.erase",
@@ -369,9 +369,9 @@ class Composer(Vertical):
             self.box.replace_all(text)
 
     def _update_suggestion(self) -> None:
-        mode, words = self._next_mode.mode, asks_for_every_token(self.box.text)
-        if mode is Mode.FULL or words is None:
+        mode = self._next_mode.mode
+        if mode is Mode.FULL or asks_for_every_token(self.box.text) is None:
             self.notice.suggest("")
         else:
             how = "auto mode" if mode is Mode.AUTO else "^T"
-            self.notice.suggest(WHOLE_TEXT_ADVICE.format(words=words, how=how))
+            self.notice.suggest(WHOLE_TEXT_ADVICE.format(how))

@@ -55,7 +55,7 @@ class MessagesScreen(AskingScreen):
         ),
         Binding(
             "shift+tab", "above", "Attached", id="chat.above",
-            tooltip="Select an attachment or, without one, the last message",
+            tooltip="Select an attachment, or the last message",
         ),
         Binding(
             "ctrl+f", "files", "Files", id="chat.files",

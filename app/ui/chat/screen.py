@@ -102,7 +102,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "ctrl+g", "set_keep", "Keep", id="chat.keep",
-            tooltip="Set how much is read; if an answer is selected, ask again",
+            tooltip="Set how much is read, also for a selected answer",
             priority=True,
         ),
         Binding(
@@ -119,7 +119,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "f4", "continue_answer", "Continue", id="chat.continue",
-            tooltip="Continue the last answer if it was cut off or stopped",
+            tooltip="Continue a stopped or cut-off answer",
         ),
         Binding("ctrl+n", "new", "New", id="chat.new", tooltip="Start a new conversation"),
         Binding(
@@ -128,7 +128,7 @@ class ChatScreen(MessagesScreen):
         ),
         Binding(
             "f3", "conversation_settings", "System prompt", id="chat.system",
-            tooltip="Change this conversation's system prompt, sampling or keep",
+            tooltip="This conversation's system prompt, sampling, keep",
         ),
     ]  # fmt: skip
 

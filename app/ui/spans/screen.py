@@ -432,7 +432,8 @@ class SpansScreen(Screen[AskAgain | None]):
         """` in 3 passages`; with several documents, which passage the cursor is in."""
         number = self._documents.passage_number(self._position)
         if len(self._documents) == 1 or number is None:
-            return f" in {formatting.plural(self._document.passages_read, 'passage')}"
+            count = self._document.passages_read
+            return f" in {formatting.plural(count, 'passage')}" if count else ""
         return f" · passage {number} of {formatting.count(self._documents.passages)}"
 
     def _status(self) -> Content:

@@ -39,11 +39,11 @@ class MessageView(LazyContainer, can_focus=True):
         ),
         Binding(
             "space", "details", "Details", id="message.details",
-            tooltip="Show or hide the details (or click the line above the answer)",
+            tooltip="Show or hide the details (or click the first line)",
         ),
         Binding(
             "enter", "unfold", "Thinking", id="message.thinking",
-            tooltip="Show or hide the model's thinking or, without any, the details",
+            tooltip="Show or hide the thinking, or else the details",
         ),
         Binding(
             "ctrl+y", "run('copy')", "Copy", id="message.copy",

@@ -273,11 +273,9 @@ def _ending_text(turn: Turn) -> Content | None:
             (RETRY_HINT[turn.failure.predicted], "$ink-dim"),
         )
     if turn.ended is FinishReason.MEMORY:
-        return Content.styled(
-            "■ stopped: memory nearly used up · the text so far is kept", "$ink-dim"
-        )
+        return Content.styled("■ stopped: memory nearly used up · the text is kept", "$ink-dim")
     if turn.state is TurnState.STOPPED and (turn.text or turn.thinking):
-        return Content.styled("■ stopped · the text so far is kept", "$ink-dim")
+        return Content.styled("■ stopped · the text is kept", "$ink-dim")
     if turn.ended is FinishReason.REPEATED:
         return Content.styled("■ stopped: it was repeating itself", "$ink-dim")
     if turn.ended is FinishReason.LENGTH:

@@ -73,7 +73,7 @@ async def test_repeating_and_stopped_answers_say_so_and_can_be_continued() -> No
         await until_shown(pilot, "▶ Answering", "Esc stop")
         await pilot.press("escape")
         engine.finish()
-        await until_shown(pilot, "■ stopped · the text so far is kept · F4 continues")
+        await until_shown(pilot, "■ stopped · the text is kept · F4 continues")
 
 
 async def test_an_answer_stopped_before_its_first_word_was_said_to_have_ended_by_itself() -> None:

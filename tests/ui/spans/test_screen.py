@@ -277,7 +277,7 @@ async def test_the_documents_of_a_folder_are_listed_with_their_shares(folder: Sp
         await pilot.press("d", "down", "enter")
         await until(pilot, lambda: where(folder) == ("last.txt", 190))
         await pilot.press("tab")
-        await until_shown(pilot, "4/4 unread.txt   read 0% · 0 passages")
+        await until_shown(pilot, "4/4 unread.txt   read 0%")
         await pilot.press("tab", "shift+tab", "shift+tab")
         await until(pilot, lambda: where(folder) == ("last.txt", 190))
         await pilot.press("d", "escape", "n")
