@@ -287,7 +287,7 @@ def test_how_a_model_samples_is_shown(shell: Shell, hub: FakeHub) -> None:
     assert shell("pull", "org/sampled")[0] == 0
     out = shell("show", "org/sampled")[1]
     assert "Sampling by default: temperature 0.6, top-p 0.95." in out
-    assert "top_k (it must be from 0 to 1,000,000), which is ignored." in out
+    assert "which are ignored: top_k (it must be from 0 to 1,000,000)." in out
 
 
 def test_the_sum_line_by_line(shell: Shell, hub: FakeHub) -> None:

@@ -57,7 +57,7 @@ def _reads_stops_and_reads_again(terminal: Terminal, size: int) -> None:
     terminal.press("Escape")
     terminal.wait_for("■ stopped", "‹ 2/2 ›", seconds=PATIENCE)
     terminal.press("Tab")
-    terminal.wait_for("^G at keep")
+    terminal.wait_for("^G other keep")
     terminal.press("C-g")
     terminal.wait_for("0-9 type")
     terminal.press("2", "0", "Enter")
@@ -101,7 +101,7 @@ def _looks_after_conversations(terminal: Terminal) -> None:
     terminal.press("C-z")
     terminal.wait_for("Restored", "The licence")
     terminal.press("Enter")
-    terminal.wait_for("specchat  The licence", ANSWER, "^G at keep")  # at the message found
+    terminal.wait_for("specchat  The licence", ANSWER, "^G other keep")  # at the message found
     terminal.type("and then?")
     terminal.wait_for("❯ and then?")
 

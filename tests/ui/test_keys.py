@@ -110,7 +110,7 @@ async def test_keys_typed_ahead_of_a_chosen_message_are_all_written() -> None:
         await ask(pilot, engine)
         await until_shown(pilot, "▸ Read")
         await pilot.press("tab")
-        await until_shown(pilot, "^G at keep")
+        await until_shown(pilot, "^G other keep")
         in_one_read(pilot, "and then?")
         await until_shown(pilot, "❯ and then?", "▸ Read")
 

@@ -123,7 +123,7 @@ class MessageView(LazyContainer, can_focus=True):
                 "^Y copy",
                 "^A again",
                 "^R in full",
-                "^G at keep",
+                "^G other keep",
                 "^S passages",
             ]
             more = ["^K code", "^E edit"]
