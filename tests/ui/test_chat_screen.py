@@ -71,7 +71,7 @@ async def test_a_pair_that_does_not_load_says_why_and_what_to_do() -> None:
 async def test_a_dense_only_pair_says_so() -> None:
     engine = FakeEngine(load_story=LoadStory(dense_only="gpt2 has no rotary positions"))
     async with app_with(engine).run_test(size=SMALL) as pilot:
-        await until_shown(pilot, "no sparse reading", "not supported: gpt2 has no rotary")
+        await until_shown(pilot, "no sparse reading", "support sparse reading (gpt2 has no rotary")
 
 
 async def test_a_hint_says_what_would_make_the_machine_faster() -> None:
