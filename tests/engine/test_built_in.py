@@ -31,8 +31,14 @@ from app.engine.model.text_encoder import (
     encode,
 )
 from app.engine.pair_loader import load_pair
-from app.engine.scorers.built_in import built_in_scores, embedding_scores, trust
-from app.engine.scorers.selection import select
+from app.engine.scorers.built_in import (
+    FADING,
+    built_in_scores,
+    embedding_scores,
+    spread_in_paragraphs,
+    trust,
+)
+from app.engine.scorers.selection import chunk_bounds, select
 from app.models.embedded import BUILT_IN, target_path
 from app.protocol.commands import Load
 from app.protocol.events import ImportanceMap, Loaded, PhaseProgress, Selected
@@ -212,7 +218,7 @@ def test_in_other_languages_only_words_count() -> None:
         words = embedding_scores(
             target.model, target.embedding_space, prompt.ids, pinned, asked, 32
         )
-        assert np.array_equal(found, words) is same
+        assert np.array_equal(found, spread_in_paragraphs(words, prompt, 32)) is same
         assert (found[pinned] == 0).all()
         assert (found >= 0).all()
 
@@ -306,8 +312,7 @@ def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:
     questions = [question for question, _ in SIMILAR]
-    # Unrelated text lies in between.
-    between = " The weather was mild and nothing else happened on that long day." * 12
+    between = "\n\n" + "The weather was mild and nothing else happened that day. " * 14 + "\n\n"
     document = Document("a.txt", between.join(passage for _, passage in SIMILAR))
     pair = load_pair(Load(str(target_path())))
     found = []
@@ -337,7 +342,7 @@ def test_of_two_questions_each_finds_its_own_passage() -> None:
 def test_a_follow_up_question_is_looked_for_with_the_answer_before_it(
     question: str, passage: str
 ) -> None:
-    between = " The weather was mild and nothing else happened on that long day." * 12
+    between = "\n\n" + "The weather was mild and nothing else happened that day. " * 14 + "\n\n"
     texts = ("The harbour was built by Captain Alvarez.", passage, "The old mill burnt down.")
     document = Document("a.txt", between.join(["", *texts, ""]))
     before = (
@@ -487,3 +492,22 @@ def test_without_anything_to_score_embedding_scores_are_zero() -> None:
     assert not embedding_scores(model, space, ids, nothing, ids[:0], CHUNK).any()
     with pytest.raises(NoEmbeddings):
         EmbeddingSpace.of(nn.Linear(2, 2))
+
+
+def test_importance_spreads_within_a_paragraph() -> None:
+    pair, chunk = load_pair(Load(str(target_path()))), 8
+    document = Document("a.txt", "\n\n".join(["one two three four five six " * 12] * 3))
+    prompt = pair.prompts.build((Message(Role.USER, "Which?", (document,)),))
+    text = next(text for text in prompt.texts if text.document is not None)
+    importance = np.where(prompt.pinned, 0.0, 1.0).astype(np.float32)
+    middle = len(document.text) // 2
+    token = text.first + int(np.searchsorted(text.starts, middle, "right")) - 1
+    starts, ends = chunk_bounds(prompt.pinned, chunk)
+    index = int(np.searchsorted(starts, token, "right")) - 1
+    importance[starts[index] : ends[index]] = 5.0
+    found = spread_in_paragraphs(importance, prompt, chunk)
+    assert found[starts[index]] == 5
+    assert found[starts[index - 1]] == found[starts[index + 1]] == 1 + 4 * FADING
+    middles = (starts + ends)[found[starts] > 1] // 2 - text.first
+    assert set(text.starts[middles] * 3 // len(document.text)) == {1}
+    assert (found[prompt.pinned] == 0).all()

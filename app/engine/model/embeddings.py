@@ -18,6 +18,9 @@ COMMON_DIRECTIONS = 4
 1702.01417)."""
 ITERATIONS, MORE_GUESSES = 24, 8
 """Subspace iterations, and extra directions: accurate to 1e-6 on Qwen2.5's embeddings."""
+TRUSTED_FROM = 16_384
+"""Size of a vocabulary from which embeddings count fully. With the demo pair's 6,144 tokens, a
+third of the weight found most (`docs/quality.md`)."""
 _TABLES = ("embed_tokens", "wte", "embed_in", "word_embeddings", "tok_embeddings", "embeddings")
 
 Ids = NDArray[np.int32]
@@ -35,6 +38,14 @@ class EmbeddingSpace:
 
     mean: Vectors
     directions: Vectors
+    tokens: int
+    """Size of the vocabulary."""
+
+    @property
+    def trust(self) -> float:
+        """How much the embeddings count, up to 1: a small vocabulary cuts words into pieces that
+        mean little by themselves."""
+        return min(self.tokens / TRUSTED_FROM, 1.0)
 
     @classmethod
     def of(cls, model: Any) -> EmbeddingSpace:
@@ -45,7 +56,7 @@ class EmbeddingSpace:
         sample = _lookup(table, ids)
         mean = sample.mean(axis=0)
         centred = sample - mean
-        return cls(mean, widest_directions(centred, COMMON_DIRECTIONS))
+        return cls(mean, widest_directions(centred, COMMON_DIRECTIONS), rows)
 
     def vectors(self, model: Any, ids: Ids) -> Vectors:
         """Embeddings of token ids (n,) without the common part, (n, width), of length 1."""

@@ -11,6 +11,7 @@ chunk.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -38,6 +39,10 @@ from app.util.sentences import questions_in
 UNKNOWN_BELOW, KNOWN_FROM = 0.5, 0.9
 """The share of the question's words that the encoder knows: below the first its finding does not
 count, from the second on fully."""
+FADING = 0.75
+"""Share of a chunk's importance, above the middle one, that the next chunk of the same paragraph
+has at least."""
+_PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 ANSWER_WEIGHT = 1.0
 """Weight of what a question finds together with the answer before it; alone it has weight 1."""
 MAX_QUESTION = 256
@@ -104,15 +109,17 @@ def built_in_scores(
         words = np.zeros(len(prompt.ids), np.float32)
         if target.is_loaded:
             space = target.embedding_space
+            weight /= space.trust
             words = embedding_scores(target.model, space, prompt.ids, pinned, query, chunk)
         own = [*islice(meanings, len(texts))]
         joined = [join(words, meaning, weight, pinned, chunk) for meaning in own if weight]
         found.append(np.maximum.reduce(joined) if joined else words)
-    if answer is None or pinned.all():
-        return found[0]
-    alone, with_answer = found
-    with_answer[answered] = np.median(with_answer[~pinned])  # it would find itself
-    return join(alone, with_answer, ANSWER_WEIGHT, pinned, chunk)
+    importance = found[0]
+    if answer is not None and not pinned.all():
+        with_answer = found[1]
+        with_answer[answered] = np.median(with_answer[~pinned])  # it would find itself
+        importance = join(importance, with_answer, ANSWER_WEIGHT, pinned, chunk)
+    return spread_in_paragraphs(importance, prompt, chunk)
 
 
 def meaning_scores(
@@ -154,6 +161,34 @@ def join(
     joined = standardised(first) + weight * standardised(second)
     importance[~pinned] = np.repeat(joined - joined.min(), ends - starts)
     return importance
+
+
+def spread_in_paragraphs(importance: Importance, prompt: Prompt, chunk: int) -> Importance:
+    """Raise chunks near an important one in the same paragraph: an answer rarely ends where a chunk
+    does. Blank lines separate paragraphs."""
+    starts, ends = chunk_bounds(prompt.pinned, chunk)
+    if not len(starts):
+        return importance
+    paragraphs = np.zeros(len(importance), np.int64)
+    count = 0
+    for text in prompt.texts:
+        borders = [match.end() for match in _PARAGRAPH_END.finditer(text.text)]
+        own = count + np.searchsorted(borders, text.starts[:-1], "right")
+        paragraphs[text.first : text.first + len(own)] = own
+        count += len(borders) + 1
+    found = importance[starts]
+    middle = np.median(found)
+    above = np.maximum(found - middle, 0.0).tolist()
+    of_chunk = paragraphs[(starts + ends) // 2]
+    same = np.flatnonzero(of_chunk[1:] == of_chunk[:-1]).tolist()
+    for index in same:
+        above[index + 1] = max(above[index + 1], FADING * above[index])
+    for index in reversed(same):
+        above[index] = max(above[index], FADING * above[index + 1])
+    raised = np.maximum(found, middle + np.array(above)).astype(np.float32)
+    spread = importance.copy()
+    spread[~prompt.pinned] = np.repeat(raised, ends - starts)
+    return spread
 
 
 def trust(known_share: float) -> float:
