@@ -181,5 +181,5 @@ def test_the_answer_alone_is_pinned_and_nothing_if_nothing_is_near() -> None:
     prompt, answer = answered("When was the mill of Alm built?", villages)
     assert answer == VILLAGES.partition("\n\n")[0]
     assert prompt.user_pins == ((7, 7 + len(answer)),)
-    prompt, answer = answered("How do I compile the kernel?", villages)
+    prompt, answer = answered("How do I reset my password?", villages)
     assert (answer, prompt.user_pins) == (NOTHING_FOUND, ())
