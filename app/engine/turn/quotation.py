@@ -21,7 +21,7 @@ from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
 from app.protocol.prompt import Message
 from app.util.prose import keeps_lines
-from app.util.sentences import Unit, asks, questions_in, units
+from app.util.sentences import Unit, questions_in, units
 
 MIN_LEAD = 0.2
 """The nearest passage is the answer if its score is at least this much higher than the next one's:
@@ -170,9 +170,7 @@ def find_quotes(
         documents[number].text[cut[number][index].start : cut[number][index].end]
         for number, index in places
     ]
-    parts = questions_in(question)
-    asked = [part for part in parts if asks(part)] or parts
-    questions = encoder.encode_questions(asked, on_pieces)
+    questions = encoder.encode_questions(questions_in(question), on_pieces)
     vectors = encoder.encode(found, on_pieces)
     first_of_document = np.array([index == 0 for _, index in places])
     similarities = (vectors @ questions.T).max(axis=1)
