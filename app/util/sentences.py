@@ -204,6 +204,20 @@ def asks(sentence: str) -> bool:
     return not ends.endswith((".", "!", "。", "！")) and _QUESTION_WORD.match(sentence) is not None
 
 
+def asks_for_overview(message: str) -> bool:
+    """Whether a message asks for a document as a whole and names nothing in it: "What is this
+    about?", "Summarise the text." """
+    if len(message) > LONGEST:
+        return False
+    asked = questions_in(message)[0]
+    rest, east_asian = _EAST_ASIAN_OVERVIEW.subn(" ", asked.casefold())
+    words = set(_WORD.findall(_EAST_ASIAN_FILLER.sub(" ", rest) if east_asian else rest))
+    topics = words & _OVERVIEW
+    if topics == {"about"} and not words & {"is", "s", "are", "was"}:  # such as "What about it?"
+        return False
+    return bool(topics or east_asian) and words <= _OVERVIEW | _WHOLE | _COURTESY
+
+
 def _without_marker(sentence: str) -> str:
     marker = _MARKER.match(sentence)
     return sentence if marker is None else sentence[marker.end() :].strip() or sentence
@@ -294,3 +308,39 @@ ayudar tengo una pregunta saludos de antemano
 """
 """Words of pleasantries, and words that say nothing alone."""
 _COURTESY = frozenset(_COURTESIES.split())
+_OVERVIEWS = """
+about summary summarise summarize summarised summarized overview gist topic topics theme themes tldr
+worum fasse fass zusammen zusammenfassung überblick handelt wovon hauptpunkte
+résume résumé résumer résumez aperçu quoi
+resume resumen resumir trata
+чём кратко резюме обзор изложи перескажи суть
+لخص ملخص يتحدث
+"""
+"""Words that ask for a text as a whole."""
+_WHOLES = """
+what s the these those document documents text texts file files attached paste report article paper
+book page pages contract letter story code repository folder project manual licence license of on
+few two three five short brief long words sentence sentences bullet point points paragraph
+paragraphs line lines give make write tell show does describe whole entire all main key most
+important provide create get as was quickly briefly
+geht es hier handelt sich text dokument datei vertrag buch artikel bericht kurz das der den die dem
+diese dieser dieses diesem ganze ganzen mal gib wesentliche sätzen in von
+de ce cet cette texte document fichier livre article rapport parle agit il est moi le la les s en
+points principaux phrases court donne fais
+qué este esta texto documento archivo libro contrato artículo informe el se en breve frases puntos
+principales da haz hazme dame me
+о это этот эта этого тексте текст текста документ документа файл книга статья в дай сделай изложи
+содержание краткое
+عن ماذا ما هو هذا هذه النص المستند الوثيقة لي
+"""
+"""Words that may stand beside them: they name nothing in a text."""
+_OVERVIEW, _WHOLE = frozenset(_OVERVIEWS.split()), frozenset(_WHOLES.split())
+_EAST_ASIAN_OVERVIEW = re.compile(
+    r"总结|概括|概述|摘要|大意|主要内容|(?:讲|说|写)(?:的是|了|的)?什么|(?:是)?关于什么"
+    r"|要約|概要|まとめて|何について|どんな内容|何が書"
+)
+_EAST_ASIAN_FILLER = re.compile(
+    r"请|請|给我|帮我|用|一下|这|該|该|本|篇|份|个|個|文档|文件|文章|文本|书|合同|报告|的|是|了|吗|呢|内容|简短|几句话"
+    r"|この|その|文書|文章|テキスト|ファイル|本|記事|契約|報告|書|の|を|は|に|して|ください|くれますか|教えて"
+    r"|です|か|ますか|かれていますか|いて|あります|短く|簡単|書かれて"
+)

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from app.util.sentences import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
+from app.util.sentences import (
+    LONGEST,
+    MAX_PARTS,
+    MAX_QUESTIONS,
+    asks_for_overview,
+    questions_in,
+)
 
 ONE_SEARCH = [
     # A question or an instruction among pleasantries.
@@ -174,3 +180,53 @@ def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
     assert len(parts) <= 2 * max(MAX_PARTS, len(text) / LONGEST) + MAX_QUESTIONS
     assert max(map(len, parts)) <= LONGEST
     assert parts[0] == "Does the mill run?" or count > MAX_QUESTIONS
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "What is this about?",
+        "What's this document about?",
+        "Hi! What is the text about? Thanks.",
+        "Summarise this.",
+        "Summarize the document in three sentences.",
+        "Please give me a short summary of the attached file.",
+        "Can you give me an overview?",
+        "What are the main topics?",
+        "tldr",
+        "Worum geht es in diesem Text?",
+        "Fasse das Dokument kurz zusammen.",
+        "De quoi parle ce texte ?",
+        "Résume ce document.",
+        "¿De qué trata este documento?",
+        "О чём этот текст?",
+        "总结一下这篇文章。",
+        "这篇文章讲了什么？",
+        "この文書を要約してください。",
+        "لخص هذا النص",
+    ],
+)
+def test_a_question_about_the_whole_document_is_known(message: str) -> None:
+    assert asks_for_overview(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "What about it?",
+        "And why?",
+        "What is the warranty about?",
+        "Summarise the termination clause.",
+        "What does the document say about patents?",
+        "Who wrote this document?",
+        "Is this document long?",
+        "Give me the fees.",
+        "Worum geht es in Abschnitt 5?",
+        "Résume le chapitre sur les brevets.",
+        "总结第三章。",
+        "What is this about? " + "The mill runs. " * 100,
+        "",
+    ],
+)
+def test_a_question_that_names_something_is_not_about_the_whole(message: str) -> None:
+    assert not asks_for_overview(message)
