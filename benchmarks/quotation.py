@@ -66,7 +66,9 @@ class Outcome:
 
     def would_answer(self, least: float) -> bool:
         """Whether it would be answered with this `MIN_LEAD`."""
-        return self.lead >= least and self.shown > 0
+        from app.engine.turn.quotation import ANSWER_SIMILARITY
+
+        return self.lead >= least and self.similarity >= ANSWER_SIMILARITY
 
     @property
     def kind(self) -> str:

@@ -168,6 +168,13 @@ def test_if_no_passage_leads_the_nearest_are_shown_as_candidates_with_their_line
     assert "trees.txt" not in answer
 
 
+def test_what_a_document_is_about_is_answered_by_its_beginning() -> None:
+    trees = Document("trees.txt", "Oaks grow slowly and live long in this part of the land.")
+    _, answer = answered("What is this about?", Document("villages.txt", VILLAGES), trees)
+    assert "1. villages.txt, lines 1 to 2:\n\nThe village of Alm" in answer
+    assert "2. trees.txt, line 1:\n\nOaks" in answer
+
+
 def test_a_passage_over_several_lines_has_the_numbers_of_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

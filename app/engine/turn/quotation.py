@@ -21,7 +21,7 @@ from app.engine.scorers.built_in import trust
 from app.engine.scorers.file_index import query, terms
 from app.protocol.prompt import Message
 from app.util.prose import keeps_lines
-from app.util.sentences import Unit, questions_in, units
+from app.util.sentences import Unit, asks_for_overview, questions_in, units
 
 MIN_LEAD = 0.2
 """The nearest passage is the answer if its score is at least this much higher than the next one's:
@@ -30,6 +30,9 @@ measures it; measure again after a change of the text encoder."""
 MIN_SIMILARITY = 0.32
 """Minimum cosine between a question and the nearest sentence. Below it, the documents are not about
 the question. Measured by the same command."""
+ANSWER_SIMILARITY = 0.44
+"""The same for a passage that is given as the answer: it halves the answers to questions that have
+none, and hardly loses a right one."""
 CANDIDATES = 3
 """Maximum passages shown if none of them is given as the answer."""
 NOTHING_FOUND = (
@@ -113,7 +116,7 @@ class Found:
     @property
     def answers(self) -> bool:
         """Whether the first passage is given as the answer."""
-        return self.similarity >= MIN_SIMILARITY and self.lead >= MIN_LEAD
+        return self.similarity >= ANSWER_SIMILARITY and self.lead >= MIN_LEAD
 
     @property
     def shown(self) -> tuple[Quote, ...]:
@@ -166,6 +169,9 @@ def find_quotes(
     places = [(number, index) for number, each in enumerate(cut) for index in range(len(each))]
     if not places:
         return Found()
+    if asks_for_overview(question):  # the beginnings
+        before = np.array([float(index) for _, index in places])
+        return Found(_best(documents, cut, places, -before), 1.0)
     found = [
         documents[number].text[cut[number][index].start : cut[number][index].end]
         for number, index in places
@@ -183,6 +189,18 @@ def find_quotes(
     scores -= 2.0 * too_short
     scores -= [HEADING_PENALTY * cut[number][index].is_heading for number, index in places]
     scores += HEADING_SHARE * _of_headings(cut, scores)
+    weight = trust(encoder.known_share(question))
+    near = weight * similarities + (1 - weight) * words + phrases - 2.0 * too_short
+    return Found(_best(documents, cut, places, scores), float(near.max()))
+
+
+def _best(
+    documents: Sequence[PromptText],
+    cut: Sequence[Sequence[Unit]],
+    places: Sequence[tuple[int, int]],
+    scores: NDArray[np.floating],
+) -> tuple[Quote, ...]:
+    """The passages around the units with the highest scores, at most CANDIDATES."""
     quotes: list[Quote] = []
     for place in np.argsort(-scores, kind="stable").tolist():
         number, index = places[place]
@@ -192,9 +210,7 @@ def find_quotes(
             quotes.append(next_best)
         if len(quotes) == CANDIDATES:
             break
-    weight = trust(encoder.known_share(question))
-    near = weight * similarities + (1 - weight) * words + phrases - 2.0 * too_short
-    return Found(tuple(quotes), float(near.max()))
+    return tuple(quotes)
 
 
 def _around_each(
