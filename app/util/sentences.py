@@ -166,7 +166,7 @@ def _cut(text: str, start: int, end: int) -> int:
 def questions_in(message: str) -> list[str]:
     """The searches of a message: its questions and instructions, each alone and, if the message
     says anything else, with that as context. Pleasantries and instructions about the form of the
-    answer are left out if anything remains.
+    answer are not searched for, unless there is nothing else.
 
     A message without questions is searched for by sentence. Sentences of a long message are joined
     to parts of up to LONGEST characters, about MAX_PARTS if possible.
@@ -291,7 +291,7 @@ _EAST_ASIAN_COURTESY = re.compile(
 )
 _COURTESIES = """
 hi hello hey dear there all everyone team good morning afternoon evening day thanks thank thx you
-very much so many lot in advance cheers regards best kind sincerely please help helps helping me us
+very so much lot many in advance cheers regards best kind sincerely please help helps helping me us
 with this that it can could would may might i ask something have some a an one question questions
 quick sorry to bother disturb any is appreciated how are do need your be great nice ok okay hope
 well assist assistance for and
