@@ -37,7 +37,7 @@ from app.util import formatting
 from app.util.prose import as_markdown
 
 NAMES = {Role.SYSTEM: "System", Role.USER: "You", Role.ASSISTANT: "Answer"}
-QUOTE = "Quote"
+DEMO = "Demo model"
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -159,7 +159,7 @@ def _safe(text: str) -> str:
 
 def heading(message: MessageRecord) -> str:
     """Who speaks."""
-    return QUOTE if is_quote(message) else NAMES[message.role]
+    return DEMO if is_quote(message) else NAMES[message.role]
 
 
 def is_quote(message: MessageRecord) -> bool:

@@ -25,7 +25,7 @@ from app.protocol.stats import FinishReason, Phase, Reading, Statistics
 from app.util.formatting import progress, seconds
 from app.util.sanitize import sanitize
 
-QUOTE = "Quote:"
+DEMO = "Demo model:"
 CUT_OFF = "Cut off at the maximum length. --max-tokens sets another maximum."
 
 
@@ -45,7 +45,7 @@ class Report:
         """`verbose` prints all details of how the prompt was read. `hint` is printed after how
         much was read, on a terminal only. `quotes`: the target can only quote, so the answer gets
         a heading that says so."""
-        self._heading = QUOTE if quotes else ""
+        self._heading = DEMO if quotes else ""
         self._turn, self._conversation, self._cut_off = turn, conversation, cut_off
         self._with_map, self._verbose, self._hint = with_map, verbose, hint
         self._line = ProgressLine()

@@ -46,7 +46,6 @@ from app.protocol.options import Mode
 from app.protocol.prompt import Document, Message, Role
 from app.protocol.stats import Phase, Reading
 from app.util.assets import assets_path
-from app.util.sentences import LONGEST, MAX_PARTS, MAX_QUESTIONS, questions_in
 from tests import tiny
 from tests.engine.driver import Driver, question
 
@@ -281,33 +280,6 @@ def test_a_target_without_a_draft_reads_sparsely() -> None:
     finally:
         driver.close()
     assert found >= 2
-
-
-@pytest.mark.parametrize(
-    ("text", "asked"),
-    [
-        ("Who leads it? And where is it?", ["Who leads it?", "And where is it?"]),
-        ("谁负责？在哪里？", ["谁负责？", "在哪里？"]),
-        ("Who leads it?", ["Who leads it?"]),
-        ("Tell me who leads it.", ["Tell me who leads it."]),
-        ("(Who leads it?) Say where Mr. X is.", ["(Who leads it?)", "Say where Mr. X is."]),
-        ("", [""]),
-        ("?", ["?"]),
-        ("a? " * MAX_QUESTIONS, ["a?"] * MAX_QUESTIONS),
-    ],
-)
-def test_each_question_of_a_message_is_searched_separately(text: str, asked: list[str]) -> None:
-    assert questions_in(text) == asked
-
-
-@pytest.mark.parametrize("count", [1, MAX_QUESTIONS, 100 * MAX_QUESTIONS])
-def test_a_long_message_has_few_parts_and_loses_nothing(count: int) -> None:
-    text = "Is it so? " * count + "It is so. " * 2000
-    parts = questions_in(text)
-    assert " ".join(parts) == text.rstrip()
-    assert len(parts) <= 2 * max(MAX_PARTS, len(text) / LONGEST) + MAX_QUESTIONS
-    assert max(map(len, parts)) <= LONGEST
-    assert parts[0] == "Is it so?" or count > MAX_QUESTIONS
 
 
 def test_of_two_questions_each_finds_its_own_passage() -> None:

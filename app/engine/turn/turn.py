@@ -261,7 +261,8 @@ class Turn:
         return DraftProposals(draft, prefix, prompt.ids, target.vocab_size)
 
     def _quote(self, prompt: Prompt) -> tuple[Prompt, str | None]:
-        """If the pair only quotes: the prompt with the quoted passage pinned, and its text."""
+        """If the pair only quotes: the prompt with the quoted passages pinned, and the
+        answer."""
         question = self._ask.question
         if not self._pair.only_quotes or prompt.answer_prefix_len:
             return prompt, None
@@ -269,7 +270,10 @@ class Turn:
         report = self._clock.report(Phase.SCORE, total, ScoringPart.QUOTATION)
         with self._clock.timed(Phase.SCORE):
             return quote(
-                prompt, question, lambda done, sentences: report(total * done // sentences)
+                prompt,
+                self._ask.messages,
+                question,
+                lambda done, sentences: report(total * done // sentences),
             )
 
     def _answer_budget(self, prompt: Prompt) -> int:

@@ -17,6 +17,7 @@ from app.engine.model.text_encoder import ENCODER_OPERATIONS
 from app.engine.progress import ScoringPart, Step
 from app.engine.scorers.attention import draft_work
 from app.engine.scorers.choice import ChooseScorer, choose_scorer
+from app.engine.scorers.overview import OverviewScorer
 from app.engine.scorers.scorer import Scorer
 from app.estimate.memory import largest_that_fits
 from app.estimate.plan import PredictedTtft
@@ -35,6 +36,7 @@ from app.protocol.options import expected_keep
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Data
 from app.protocol.stats import Phase, Reading
+from app.util.sentences import asks_for_overview
 
 MIN_KEEP = 0.01
 """Lower limit for an automatic keep."""
@@ -144,6 +146,8 @@ class TurnEstimate:
 
     @property
     def scorer(self) -> Scorer:
+        if asks_for_overview(self.ask.question):
+            return OverviewScorer()
         return self.choose_scorer(self.pair, len(self.prompt.draft_prompt.ids))
 
     @property
@@ -168,10 +172,13 @@ class TurnEstimate:
 
     def _with_built_in(self, costs: Costs) -> Costs:
         """The costs, with the draft's increased by the built-in scorer's if that scores this prompt
-        only because of its length: the other turns were timed without it."""
+        only because of its length: the other turns were timed without it. Without scoring, the
+        draft costs nothing."""
         draft, usual = costs.draft, self.choose_scorer(self.pair, 0)
         if draft is None or usual.parts == self.scorer.parts:
             return costs
+        if not self.scorer.parts:
+            return replace(costs, draft=replace(draft, per_token=0.0))
         scorers = self._scorers(True)
         ratio = sum(scorers.values()) / scorers[ScoringPart.DRAFT]
         return replace(costs, draft=replace(draft, per_token=ratio * draft.per_token))

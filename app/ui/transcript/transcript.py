@@ -244,12 +244,9 @@ class Transcript(LockableScroll):
     def _show_versions(self) -> None:
         for message in self.messages:
             message.show_version(self._chat.chat.version_of(message.turn, message.part))
-        quotes = (turn for turn in self._chat.conversation.branch if turn.quotes)
-        first_quote = next(quotes, None)
         last = self._turns[-1] if self._turns else None
         documents = [] if last is None else self._chat.conversation.documents_by_message(last)
         for view in self._views.values():
-            view.answer.show_first_quote(view.turn is first_quote)
             view.answer.show_last(view.turn is last, any(documents))
 
     def _show_older_hint(self) -> None:

@@ -29,7 +29,7 @@ from app.util.sanitize import sanitize, sanitize_line
 RULE = Content.styled("│ ", "$ink-dim")
 YOU = Content.styled("❯ You", "bold $accent")
 ANSWER = Content.styled("◆ Answer", "bold")
-QUOTE = Content.styled("◆ Quote", "bold")
+DEMO = Content.styled("◆ Demo model", "bold")
 ONLY_QUOTES = (
     f"This demo model can only quote. F6 downloads {SMOLLM2.name}"
     f" ({formatting.size(SMOLLM2.download)}), a small model that answers in its own words."
@@ -134,7 +134,7 @@ class AnswerView(MessageView):
     def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
         super().__init__(turn, TurnPart.ANSWER, classes="answered")
         self._clock = clock
-        self._is_last, self._has_documents, self._is_first_quote = True, False, False
+        self._is_last, self._has_documents = True, False
         self._available_files = files
         self._files: FilesLine
         self._thinking: ThinkingView
@@ -154,7 +154,7 @@ class AnswerView(MessageView):
         self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text)
         self._note = Static(markup=False, classes="note")
         self._show_note()
-        speaker = Speaker(QUOTE if self.turn.quotes else ANSWER, self)
+        speaker = Speaker(DEMO if self.turn.quotes else ANSWER, self)
         return [speaker, self._files, self._thinking, self._panel, self._answer, self._note]
 
     def estimate_height(self, width: int) -> int:
@@ -195,18 +195,12 @@ class AnswerView(MessageView):
             self.action_details()
 
     def show_last(self, is_last: bool, has_documents: bool) -> None:
-        """Only the last answer can be continued, and only its line names keys. `has_documents`:
-        whether the conversation has documents to show."""
+        """Only the last answer can be continued, only its line names keys, and only below it a
+        note explains the demo model. `has_documents`: whether the conversation has documents to
+        show."""
         if (is_last, has_documents) != (self._is_last, self._has_documents):
             self._is_last, self._has_documents = is_last, has_documents
             self.tick()
-            if self.has_content:
-                self._show_note()
-
-    def show_first_quote(self, is_first: bool) -> None:
-        """Below the first quotation of a conversation, a note explains the demo model."""
-        if is_first != self._is_first_quote:
-            self._is_first_quote = is_first
             if self.has_content:
                 self._show_note()
 
@@ -225,7 +219,7 @@ class AnswerView(MessageView):
         ending = _ending_text(self.turn)
         if ending is not None and self.turn.can_continue and self._is_last:
             ending += Content.styled(" · F4 continues", "$ink-dim")
-        if self._is_first_quote and self.turn.state is TurnState.DONE:
+        if self.turn.quotes and self._is_last and self.turn.state is TurnState.DONE:
             hint = Content.styled(ONLY_QUOTES, "$ink-dim")
             ending = hint if ending is None else Content("\n").join([ending, hint])
         self._note.update(ending or "")
