@@ -34,6 +34,7 @@ from app.engine.cache.caches import (
     release_unused,
     reserve_capacity,
     row_layers,
+    step_undo,
     store_of,
     stores_rows,
     trim_to_size,
@@ -347,6 +348,10 @@ class PrefixCache:
     def drop_last(self, count: int) -> None:
         """Drop the last `count` entries, which are not recorded. Requires `can_drop_last`."""
         drop_last(self.cache, count)
+
+    def step_undo(self) -> Callable[[int], None] | None:
+        """See `caches.step_undo`."""
+        return step_undo(self.cache)
 
     def eval(self) -> None:
         """Evaluate all lazy arrays of the cache."""

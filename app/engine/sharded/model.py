@@ -280,6 +280,17 @@ class ShardedPrefixCache(PrefixCache):
         self.ranks.send("trim", count=count)
         super().drop_last(count)
 
+    def step_undo(self) -> Callable[[int], None] | None:
+        if (undo := super().step_undo()) is None:
+            return None
+        self.ranks.send("prepare_undo")
+
+        def undo_everywhere(count: int) -> None:
+            undo(count)
+            self.ranks.send("undo", count=count)
+
+        return undo_everywhere
+
     def _fill(
         self,
         model: ShardedModel,

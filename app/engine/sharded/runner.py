@@ -135,6 +135,7 @@ class ShardRunner:
             self._snapshots = Snapshots(snapshots, limit, {"target": model.fingerprint})
         self._caches: dict[int, PrefixCache] = {}
         self._reserved: dict[int, AbstractContextManager[None]] = {}
+        self._undos: dict[int, Callable[[int], None] | None] = {}
         self.operations: dict[str, Callable[..., Reply | None]] = {
             method.__name__: method
             for method in (
@@ -149,6 +150,8 @@ class ShardRunner:
                 self.borrow_checkpoint,
                 self.rewind,
                 self.trim,
+                self.prepare_undo,
+                self.undo,
                 self.release,
                 self.fetch,
                 self.check,
@@ -176,6 +179,7 @@ class ShardRunner:
 
     def forget(self, cache: int) -> None:
         self._caches.pop(cache, None)
+        self._undos.pop(cache, None)
 
     def clear(self, cache: int) -> None:
         self._caches[cache].clear()
@@ -183,6 +187,7 @@ class ShardRunner:
     def mark(self, cache: int, end: int, positions: Positions, read: int) -> None:
         """Record that the tokens at `positions` were read; the cache then has `end` tokens. Ranks
         do not know the ids of skipped tokens, so all ids are 0."""
+        self._undos.pop(cache, None)
         self._caches[cache].mark_cached(np.zeros(end, np.int32), positions, read)
 
     def evict(self, cache: int, positions: Positions) -> None:
@@ -202,6 +207,15 @@ class ShardRunner:
 
     def trim(self, cache: int, count: int) -> None:
         drop_last(self._caches[cache].cache, count)
+
+    def prepare_undo(self, cache: int) -> None:
+        """Let `undo` restore the current state, until the next `prepare_undo` or `mark`."""
+        self._undos[cache] = self._caches[cache].step_undo()
+
+    def undo(self, cache: int, count: int) -> None:
+        """Undo the last step, of `count` tokens."""
+        if (undo := self._undos.pop(cache, None)) is not None:
+            undo(count)
 
     def release(self, cache: int, holder: int) -> None:
         release(self._caches[cache], self._caches[holder])
