@@ -69,7 +69,9 @@ def tasks(target: str) -> dict[str, list[Question]]:
 
 def measure(options: Options, progress: Progress) -> Iterator[Row]:
     """Raises UserError for an unknown shape or model."""
-    from app.engine.model.speculation import Gate
+    from app.engine.cache.prefill import device_backend
+    from app.engine.model.findings import Speed
+    from app.engine.model.speculation import SLOPE, Gate
 
     for shape in options.shapes:
         target, _ = random_pair(shape)
@@ -80,7 +82,9 @@ def measure(options: Options, progress: Progress) -> Iterator[Row]:
             )
             yield Row({"model": shape, "length": length, "what": "steps"}, runs)
             for what in FORCED:
-                gate, order = Gate(), count()
+                speed = Speed.of(target, target, device_backend())
+                gate = Gate(max(SLOPE, speed.per_token / speed.step))
+                order = count()
                 both = partial(_forced, target, what, length, options.tokens, gate, order)
                 runs = progress.repeat(f"{shape}, {what}", both)
                 yield Row({"model": shape, "length": length, "what": what}, runs)

@@ -587,6 +587,14 @@ def test_a_busy_machine_still_gets_long_proposals(verifying: float, busy: float)
     assert np.median(found) > 0.75 * possible
 
 
+def test_tokens_that_are_known_to_be_expensive_are_not_tried() -> None:
+    found = Gate(slope=0.6)
+    found.begin(feeds_again=True)
+    for _ in range(MIN_PLAIN_STEPS):
+        found.record_plain(PLAIN)
+    assert [found.choose(kind, 15).count for kind in range(DRAFTED)] == [0, 0, 0, 1]
+
+
 def test_stale_costs_are_measured_again() -> None:
     """The machine was busy while it was measured."""
     found = Gate()

@@ -231,6 +231,49 @@ def test_after_a_sparse_turn_newly_needed_chunks_are_recalled(
     assert difference(logits, expected_after_recall(name, models[name])) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", HYBRID)
+def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    """It reads only the tokens after that again. Every step of the documents has one."""
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
+    read = range(0, 20, 2)
+    chat.read(first, tuple(read))
+    chat.write(first, answer)
+    kept = [point.position for point in chat.conversation.target.checkpoints]
+    logits = chat.read(second, (15,))
+    before = chunk_positions(15)[0]
+    assert before - 4 * CHUNK < max(p for p in kept if p <= before), "a step has two chunks"
+    assert chat.reader.reused_tokens >= DOCUMENT[0] + 6 * CHUNK
+    cache, cached = make_positioned_cache(models[name]), chat.conversation.target.cached
+    assert np.count_nonzero(cached[slice(*DOCUMENT)]) == 11 * CHUNK
+    for position in np.flatnonzero(cached):
+        set_next_position(cache, int(position))
+        expected = forward(models[name], cache, second.ids[position : position + 1])[0, -1]
+        mx.eval(expected)
+    assert difference(logits, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", HYBRID)
+def test_another_question_about_the_same_document_starts_after_it(
+    name: str, models: dict[str, Any]
+) -> None:
+    """This holds after more turns than there are checkpoints."""
+    first, answer, second = conversation()
+    chat = Chat(models[name])
+    chat.read(first, None)
+    chat.write(first, answer)
+    for _ in range(2):
+        chat.read(second, None)
+        longer = np.concatenate([second.ids, answer, second.ids[-QUESTION:]])
+        segments = (*second.segments, Segment(SegmentKind.QUESTION, len(second.ids), len(longer)))
+        second = Prompt(longer, segments, {})
+    twin = chat.conversation.target.fork(DOCUMENT[1] + 2)
+    assert len(twin) == DOCUMENT[1]
+
+
 @pytest.mark.parametrize("name", ORACLE)
 def test_reading_from_scratch_is_chosen_if_it_is_faster_than_recall(
     name: str, models: dict[str, Any]

@@ -19,6 +19,7 @@ import mlx.core as mx
 from app.engine.backend import memory
 from app.engine.backend.memory import NotEnoughMemory
 from app.engine.backend.memory_probes import MemorySample
+from app.engine.cache.prefix_cache import MIN_CHECKPOINTS
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
@@ -54,11 +55,16 @@ class MemoryNeed:
 
 
 def prefill_need(
-    target: LoadedModel, count: int, context: int, retain_all: bool = False
+    target: LoadedModel,
+    count: int,
+    context: int,
+    retain_all: bool = False,
+    checkpoints: int = MIN_CHECKPOINTS,
 ) -> MemoryNeed:
     """Memory to prefill `count` tokens, after which `context` are cached. With `retain_all`,
-    sliding windows evict nothing."""
-    cache = target.cache_size.bytes(count, retain_all)
+    sliding windows evict nothing. `checkpoints`: maximum number of new checkpoints."""
+    size = target.cache_size
+    cache = size.bytes(count, retain_all) + checkpoints * size.state_bytes
     preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
     return MemoryNeed({"reading": count}, target, preferred, minimum)
 

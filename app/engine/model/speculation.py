@@ -27,8 +27,7 @@ GUESS_WEIGHT = 6.0
 DECAY = 0.97
 """Factor by which the weight of earlier measurements falls with each step."""
 SLOPE = 0.1
-"""Cost of each further token, in plain steps, until two sizes are measured. One step of two tokens
-does not predict it, because most of its extra cost is fixed."""
+"""Minimum for `Gate.slope`."""
 RECENT, MIN_MEASURED, GUESSES = 7, 2, 2
 """Number of last steps of a size that count; minimum measured; number of initial draft guesses."""
 STALE_AFTER = 256
@@ -73,6 +72,9 @@ NOTHING = Proposal(MARGIN, 0)
 class Gate:
     """Measured step costs and acceptance rates of a loaded model."""
 
+    slope: float = SLOPE
+    """Cost of each further token, in plain steps, until two sizes are measured. One step of two
+    tokens does not predict it, because most of its extra cost is fixed."""
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Seconds of this answer's last plain steps; they depend on the prompt's length."""
     _costs: dict[int, deque[float]] = field(default_factory=dict)
@@ -140,7 +142,7 @@ class Gate:
         if tokens < larger:
             sizes, costs = zip(*known, strict=True)
             return float(np.interp(tokens, sizes, costs))
-        slope = SLOPE
+        slope = self.slope
         if len(known) > 2:
             smaller, below = known[-2]
             slope = max((above - below) / (larger - smaller), 0.0)

@@ -27,7 +27,12 @@ from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache, DequantisedCache, PositionedCache, flatten
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, StepInParts, announce, make_stock_cache
-from app.engine.cache.prefix_cache import PrefixCache, find_mismatch, next_read
+from app.engine.cache.prefix_cache import (
+    MIN_CHECKPOINTS,
+    PrefixCache,
+    find_mismatch,
+    next_read,
+)
 from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import C, Caches, SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import folder_names
@@ -235,6 +240,10 @@ class ShardedPrefixCache(PrefixCache):
         with self._repeated("mark", end=int(positions[-1]) + 1, positions=positions, read=read):
             super().mark_cached(ids, positions, read)
 
+    def extend(self, ids: NDArray[np.int32]) -> None:
+        with self._repeated("extend", end=len(ids)):
+            super().extend(ids)
+
     def evict(self, positions: Positions) -> None:
         with self._repeated("evict", positions=positions):
             super().evict(positions)
@@ -244,14 +253,9 @@ class ShardedPrefixCache(PrefixCache):
             with self._repeated("retain_all", retain_all=retain_all):
                 super().set_retain_all(retain_all)
 
-    def add_checkpoint(self) -> None:
-        with self._repeated("add_checkpoint"):
-            super().add_checkpoint()
-
-    def borrow_checkpoint(self, other: PrefixCache) -> None:
-        assert isinstance(other, ShardedPrefixCache)
-        with self._repeated("borrow_checkpoint", other=other.ranks.number):
-            super().borrow_checkpoint(other)
+    def add_checkpoint(self, limit: int = MIN_CHECKPOINTS, lasting: bool = False) -> None:
+        with self._repeated("add_checkpoint", limit=limit, lasting=lasting):
+            super().add_checkpoint(limit, lasting)
 
     @property
     def nbytes(self) -> int:

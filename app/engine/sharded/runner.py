@@ -144,10 +144,10 @@ class ShardRunner:
                 self.forget,
                 self.clear,
                 self.mark,
+                self.extend,
                 self.evict,
                 self.retain_all,
                 self.add_checkpoint,
-                self.borrow_checkpoint,
                 self.rewind,
                 self.trim,
                 self.prepare_undo,
@@ -190,17 +190,18 @@ class ShardRunner:
         self._undos.pop(cache, None)
         self._caches[cache].mark_cached(np.zeros(end, np.int32), positions, read)
 
+    def extend(self, cache: int, end: int) -> None:
+        """Record that the tokens after those recorded so far, up to `end`, are skipped."""
+        self._caches[cache].extend(np.zeros(end, np.int32))
+
     def evict(self, cache: int, positions: Positions) -> None:
         self._caches[cache].evict(positions)
 
     def retain_all(self, cache: int, retain_all: bool) -> None:
         self._caches[cache].set_retain_all(retain_all)
 
-    def add_checkpoint(self, cache: int) -> None:
-        self._caches[cache].add_checkpoint()
-
-    def borrow_checkpoint(self, cache: int, other: int) -> None:
-        self._caches[cache].borrow_checkpoint(self._caches[other])
+    def add_checkpoint(self, cache: int, limit: int, lasting: bool) -> None:
+        self._caches[cache].add_checkpoint(limit, lasting)
 
     def rewind(self, cache: int, position: int) -> None:
         self._caches[cache].rewind(position)
