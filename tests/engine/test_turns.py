@@ -41,7 +41,7 @@ from app.protocol.prompt import Message, Role, Segment, SegmentKind
 from app.protocol.reasons import ReasonCode
 from tests.engine.oracle import BACKENDS, difference, keys_seen
 from tests.engine.spread import spread_over
-from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY
+from tests.tiny import HYBRID, ORACLE, PURE, VOCABULARY, build
 
 TOLERANCE = 1e-4
 DOCUMENT, QUESTION, ANSWER = (4, 164), 12, 7
@@ -254,6 +254,21 @@ def test_recall_with_recurrent_layers_goes_back_to_the_checkpoint_before_it(
         expected = forward(models[name], cache, second.ids[position : position + 1])[0, -1]
         mx.eval(expected)
     assert difference(logits, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("place", [0.25, 0.5, 0.75, 0.9])
+def test_a_recalled_passage_costs_what_was_read_after_it(place: float) -> None:
+    """With recurrent layers. A fifth of a document of 1,600 tokens was read."""
+    first, answer, second = conversation((4, 1604))
+    chat = Chat(build("qwen3_5"))
+    chat.models.target.cache_size = CacheSize(0, 0, state_bytes=1.0)
+    chat.read(first, tuple(range(0, 200, 5)))
+    chat.write(first, answer)
+    passage = int(place * 200) + 1
+    chat.read(second, (passage, passage + 1, passage + 2))
+    assert chat.conversation.target.cached[chunk_positions(passage)].all()
+    read, again = 40 * CHUNK, 40 * CHUNK + DOCUMENT[0] - chat.reader.reused_tokens
+    assert again <= (1 - place + 0.15) * read
 
 
 @pytest.mark.parametrize("name", HYBRID)

@@ -41,9 +41,8 @@ from app.engine.cache.caches import (
 )
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, StepInParts, StepSize, prefill, prefill_step
+from app.estimate.memory import MIN_CHECKPOINTS
 
-MIN_CHECKPOINTS = 4
-"""Before and after the first documents, and before and after the last question."""
 _read_numbers = itertools.count(secrets.randbits(62))
 """Numbers of forwards. They start at random: snapshots contain those of earlier processes."""
 

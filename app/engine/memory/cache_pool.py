@@ -13,7 +13,7 @@ import numpy as np
 from app.engine.backend import memory
 from app.engine.backend.memory_probes import PowerProbe
 from app.engine.cache.prefill import OnStep
-from app.engine.cache.prefix_cache import MIN_CHECKPOINTS, find_mismatch
+from app.engine.cache.prefix_cache import find_mismatch
 from app.engine.cache.shared_rows import MIN_SHARED
 from app.engine.cache.snapshot import SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import disk_limit
@@ -22,6 +22,7 @@ from app.engine.memory.prefix_sharing import PrefixSharing
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import ShardsLost, TurnCancelled, TurnClock
+from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask, CachePolicy
 from app.protocol.events import (
     BackgroundProgress,

@@ -19,13 +19,12 @@ import mlx.core as mx
 from app.engine.backend import memory
 from app.engine.backend.memory import NotEnoughMemory
 from app.engine.backend.memory_probes import MemorySample
-from app.engine.cache.prefix_cache import MIN_CHECKPOINTS
 from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.progress import TurnCancelled, TurnClock
-from app.estimate.memory import SMALLEST_STEP
+from app.estimate.memory import MIN_CHECKPOINTS, SMALLEST_STEP
 from app.protocol.events import (
     Event,
     MemoryFreed,

@@ -102,7 +102,7 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
-        if self.speed is not None:  # on a CPU, recurrent layers run token by token
+        if self.speed is not None:
             self.gate.slope = max(SLOPE, self.speed.per_token / self.speed.step)
 
     @property

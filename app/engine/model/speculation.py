@@ -27,7 +27,8 @@ GUESS_WEIGHT = 6.0
 DECAY = 0.97
 """Factor by which the weight of earlier measurements falls with each step."""
 SLOPE = 0.1
-"""Minimum for `Gate.slope`."""
+"""Cost of each further token, in plain steps, until two sizes are measured. One step of two tokens
+does not predict it, because most of its extra cost is fixed."""
 RECENT, MIN_MEASURED, GUESSES = 7, 2, 2
 """Number of last steps of a size that count; minimum measured; number of initial draft guesses."""
 STALE_AFTER = 256
@@ -73,8 +74,8 @@ class Gate:
     """Measured step costs and acceptance rates of a loaded model."""
 
     slope: float = SLOPE
-    """Cost of each further token, in plain steps, until two sizes are measured. One step of two
-    tokens does not predict it, because most of its extra cost is fixed."""
+    """Cost of a further token with recurrent layers, as `SLOPE`. Measured while loading: on a CPU,
+    such layers run token by token, and trying that out would be expensive."""
     _plain: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Seconds of this answer's last plain steps; they depend on the prompt's length."""
     _costs: dict[int, deque[float]] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class Gate:
     def wants_to_learn(self, kind: int) -> bool:
         """Whether to propose one token of a refused kind anyway; counts the refusals."""
         counter, every = (kind, DRAFT_RETRY) if kind == DRAFTED else (0, COPY_RETRY)
-        every *= 2 if self._feeds_again else 1  # because a rejection costs twice as much
+        every *= 4 if self._feeds_again else 1  # because a rejection costs twice as much or more
         self._refused[counter] += 1
         return len(self._plain) >= MIN_PLAIN_STEPS and self._refused[counter] % every == 0
 
@@ -142,7 +143,7 @@ class Gate:
         if tokens < larger:
             sizes, costs = zip(*known, strict=True)
             return float(np.interp(tokens, sizes, costs))
-        slope = self.slope
+        slope = self.slope if self._feeds_again else SLOPE
         if len(known) > 2:
             smaller, below = known[-2]
             slope = max((above - below) / (larger - smaller), 0.0)

@@ -27,18 +27,13 @@ from app.engine.backend.device import Backend
 from app.engine.cache.caches import Cache, DequantisedCache, PositionedCache, flatten
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import OnStep, StepInParts, announce, make_stock_cache
-from app.engine.cache.prefix_cache import (
-    MIN_CHECKPOINTS,
-    PrefixCache,
-    find_mismatch,
-    next_read,
-)
+from app.engine.cache.prefix_cache import PrefixCache, find_mismatch, next_read
 from app.engine.cache.sizes import CacheSize
 from app.engine.cache.snapshot import C, Caches, SnapshotError, Snapshots, Wanted
 from app.engine.cache.snapshot_folder import folder_names
 from app.engine.model.loader import LoadedModel
 from app.engine.progress import ShardsLost
-from app.estimate.memory import BUDGET_SHARE
+from app.estimate.memory import BUDGET_SHARE, MIN_CHECKPOINTS
 
 _numbers = itertools.count(1)
 """Numbers of caches."""

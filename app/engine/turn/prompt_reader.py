@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import set_next_position
-from app.engine.cache.prefix_cache import MIN_CHECKPOINTS, PrefixCache
+from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
 from app.engine.memory.manager import MemoryManager, TurnMemory, prefill_need
 from app.engine.model.loader import ModelPair
@@ -20,6 +20,7 @@ from app.engine.progress import TurnClock
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
 from app.engine.turn.turn_estimate import reread_pays
+from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm
 from app.protocol.options import AUTO_KEEP
@@ -216,7 +217,7 @@ class PromptReader:
         need = prefill_need(model, count, total, target.retain_all)
         within = self._checkpoints_within(model.free_memory() - need.preferred)
         limit = MIN_CHECKPOINTS + within
-        new = limit - min(len(target.checkpoints), MIN_CHECKPOINTS)
+        new = max(limit - len(target.checkpoints), 0)
         fits = self._memory.ensure(prefill_need(model, count, total, target.retain_all, new), total)
         report = self._clock.report(Phase.PREFILL, count, seconds=curve)
         borders = self._checkpoint_positions(prompt, positions, within)
