@@ -24,7 +24,7 @@ from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
 from app.engine.progress import TurnCancelled, TurnClock
-from app.estimate.memory import SMALLEST_STEP
+from app.estimate.memory import MIN_CHECKPOINTS, SMALLEST_STEP
 from app.protocol.events import (
     Event,
     MemoryFreed,
@@ -54,11 +54,16 @@ class MemoryNeed:
 
 
 def prefill_need(
-    target: LoadedModel, count: int, context: int, retain_all: bool = False
+    target: LoadedModel,
+    count: int,
+    context: int,
+    retain_all: bool = False,
+    checkpoints: int = MIN_CHECKPOINTS,
 ) -> MemoryNeed:
     """Memory to prefill `count` tokens, after which `context` are cached. With `retain_all`,
-    sliding windows evict nothing."""
-    cache = target.cache_size.bytes(count, retain_all)
+    sliding windows evict nothing. `checkpoints`: maximum number of new checkpoints."""
+    size = target.cache_size
+    cache = size.bytes(count, retain_all) + checkpoints * size.state_bytes
     preferred, minimum = (cache + transient_bytes(target, step, context) for step in _steps(target))
     return MemoryNeed({"reading": count}, target, preferred, minimum)
 

@@ -42,7 +42,7 @@ from app.engine.model.findings import (
     weight_arrays,
 )
 from app.engine.model.prompt import PairPrompts, Prompts
-from app.engine.model.speculation import Gate
+from app.engine.model.speculation import SLOPE, Gate
 from app.engine.progress import LoadError, LoadStopped, ShardsLost
 from app.protocol.events import ModelInfo
 from app.protocol.generation_config import read_generation_config
@@ -102,6 +102,8 @@ class LoadedModel:
 
     def __post_init__(self) -> None:
         self.caches = CacheMaker(self.model, self.quantisation)
+        if self.speed is not None:
+            self.gate.slope = max(SLOPE, self.speed.per_token / self.speed.step)
 
     @property
     def embedding_space(self) -> EmbeddingSpace:

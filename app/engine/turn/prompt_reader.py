@@ -4,6 +4,7 @@ turns cached are not read again."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +20,18 @@ from app.engine.progress import TurnClock
 from app.engine.scorers.scorer import Importance, Scorer, ScoringContext, show_importance
 from app.engine.scorers.selection import Selection
 from app.engine.turn.turn_estimate import reread_pays
+from app.estimate.memory import MIN_CHECKPOINTS
 from app.protocol.commands import Ask
 from app.protocol.cost_model import UNKNOWN_COSTS, AttentionWork, Costs, CostTerm
 from app.protocol.options import AUTO_KEEP
 from app.protocol.prompt import SegmentKind
 from app.protocol.reasons import Reason, ReasonCode
 from app.protocol.stats import Phase
+
+CHECKPOINT_SHARE, MAX_WITHIN = 0.1, 8
+"""Checkpoints within the documents use at most this share of free memory, and are at most so many:
+`k` of them leave one in 2k + 2 of the tokens to read again that a checkpoint right before the first
+recalled one would save."""
 
 
 class PromptReader:
@@ -204,8 +211,8 @@ class PromptReader:
         self.reasons = [reason]
 
     def _prefill(self, prompt: Prompt, positions: Positions) -> None:
-        """Prefill the target at these ascending positions. Checkpoints at the start of the
-        documents and at the end of the question let later turns rewind to there."""
+        """Prefill the target at these ascending positions. Checkpoints before and within the
+        documents, and before and after the question, let later turns rewind to there."""
         model, target, count = self._pair.target, self._target, len(positions)
         before = int(target.cached.sum())
         work, total = AttentionWork(count, before), before + count
@@ -215,14 +222,17 @@ class PromptReader:
             curve = self._costs.target.seconds_until(work)
             self._clock.forecast.expect(Phase.PREFILL, curve(count))
         need = prefill_need(model, count, total, target.retain_all)
-        fits = self._memory.ensure(need, total)
+        within = self._checkpoints_within(model.free_memory() - need.preferred)
+        limit = MIN_CHECKPOINTS + within
+        new = max(limit - len(target.checkpoints), 0)
+        fits = self._memory.ensure(prefill_need(model, count, total, target.retain_all, new), total)
         report = self._clock.report(Phase.PREFILL, count, seconds=curve)
-        ends = [s.start for s in prompt.segments if s.kind is SegmentKind.GENERATION]
-        checkpoints = [prompt.first_eligible, *ends] if target.needs_checkpoints else []
-        boundaries = np.searchsorted(positions, checkpoints)
+        borders = self._checkpoint_positions(prompt, positions, within)
+        boundaries = np.searchsorted(positions, [*borders])
         done = 0
         with self._clock.timed(Phase.PREFILL), target.reserved(count * fits):
-            for part in np.split(positions, boundaries):
+            parts = np.split(positions, boundaries)
+            for part, border in zip_longest(parts, borders):
 
                 def on_step(now: int, before: int = done) -> None:
                     self.read_tokens = int(target.cached.sum())
@@ -236,6 +246,38 @@ class PromptReader:
                 if len(part):
                     target.prefill_at(model.model, prompt.ids, part, model.step, on_step, on_part)
                 done += len(part)
-                if done in boundaries:
-                    target.add_checkpoint()
+                if border is not None:
+                    target.extend(prompt.ids[:border])
+                    target.add_checkpoint(limit, borders[border])
         self.read_tokens = int(target.cached.sum()) + 1  # the decoder feeds the last one
+
+    def _checkpoints_within(self, free: float) -> int:
+        """Number of checkpoints within the documents, of which `free` bytes allow a share. They
+        only matter for recurrent layers."""
+        each = self._pair.target.cache_size.state_bytes
+        return min(int(CHECKPOINT_SHARE * max(free, 0) / each), MAX_WITHIN) if each else 0
+
+    def _checkpoint_positions(
+        self, prompt: Prompt, positions: Positions, within: int
+    ) -> dict[int, bool]:
+        """Where to add checkpoints while `positions` are read: position -> whether it is lasting.
+        Those `within` the documents are spread evenly over the tokens that are read of them, at
+        whole steps."""
+        target = self._target
+        if not target.needs_checkpoints:
+            return {}
+        questions, ends = (
+            [s.start for s in prompt.segments if s.kind is kind]
+            for kind in (SegmentKind.QUESTION, SegmentKind.GENERATION)
+        )
+        borders = dict.fromkeys([*questions, *ends], False)
+        borders |= dict.fromkeys([prompt.first_eligible, *questions[:1]], True)
+        documents = prompt.tokens_of(SegmentKind.DOCUMENT)
+        read = positions[documents[positions]]
+        if within and len(read):
+            cached = np.count_nonzero(target.cached & documents[: len(target)])
+            step = self._pair.target.step.tokens
+            apart = -(-(cached + len(read)) // (within + 1))
+            apart = -(-apart // step) * step
+            borders = dict.fromkeys(read[apart::apart].tolist(), False) | borders
+        return {p: borders[p] for p in sorted(borders) if p >= len(target)}

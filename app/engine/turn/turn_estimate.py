@@ -220,7 +220,11 @@ class TurnEstimate:
         recalled += int((pinned[:start] & ~cached).sum())
         new = int(pinned[start:].sum()) - 1 + math.ceil(keep * int((~pinned[start:]).sum()))
         lost = None
-        if recalled and not target.can_insert_at(first := int(np.argmin(cached))):
+        if recalled and not target.can_insert_at(int(np.argmin(cached))):
+            # Chunks may be recalled anywhere: the first of n is after one of n + 1 equal parts.
+            uncached = np.flatnonzero(~cached)
+            chunks = -(-recalled // tuning.chunk)
+            first = int(uncached[len(uncached) // (chunks + 1)])
             lost = int(cached[target.rewind_target(first) :].sum())
         question = int(cached[prompt.question_start :].sum())
         return sparse_work(new, recalled, int(cached.sum()), start, question, lost)
