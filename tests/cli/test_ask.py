@@ -134,7 +134,10 @@ def test_a_folder_is_read_and_told(room: Path, capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert "docs/text.txt: " in out
     assert err.startswith(f"Read docs: 1 file, {len(TEXT) / 1000:.0f} KB; skipped 1: 1 binary.\n")
-    assert "Skipped: docs/binary is a binary file: only text and PDF files are supported.\n" in err
+    assert (
+        "Skipped: docs/binary is a binary file: only text, PDF and office documents are supported.\n"
+        in err
+    )
 
 
 REFUSALS = {
