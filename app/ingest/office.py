@@ -175,7 +175,7 @@ class Workbook:
         sheet.reset_dimensions()
         rows: list[list[str]] = []
         more = False
-        for row in sheet.iter_rows(max_col=MAX_COLUMNS + 1):
+        for row in sheet.iter_rows():
             more = more or len(row) > MAX_COLUMNS or len(rows) == MAX_ROWS
             if len(rows) == MAX_ROWS:
                 break
@@ -377,6 +377,11 @@ class OpenDocument:
             }
             for each in _every(content, "list-style")
         }
+        self._titles = {"Title"} | {
+            _attribute(each, "name")
+            for each in _every(content, "style")
+            if _attribute(each, "parent-style-name") == "Title"
+        }
         self._notes: list[str] = []
         self._parts: list[Element] = []
         if body is not None and len(body):
@@ -402,12 +407,11 @@ class OpenDocument:
             kind = _name(each)
             if kind == "h":
                 level = min(6, int(_attribute(each, "outline-level", "1")))
-                if text := self._inline(each):
+                if text := self._line(each):
                     yield f"{'#' * level} {text}\n\n"
             elif kind == "p":
-                text = self._inline(each)
-                if text.strip():
-                    title = _attribute(each, "class") == "title"
+                if text := self._line(each):
+                    title = _attribute(each, "style-name") in self._titles
                     yield f"{'# ' if title else ''}{text}\n\n"
             elif kind == "list":
                 yield self._list(each, depth, _attribute(each, "style-name")) + "\n"
@@ -428,7 +432,7 @@ class OpenDocument:
                 continue
             number += _name(item) == "list-item"
             mark = f"{number}. " if depth + 1 in self._numbered.get(style, ()) else "- "
-            begun = False
+            marked = False
             for each in item:
                 if _name(each) == "list":
                     inner = _attribute(each, "style-name", style)
@@ -436,12 +440,12 @@ class OpenDocument:
                 else:
                     text = "".join(self._blocks([each], depth)).strip("\n")
                     if text:
-                        lines.append(f"{'  ' * depth}{'  ' if begun else mark}{text}\n")
-                        begun = True
+                        lines.append(f"{'  ' * depth}{'  ' if marked else mark}{text}\n")
+                        marked = True
         return "".join(lines)
 
     def _inline(self, element: Element) -> str:
-        pieces = [element.text or ""]
+        pieces = [_SPACE.sub(" ", element.text or "")]
         for each in element:
             kind = _name(each)
             if kind == "s":
@@ -456,8 +460,13 @@ class OpenDocument:
                 pieces.append(self._frame(each))
             elif kind not in _NO_TEXT:
                 pieces.append(self._inline(each))
-            pieces.append(each.tail or "")
-        return re.sub(r"[ \n]+(?=\n)", "", "".join(pieces))
+            pieces.append(_SPACE.sub(" ", each.tail or ""))
+        return "".join(pieces)
+
+    def _line(self, element: Element) -> str:
+        """The text of a heading or paragraph; several lines if it has line breaks or frames."""
+        lines = self._inline(element).split("\n")
+        return "\n".join(line.strip(" ") for line in lines if line.strip())
 
     def _note(self, note: Element) -> str:
         citation, body = _find(note, "note-citation"), _find(note, "note-body")
@@ -492,6 +501,7 @@ class OpenDocument:
         return rows, False
 
 
+_SPACE = re.compile(r"[ \t\r\n]+")
 _OBJECT = re.compile(r"Object \d+/content\.xml$|Object \d+$")
 _NO_TEXT = frozenset(
     b"tracked-changes annotation annotation-end desc title sequence-decls variable-decls shapes"

@@ -297,6 +297,8 @@ class _PageReader:
         if self._tables:
             self._tables[-1].nested = True
         cells = [cell for row in table.rows for cell in row]
+        if not cells:
+            return
         ends = [*(cell.begin - 1 for cell in cells[1:]), len(self._pieces)]
         texts = [
             "".join(self._pieces[a.begin : b]).strip() for a, b in zip(cells, ends, strict=True)

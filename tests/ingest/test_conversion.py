@@ -112,6 +112,7 @@ PAGES = {
         "<tr><td><p>4<p>5<td>a|b</table>",
         "| A |  | B |\n| --- | --- | --- |\n| 1 | 2 | 3 |\n|  | 4 5 | a\\|b |",
     ),
+    "a table without cells": ("A<table></table><table><tr></table>B", "A\n\nB"),
     "a table that arranges a page": (
         "<table><tr><td>A<td><table><tr><td>1<td>2</table></table>",
         "A |\n\n| 1 | 2 |\n| --- | --- |",

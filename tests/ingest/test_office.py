@@ -276,7 +276,8 @@ def test_an_opendocument_text(tmp_path: Path) -> None:
     body = (
         '<text:h text:outline-level="2">Notice</text:h>'
         "<text:tracked-changes><text:p>Deleted.</text:p></text:tracked-changes>"
-        f"<text:p>{NOTICE}<text:note><text:note-citation>1</text:note-citation><text:note-body>"
+        "<text:p>The notice <text:span>period </text:span>is<text:s/>30\n days.<text:note>"
+        "<text:note-citation>1</text:note-citation><text:note-body>"
         "<text:p>Section 573c.</text:p></text:note-body></text:note> More.</text:p>"
         '<text:list text:style-name="L1"><text:list-item><text:p>One</text:p><text:list>'
         "<text:list-item><text:p>Inner</text:p></text:list-item></text:list></text:list-item>"
