@@ -121,8 +121,18 @@ def _read_stdin(stdin: BinaryIO | None, limits: ReadLimits) -> ReadResult:
     with _errors_about("Standard input"):
         if len(data) > limits.total_bytes:
             raise too_large(limits.total_bytes)
-        decoded = _text_of("", data, limits, ReadBudget(limits.seconds))
-        return _Content(decoded, len(data)).alone("standard input")
+        return _read_content("", data, limits).alone("standard input")
+
+
+def read_content(name: str, data: bytes) -> Document:
+    """Read the content of a file; the end of its name tells its kind. Raises IngestError."""
+    name = printable(name)
+    with _errors_about(repr(name)):
+        return Document(name, _read_content(name, data, ReadLimits()).decoded.text)
+
+
+def _read_content(name: str, data: bytes, limits: ReadLimits) -> _Content:
+    return _Content(_text_of(name, data, limits, ReadBudget(limits.seconds)), len(data))
 
 
 @contextmanager
