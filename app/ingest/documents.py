@@ -99,7 +99,8 @@ def document_text(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget
     if found.status is None and not texts:
         raise Rejected(
             SkipReason.TOO_SLOW,
-            f"{what} with a page that took longer than {limits.document_seconds:g} seconds",
+            f"{what} with a page that takes too much memory or longer than"
+            f" {limits.document_seconds:g} seconds",
             "convert it to text first",
         )
     if (found.status or found.parts) and not texts:
@@ -141,6 +142,7 @@ def _read_parts(data: bytes, limits: ReadLimits, budget: ReadBudget) -> _Found:
                 stdin=file,
                 pass_fds=(counts.fileno(),),
                 progressed=progress,
+                memory=limits.document_memory,
             )
             size += len(written)
             if size > limits.total_bytes:

@@ -39,7 +39,7 @@ class ReadLimits:
     document_seconds: float = 30.0
     """Seconds to extract the text of one page, slide, sheet or section of a document."""
     document_memory: int = 1024 * MIB
-    """Bytes of memory for reading one document, where the system can limit it."""
+    """Bytes of memory for reading one document."""
     include_private: bool = False
     """Also read files that may contain passwords or keys."""
     include_ignored: bool = False

@@ -255,6 +255,13 @@ def test_pages_that_get_on_do_not_count_towards_the_time_limit(
         budget.check()
 
 
+def test_memory_of_a_process_is_bounded_on_every_system() -> None:
+    command = [sys.executable, "-c", "import time; x = b'x' * 100_000_000; time.sleep(30)"]
+    start = time.monotonic()
+    done = run_bounded(command, 20, 10, ReadBudget(60.0), memory=60_000_000)
+    assert (done[0], time.monotonic() - start < 15) == (None, True)
+
+
 def test_a_process_that_gets_on_has_its_time_again() -> None:
     """It ends once it was asked five times, which is four times longer than its limit."""
     read_end, write_end = os.pipe()
