@@ -48,6 +48,7 @@ _MAX_STOPS = 3
 _SECONDS_TO_START = 3.0
 _SAVE_AGAIN = "save it again, or convert it to text"
 _OCR = "run text recognition (OCR) on it first"
+_AS_PDF = "if it has pictures, save it as PDF, and run text recognition (OCR) on that"
 
 
 def is_document(name: str, head: bytes) -> bool:
@@ -106,7 +107,8 @@ def document_text(name: str, data: bytes, limits: ReadLimits, budget: ReadBudget
     if (found.status or found.parts) and not texts:
         raise Rejected(SkipReason.DOCUMENT, f"{what} that is damaged", _SAVE_AGAIN)
     if not any(part.text.strip() for part in texts):
-        raise Rejected(SkipReason.DOCUMENT, f"{what} with pictures but no text", _OCR)
+        content = "pictures but no text" if is_pdf else "no text"
+        raise Rejected(SkipReason.DOCUMENT, f"{what} with {content}", _OCR if is_pdf else _AS_PDF)
     text = "".join(map(_shown, found.parts, range(1, len(found.parts) + 1)))
     return Decoded(text, "pdf" if is_pdf else "office", missing=(*_missing(found),))
 

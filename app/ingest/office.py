@@ -26,6 +26,8 @@ MAX_UNPACKED = 256 * 1024 * 1024
 """Maximum bytes of all members of an archive, once unpacked."""
 MAX_ROWS = 50_000
 MAX_COLUMNS = 1_000
+MAX_CELLS = 1_000_000
+"""Cells after which no further row of a sheet is read."""
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _DOCTYPE = tuple("<!DOCTYPE".encode(each) for each in ("utf-8", "utf-16-le", "utf-16-be"))
@@ -157,11 +159,10 @@ class WordDocument:
 class Workbook:
     """The sheets of an Excel workbook: the values of cells, not their formulas."""
 
-    embedded = 0
-
     def __init__(self, archive: _Archive) -> None:
         import openpyxl
 
+        self.embedded = archive.embedded()
         self._book: Any = openpyxl.load_workbook(
             io.BytesIO(archive.data), read_only=True, data_only=True, keep_links=False
         )
@@ -174,18 +175,20 @@ class Workbook:
         sheet = self._sheets[number]
         sheet.reset_dimensions()
         rows: list[list[str]] = []
-        more = False
+        cells, more = 0, False
         for row in sheet.iter_rows():
-            more = more or len(row) > MAX_COLUMNS or len(rows) == MAX_ROWS
-            if len(rows) == MAX_ROWS:
+            if len(rows) == MAX_ROWS or cells > MAX_CELLS:
+                more = True
                 break
+            more = more or len(row) > MAX_COLUMNS
+            cells += len(row)
             rows.append([_cell_text(cell) for cell in row[:MAX_COLUMNS]])
         return _sheet(sheet.title, rows, more, sheet.sheet_state != "visible")
 
 
 def _sheet(name: str, rows: list[list[str]], more: bool, hidden: bool = False) -> Part:
     mark = f"[Sheet {' '.join(name.split())}{' (hidden)' if hidden else ''}]"
-    note = f"only the first {MAX_ROWS:,} rows and {MAX_COLUMNS:,} columns" if more else ""
+    note = f"only the first {len(rows):,} rows and {MAX_COLUMNS:,} columns" if more else ""
     return Part(mark, _table(rows), note)
 
 
