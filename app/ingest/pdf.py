@@ -107,13 +107,13 @@ class PdfPages:
             return
         if text_field and raw.FPDFAnnot_GetFormFieldFlags(form, widget) & _SECRET:
             return
-        value = _string(lambda *to: raw.FPDFAnnot_GetFormFieldValue(form, widget, *to))
+        value = _string(raw.FPDFAnnot_GetFormFieldValue, form, widget)
         if kind in _BUTTONS and not value:
             value = _entry(widget, b"AS")
         if kind in (raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX):
             value = ", ".join(_selected(form, widget)) or value
-        name = _string(lambda *to: raw.FPDFAnnot_GetFormFieldName(form, widget, *to))
-        title = _string(lambda *to: raw.FPDFAnnot_GetFormFieldAlternateName(form, widget, *to))
+        name = _string(raw.FPDFAnnot_GetFormFieldName, form, widget)
+        title = _string(raw.FPDFAnnot_GetFormFieldAlternateName, form, widget)
         if value and value != "Off" and name not in self._fields:
             self._fields.add(name)
             yield f"Form field {title or name}: {value}"
@@ -123,18 +123,18 @@ def _selected(form: Any, widget: Any) -> Iterator[str]:
     """Labels of the selected options of a field."""
     for index in range(max(0, raw.FPDFAnnot_GetOptionCount(form, widget))):
         if raw.FPDFAnnot_IsOptionSelected(form, widget, index):
-            yield _string(lambda *to: raw.FPDFAnnot_GetOptionLabel(form, widget, index, *to))  # noqa: B023
+            yield _string(raw.FPDFAnnot_GetOptionLabel, form, widget, index)
 
 
 def _entry(annotation: Any, key: bytes) -> str:
-    return _string(lambda *to: raw.FPDFAnnot_GetStringValue(annotation, key, *to))
+    return _string(raw.FPDFAnnot_GetStringValue, annotation, key)
 
 
-def _string(get: Callable[..., int]) -> str:
+def _string(get: Callable[..., int], *arguments: object) -> str:
     """A string from one of PDFium's functions, which write UTF-16 and return its bytes."""
-    size = min(get(None, 0), _MAX_VALUE)
+    size = min(get(*arguments, None, 0), _MAX_VALUE)
     buffer = ctypes.create_string_buffer(size + 2)
-    get(ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
+    get(*arguments, ctypes.cast(buffer, ctypes.POINTER(ctypes.c_ushort)), size)
     return _cleaned(buffer.raw[:size].decode("utf-16-le", "replace").rstrip("\0")).strip()
 
 
