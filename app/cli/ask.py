@@ -326,6 +326,9 @@ def _question(options: argparse.Namespace, settings: Settings) -> tuple[Question
     question.check()
     limits = settings.limits(private=options.private, ignored=options.ignored)
     gathered = read_inputs(options.files, limits)
+    if options.json:
+        for each in gathered.skipped:
+            _print_json(type(each).__name__, dataclasses.asdict(each))
     return dataclasses.replace(question, documents=gathered.documents), sampling
 
 
@@ -375,8 +378,12 @@ class JsonLines:
     it."""
 
     def show(self, event: Event) -> None:
-        sys.stdout.write(json.dumps({"event": type(event).__name__} | _plain(event)) + "\n")
-        sys.stdout.flush()
+        _print_json(type(event).__name__, _plain(event))
+
+
+def _print_json(event: str, fields: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"event": event} | fields) + "\n")
+    sys.stdout.flush()
 
 
 def _plain(event: Event) -> dict[str, Any]:

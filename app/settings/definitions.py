@@ -137,8 +137,8 @@ class Documents:
     """Maximum size of all files and folders that are attached at once, in MB."""
     max_file_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.file_bytes // MIB
     """Maximum size of a file in an attached folder, in MB. Larger files are skipped."""
-    max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.pdf_bytes // MIB
-    """Maximum size of a PDF file, in MB."""
+    max_pdf_size_mb: Annotated[int, Range(1, 4096)] = _LIMITS.document_bytes // MIB
+    """Maximum size of a PDF, office or EPUB file, in MB."""
     max_files: Annotated[int, Range(1, 100_000, 100)] = _LIMITS.files
     """Maximum number of files that are attached from one folder."""
     import_timeout_s: Annotated[int, Range(1, 3600, 5)] = round(_LIMITS.seconds)
@@ -213,7 +213,7 @@ class Settings:
         return ReadLimits(
             total_bytes=documents.import_limit_mb * MIB,
             file_bytes=documents.max_file_size_mb * MIB,
-            pdf_bytes=documents.max_pdf_size_mb * MIB,
+            document_bytes=documents.max_pdf_size_mb * MIB,
             files=documents.max_files,
             seconds=documents.import_timeout_s,
             include_private=private,

@@ -18,7 +18,8 @@ MAX_PLACES = 256
 """Maximum number of occurrences of a piece in a document that are compared: the first ones."""
 _STARTS = re.compile(r"\b\w|[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")
 """Where a copy may start: at words, and at each character of scripts that have no spaces."""
-_PAGE = re.compile(r"^\[Page (\d+)\]$", re.MULTILINE)
+_MARK = re.compile(r"^\[(Page|Slide|Section|Sheet) ([^\]\n]{1,200})\]$", re.MULTILINE)
+"""The line before each part of a document."""
 LINE_BREAK = "\n"
 
 CharacterRange = tuple[int, int]
@@ -124,9 +125,11 @@ def _merge(ranges: list[CharacterRange]) -> tuple[CharacterRange, ...]:
 
 
 def place_of(text: str, offset: int, first_line: int = 1) -> str:
-    """`line 400`, or `page 12, line 4` of a text whose pages each follow a line `[Page 12]`. The
-    text starts at the `first_line` of its file."""
-    start, page, line = 0, "", first_line
-    if found := list(_PAGE.finditer(text, 0, offset)):
-        start, page, line = found[-1].end() + 1, f"page {int(found[-1][1]):,}, ", 1
-    return f"{page}line {text.count(LINE_BREAK, start, max(offset, start)) + line:,}"
+    """`line 400`, or `page 12, line 4` of a text whose pages each follow a line `[Page 12]`;
+    likewise for slides, sections and sheets. The text starts at the `first_line` of its file."""
+    start, part, line = 0, "", first_line
+    if found := list(_MARK.finditer(text, 0, offset)):
+        kind, name = found[-1].groups()
+        name = f"{int(name):,}" if name.isdecimal() else name
+        start, part, line = found[-1].end() + 1, f"{kind.lower()} {name}, ", 1
+    return f"{part}line {text.count(LINE_BREAK, start, max(offset, start)) + line:,}"

@@ -376,3 +376,6 @@ def test_a_place_has_a_page_if_the_text_has_pages() -> None:
     assert place_of(pages, 0) == "line 1"
     assert place_of("a\nb\nc", 4, 120) == "line 122"
     assert place_of(pages, pages.index("three"), 120) == "page 12, line 2"
+    sheets = "[Slide 3 (hidden)]\none\n\n[Sheet Costs 2025]\ntwo"
+    assert place_of(sheets, sheets.index("one")) == "slide 3 (hidden), line 1"
+    assert place_of(sheets, sheets.index("two")) == "sheet Costs 2025, line 1"
