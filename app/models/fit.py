@@ -270,7 +270,8 @@ def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[
         shape, step_tokens = draft.architecture, DRAFT_PREFILL_STEP
         size, why = cache_bytes(shape, tokens, step_tokens), _cache_why(shape, tokens, step_tokens)
         items.append(MemoryItem("draft, weights", draft.weight_bytes, draft.name))
-        items.append(MemoryItem("draft, cache", size, why))
+        if not shape.is_encoder:
+            items.append(MemoryItem("draft, cache", size, why))
         draft_peak = _draft_peak(draft, tokens)
         if draft_peak - cache > step:
             scores = draft_peak > step_bytes(shape, tokens, step_tokens)

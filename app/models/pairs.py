@@ -2,7 +2,8 @@
 models, which are smaller models with the same tokenizer.
 
 The built-in draft is the default for every target. A draft model is optional: its attention is
-combined with the built-in scores.
+combined with the built-in scores. A text encoder is a draft for any target: the built-in draft uses
+it instead of its own.
 """
 
 from __future__ import annotations
@@ -62,6 +63,9 @@ class DraftCandidate:
     def benefit(self) -> str:
         """A clause about what the draft adds to the built-in one, and its memory. (In no
         measurement did a pair find more with it.)"""
+        if self.draft.size.architecture.is_encoder:
+            memory = f"{size(self.added_bytes)} of memory"
+            return f"reads better than the built-in draft; needs {memory}"
         memory = f"{size(self.added_bytes)} of memory at {format_tokens(self.added_at)} tokens"
         return f"adds attention to the scores; needs {memory}"
 
@@ -99,6 +103,9 @@ def can_pair(target: ModelDetails, draft: ModelDetails) -> bool:
     """Whether `draft` can score prompts for `target`. Tokenizers of installed models are compared
     by content, those of others by the families in the catalogue."""
     architecture = draft.size.architecture.model_type
+    if draft.size.architecture.is_encoder:
+        chosen = draft.entry is not None
+        return not target.size.architecture.is_encoder and (chosen or draft.installed)
     attends = any(layer.heads and layer.window is None for layer in draft.size.architecture.layers)
     if architecture in UNSCORABLE or not attends:
         return False
@@ -209,6 +216,7 @@ def overview(
             tuple(draft_candidates(target, models, machine, measured)),
         )
         for target in models
+        if not target.size.architecture.is_encoder
     ]
 
 
@@ -241,7 +249,7 @@ def recommend(entries: Iterable[CatalogueEntry], machine: Machine) -> Recommenda
     targets = [
         ModelDetails(size, None, entry)
         for entry in entries
-        if (size := listed_size(entry)) is not None
+        if (size := listed_size(entry)) is not None and not size.architecture.is_encoder
     ]
     found = [Recommendation(each, fit(each.size, None, machine)) for each in targets]
 

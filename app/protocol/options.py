@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+ENCODERS = frozenset({"bert", "modernbert", "roberta", "xlm-roberta"})
+"""Architectures (`model_type`) of text encoders that can replace the built-in one."""
 EMBEDDED = "embedded"
 """Name of the demo model, a pair that ships with specchat and can only quote."""
 
