@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from app.engine.model.encoder_network import TOKEN_TABLES, encode, load_weights, parse_shape
 from app.engine.model.encoder_tokenizer import EncoderTokenizer
 from app.protocol.events import ModelInfo
+from app.protocol.options import MULTILINGUAL_FROM
 from app.sandbox.process import TextProcess
 from app.util.assets import assets_path
 from app.util.regular_files import read_file
@@ -35,9 +36,6 @@ ENCODER_BYTES = 120 << 20
 """Maximum bytes of the built-in encoder's weights and one batch."""
 ENCODER_OPERATIONS = 7.4e6
 """`TextEncoder.operations_per_token` of the built-in encoder, to be known before it is loaded."""
-MULTILINGUAL_FROM = 100_000
-"""Tokens of a vocabulary that covers many languages: those of one language have 20,000 to 60,000,
-multilingual ones 119,547 (BERT), 180,000 (Granite) or 250,002 (XLM-R)."""
 _WORD = re.compile(r"[\u3400-\u9fff]|[^\W\d_\u3400-\u9fff]+")
 """A word; in Chinese a character."""
 
@@ -232,6 +230,8 @@ def _prefixes(folder: Path, name: str) -> tuple[str, str]:
     passage = prompts.get("passage") or prompts.get("document") or ""
     if query or passage:
         return query, passage
+    if folder.parent.name == "snapshots":  # in the hub's cache
+        name = folder.parent.parent.name.rpartition("--")[2]
     if _E5.search(name) and "instruct" not in name.lower():
         return "query: ", "passage: "
     if _BGE.search(name):
