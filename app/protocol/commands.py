@@ -30,6 +30,8 @@ class Load:
     prompt. Each command is answered by one `Loaded` or `Failed`, in order; a later `Load` stops an
     earlier one.
 
+    `draft_is_encoder`: the draft is a text encoder, which the built-in draft uses instead of its
+    own.
     `foreign_draft`: the draft has another tokenizer than the target. `display_names` are for the
     screen; without them, models are named after their folders. With `kv_bits` (8 or 4) the target's
     cache is quantised. `only_quotes`: an answer is a sentence from the documents, because the
@@ -41,6 +43,7 @@ class Load:
     display_names: tuple[str, str] | None = None
     kv_bits: int | None = None
     foreign_draft: bool = False
+    draft_is_encoder: bool = False
     only_quotes: bool = False
     hosts: Hosts | None = None
     checked: bool = True

@@ -253,7 +253,7 @@ def test_without_any_draft_model_the_built_in_draft_is_listed(shell: Shell) -> N
     status, out, _ = shell("pair", "mlx-community/Mistral-Small-3.1-24B-Instruct-2503-4bit")
     assert status == 0
     assert "the built-in scorer" in out.splitlines()[1]
-    assert "No draft model is known" in out
+    assert "No other draft model is known" in out
 
 
 def test_the_default_of_the_embedded_target_is_its_own_draft(shell: Shell) -> None:

@@ -14,7 +14,7 @@ import pytest
 from mlx import nn
 
 from app.chat.model_pairs import resolve_pair
-from app.engine.model import text_encoder
+from app.engine.model import encoder_tokenizer
 from app.engine.model.embeddings import (
     COMMON_DIRECTIONS,
     EmbeddingSpace,
@@ -23,12 +23,9 @@ from app.engine.model.embeddings import (
 )
 from app.engine.model.text_encoder import (
     BATCH,
-    PIECE,
     STRIDE,
-    Shape,
     TextEncoder,
     built_in_encoder,
-    encode,
 )
 from app.engine.pair_loader import load_pair
 from app.engine.scorers.built_in import (
@@ -106,7 +103,7 @@ def test_tokenising_in_parts_gives_the_same_tokens(
     texts += ["".join(map(chr, range(0x250))) + "x" * 300, "e\u0301 \u0301e " * 40]
     shares = [encoder.known_share(text) for text in texts]
     whole = encoder.encode_texts(texts, nothing, remember=False)
-    monkeypatch.setattr(text_encoder, "PART", part)
+    monkeypatch.setattr(encoder_tokenizer, "PART", part)
     assert [encoder.known_share(text) for text in texts] == shares
     for one, other in zip(encoder.encode_texts(texts, nothing, remember=False), whole, strict=True):
         assert np.array_equal(one.borders, other.borders)
@@ -139,29 +136,6 @@ def test_any_text_can_be_encoded(text: str) -> None:
     (pieces,) = TextEncoder(assets_path() / "encoder").encode_texts([text], nothing)
     assert len(pieces.borders) == len(pieces.vectors) + 1
     assert np.isfinite(pieces.vectors).all()
-
-
-def test_padding_does_not_change_a_vector() -> None:
-    rng = np.random.default_rng(0)
-    weights = {
-        name: mx.array(rng.normal(size=size).astype(np.float32))
-        for name, size in {
-            "tokens": (9, 8),
-            "positions": (PIECE, 8),
-            **{f"norm.{part}": (8,) for part in ("weight", "bias")},
-            **{
-                f"0.{name}.{part}": (8, 8) if part == "weight" else (8,)
-                for name in ("query", "key", "value", "output", "up", "down")
-                for part in ("weight", "bias")
-            },
-            **{f"0.norm_{n}.{part}": (8,) for n in (1, 2) for part in ("weight", "bias")},
-        }.items()
-    }
-    shape = Shape(1, 2, PIECE)
-    ids = mx.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]])
-    both = encode(weights, shape, ids, ids != 0)
-    alone = encode(weights, shape, ids[:1, :3], ids[:1, :3] != 0)
-    assert np.allclose(both[:1], alone, atol=1e-5)
 
 
 @pytest.mark.parametrize(

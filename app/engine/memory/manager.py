@@ -23,6 +23,7 @@ from app.engine.memory.cache_pool import CachePool
 from app.engine.memory.conversation_cache import ConversationCache
 from app.engine.memory.pressure import HYSTERESIS, SWAP_RATE_WARNING, THRESHOLDS, MemoryMonitor
 from app.engine.model.loader import LoadedModel, ModelPair
+from app.engine.model.text_encoder import TextEncoder
 from app.engine.progress import TurnCancelled, TurnClock
 from app.estimate.memory import MIN_CHECKPOINTS, SMALLEST_STEP
 from app.protocol.events import (
@@ -100,6 +101,11 @@ def scoring_need(draft: LoadedModel, count: int, total: int) -> MemoryNeed:
         cache + max(transient_bytes(draft, step, total), scores) for step in _steps(draft)
     )
     return MemoryNeed({"scoring": count}, draft, preferred, minimum)
+
+
+def encoding_need(target: LoadedModel, encoder: TextEncoder, tokens: int) -> MemoryNeed:
+    """Memory to score `tokens` tokens with a chosen text encoder, whose weights are loaded."""
+    return MemoryNeed({"scoring": tokens}, target, encoder.batch_bytes, encoder.batch_bytes)
 
 
 class MemoryManager:
@@ -259,6 +265,10 @@ class TurnMemory:
     def ensure_scoring(self, draft: LoadedModel, new: int, total: int) -> bool:
         """Like `ensure`, for a draft that prefills `new` tokens and scores all `total`."""
         return self.ensure(scoring_need(draft, new, total), total)
+
+    def ensure_encoding(self, need: MemoryNeed) -> None:
+        """Free memory for `encoding_need`. Raises NotEnoughMemory and TurnCancelled."""
+        self._manager.ensure_free(need, self._cache, self._clock, self._force)
 
     def end_scoring(self) -> None:
         """Mark scoring as finished. If memory is tight, unload the draft and drop its cache."""

@@ -13,7 +13,7 @@ from app.engine.cache.positions import Positions
 from app.engine.cache.prefill import set_next_position
 from app.engine.cache.prefix_cache import PrefixCache
 from app.engine.memory.conversation_cache import ConversationCache, ScoredPrompt
-from app.engine.memory.manager import MemoryManager, TurnMemory, prefill_need
+from app.engine.memory.manager import MemoryManager, TurnMemory, encoding_need, prefill_need
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.progress import TurnClock
@@ -188,6 +188,9 @@ class PromptReader:
             self._ask.conversation is not None,
             self._costs.draft,
         )
+        if self._pair.encoder is not None:
+            need = encoding_need(self._pair.target, self._pair.encoder, len(prompt.ids))
+            self._memory.ensure_encoding(need)
         importance = scorer.score(prompt, context)
         if context.draft_work is not None:
             self.work[CostTerm.DRAFT] = context.draft_work

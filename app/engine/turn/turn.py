@@ -182,6 +182,7 @@ class Turn:
             sampling.thinking,
             clock.check_cancel,
             sampling.template_values,
+            self._pair.encoder,
         )
         typed = [Document("", each.text) for each in ask.messages]
         typed += [part for each in ask.messages if each.plain for part in each.in_prompt]

@@ -10,7 +10,13 @@ import numpy as np
 
 from app.engine.backend.memory import NotEnoughMemory
 from app.engine.memory.conversation_cache import ConversationCache
-from app.engine.memory.manager import MemoryManager, MemoryNeed, prefill_need, scoring_need
+from app.engine.memory.manager import (
+    MemoryManager,
+    MemoryNeed,
+    encoding_need,
+    prefill_need,
+    scoring_need,
+)
 from app.engine.model.loader import ModelPair
 from app.engine.model.prompt import Prompt
 from app.engine.model.text_encoder import ENCODER_OPERATIONS
@@ -118,7 +124,7 @@ class TurnEstimate:
             return scorers
         parts = self.scorer.parts
         if ScoringPart.BUILT_IN in parts:
-            scorers[ScoringPart.BUILT_IN] = ENCODER_OPERATIONS
+            scorers[ScoringPart.BUILT_IN] = self.pair.encoder_operations
         if ScoringPart.DRAFT in parts and self.pair.draft is not None:
             scorers[ScoringPart.DRAFT] = 2 * max(self.pair.draft.info.parameters, 1)
         return scorers
@@ -236,9 +242,11 @@ class TurnEstimate:
         return NotEnoughMemory(need.task, need.minimum, free) if need.minimum > free else None
 
     def _scoring_need(self) -> MemoryNeed | None:
-        """None if no draft scores."""
+        """None if neither a draft nor a chosen encoder scores."""
         draft, cache = self.pair.draft, self.cache.draft
         ids = self.prompt.draft_prompt.ids
+        if self.pair.encoder is not None:
+            return encoding_need(self.pair.target, self.pair.encoder, len(ids))
         if draft is None or cache is None or not self._uses_draft:
             return None
         new = len(ids) - cache.common_prefix_len(ids)

@@ -111,7 +111,7 @@ def _drafts(overview: ModelOverview) -> list[Content]:
     mark = "  " if overview.default_draft else "▸ "
     built_in = f"built-in scorer: {built_in_speedup():.1f}x faster, r 0, nothing to download"
     lines = [Content.assemble((mark, WARN), built_in)]
-    for each in overview.drafts[:MAX_DRAFTS]:
+    for each in overview.shown_drafts(MAX_DRAFTS):
         size = formatting.size(each.draft.download)
         download = "" if each.draft.installed else f", {size} to download"
         source = "" if each.source is RatioSource.PREDICTED else f" ({each.source})"

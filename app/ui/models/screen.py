@@ -347,7 +347,9 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         """Actions that load the model, with the default draft first."""
         name, best = overview.model.name, overview.best_draft
         drafts: list[DraftCandidate | None] = [None]
-        drafts += [each for each in overview.drafts if each.draft.installed][:MAX_DRAFTS]
+        installed = [each for each in overview.drafts if each.draft.installed]
+        drafts += [each for each in installed if not each.is_encoder][:MAX_DRAFTS]
+        drafts += [each for each in installed if each.is_encoder]
         for each in sorted(drafts, key=lambda draft: draft is not overview.default_draft):
             draft = draft_name(overview, each) if each else "the built-in scorer"
             speedup = each.speedup() if each else built_in_speedup()
@@ -356,6 +358,11 @@ class ModelsScreen(FilterListScreen[PairChoice | None]):
         if best is not None and not best.draft.installed:
             size, draft = formatting.size(best.draft.download), best.draft.name
             yield f"Download the draft {short(draft)} · {size}", partial(self._download, draft)
+        for each in overview.encoders:
+            if not each.draft.installed and each.worthwhile:
+                size, encoder = formatting.size(each.draft.download), each.draft.name
+                label = f"Download the text encoder {short(encoder)} · {size}"
+                yield label, partial(self._download, encoder)
 
     def _download_actions(self, overview: ModelOverview) -> Iterator[tuple[str, Run]]:
         model, best = overview.model, overview.best_draft
