@@ -266,6 +266,7 @@ def _message_to_dict(
         "created_at": message.created_at.isoformat(),
         "run": None if message.stats is None else stats_to_dict(message.stats),
         "read_map": None if read_map is None else _map_to_dict(read_map, numbers),
+        "citations": message.citations and asdict(message.citations.renumbered(numbers)),
     }
 
 

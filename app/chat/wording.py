@@ -551,6 +551,9 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.SELECTION_UNKNOWN: (
         lambda data: f"What a sparse read would select is unknown ({cause(data)})."
     ),
+    ReasonCode.CITATIONS_UNKNOWN: (
+        lambda data: f"The passages of this answer are unknown ({cause(data)})."
+    ),
     ReasonCode.UNSUPPORTED_CACHE: "Sparse reading is not supported: {error}.",
     ReasonCode.GAPS_FAIL: "Sparse reading is not supported: reading with gaps failed ({error}).",
     ReasonCode.STEPS_FAIL: (
