@@ -13,8 +13,9 @@ from app.util import formatting
 from app.util.places import Place, place_of
 
 MAX_EXCERPT = 100
-"""Longer passages are shown with their middle left out. In characters."""
-_CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
+"""Longer passages are shown without their middle. In characters."""
+_WHOLE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)|\]\([^()\s]*\)|\w+://[^\s()]*\w", re.DOTALL)
+"""Code, and addresses of links: no number stands in them."""
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -40,8 +41,11 @@ class Footnote:
     def excerpt(self) -> str:
         """The passage on one line, in quotation marks."""
         flat = " ".join(self.passage.split())
-        half = MAX_EXCERPT // 2
-        return f'"{flat}"' if len(flat) <= MAX_EXCERPT else f'"{flat[:half]} … {flat[-half:]}"'
+        if len(flat) > MAX_EXCERPT:
+            half = MAX_EXCERPT // 2
+            start, end = flat[:half].rpartition(" "), flat[-half:].partition(" ")
+            flat = f"{start[0] or start[2]} … {end[2] or end[0]}"
+        return f'"{flat}"'
 
     @property
     def line(self) -> str:
@@ -67,13 +71,20 @@ def footnotes(
     """One footnote for each passage that is cited. `messages` are the documents of the prompt, by
     message."""
     found: dict[int, Footnote] = {}
-    for number, each in _numbered(citations):
-        if number in found or not _is_there(each, messages):
-            continue
-        document = messages[each.message][each.document]
-        place = place_of(document.text, each.passage_start, document.line, document.name)
-        found[number] = Footnote(number, each, document, place)
+    for note in placed(citations, messages):
+        found.setdefault(note.number, note)
     return [*found.values()]
+
+
+def placed(
+    citations: Citations | None, messages: Sequence[Sequence[Document]]
+) -> Iterator[Footnote]:
+    """The footnote of each citation, also of several that cite one passage."""
+    for number, each in _numbered(citations):
+        if _is_there(each, messages):
+            document = messages[each.message][each.document]
+            place = place_of(document.text, each.passage_start, document.line, document.name)
+            yield Footnote(number, each, document, place)
 
 
 def _numbered(citations: Citations | None) -> Iterator[tuple[int, Citation]]:
@@ -112,7 +123,7 @@ def marked(answer: str, citations: Citations | None) -> str:
     parts: list[str] = []
     at = 0
     for offset in sorted(places):
-        marks = ",".join(map(str, places[offset]))
+        marks = ",".join(map(str, sorted(places[offset])))
         parts += [answer[at:offset], marks.translate(_SUPERSCRIPT)]
         at = offset
     return "".join([*parts, answer[at:]])
@@ -121,7 +132,7 @@ def marked(answer: str, citations: Citations | None) -> str:
 def _mark_offset(answer: str, citation: Citation) -> int:
     """Where the number of a citation stands: after its words and what ends them, not in code."""
     offset = min(citation.end, len(answer))
-    for span in _CODE_SPAN.finditer(answer):
+    for span in _WHOLE.finditer(answer):
         if span.start() < offset < span.end():
             offset = span.end()
     if citation.kind is CitationKind.QUOTATION:

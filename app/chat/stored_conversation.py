@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -104,7 +103,7 @@ class StoredTurn:
         state = records.State.STOPPED if stopped else records.State.DONE
         stats, read_map = self._record(turn.statistics)
         truncated = repeated or turn.ended is FinishReason.LENGTH
-        citations = turn.citations and turn.citations.renumbered(self._message_ids)
+        citations = turn.citations and turn.citations.renumbered(dict(enumerate(self._message_ids)))
         self._end = partial(
             self._reply.end, state, stats, read_map, truncated=truncated, citations=citations
         )
@@ -422,8 +421,7 @@ class StoredConversation:
             self.conversation.turns.append(turn)
             if answer is not None and answer.citations is not None:
                 ids = {id: position for position, id in enumerate(self._message_ids(turn))}
-                with suppress(KeyError):  # an earlier answer of this branch has failed since
-                    turn.citations = answer.citations.renumbered(ids)
+                turn.citations = answer.citations.renumbered(ids)
 
     def _turn(self, message: records.MessageRecord, answer: records.MessageRecord | None) -> Turn:
         """The same object as before, if there is one: it knows more."""

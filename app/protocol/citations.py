@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -48,7 +48,17 @@ class Citations:
         known: dict[tuple[int, int, int, int], int] = {}
         return tuple(known.setdefault(each.passage, len(known) + 1) for each in self.found)
 
-    def renumbered(self, messages: Mapping[int, int] | Sequence[int]) -> Citations:
-        """The same with other numbers of messages. Raises KeyError or IndexError."""
-        found = (replace(each, message=messages[each.message]) for each in self.found)
+    def between(self, start: int, end: int) -> Citations:
+        """The citations of these characters of the answer, as if they were all of it."""
+        inside = (each for each in self.found if start <= each.start and each.end <= end)
+        found = (replace(each, start=each.start - start, end=each.end - start) for each in inside)
+        return replace(self, found=tuple(found))
+
+    def renumbered(self, messages: Mapping[int, int]) -> Citations:
+        """The same with other numbers of messages, without those of unknown messages."""
+        found = (
+            replace(each, message=messages[each.message])
+            for each in self.found
+            if each.message in messages
+        )
         return replace(self, found=tuple(found))
