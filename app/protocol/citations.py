@@ -27,6 +27,8 @@ class Citation:
     document: int
     passage_start: int
     passage_end: int
+    score: float = 1.0
+    """How near the passage is to a sentence, from 0 to 1; 1 for a quotation."""
 
     @property
     def passage(self) -> tuple[int, int, int, int]:

@@ -369,7 +369,8 @@ def _supporting(
         if len(scores) and scores.max() >= least:
             best = candidates[int(np.argmax(scores))][0]
             place = best.text.message, best.text.document, best.start, best.end
-            found.append(Citation(CitationKind.SUPPORT, unit.start, unit.end, *place))
+            score = round(min(float(scores.max()), 1.0), 3)
+            found.append(Citation(CitationKind.SUPPORT, unit.start, unit.end, *place, score))
     return found
 
 
