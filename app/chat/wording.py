@@ -557,6 +557,9 @@ REASONS: dict[ReasonCode, _Wording] = {
     ReasonCode.SELECTION_UNKNOWN: (
         lambda data: f"What a sparse read would select is unknown ({cause(data)})."
     ),
+    ReasonCode.CITATIONS_UNKNOWN: (
+        lambda data: f"The passages of this answer are unknown ({cause(data)})."
+    ),
     ReasonCode.UNSUPPORTED_CACHE: "This model does not support sparse reading ({error}).",
     ReasonCode.GAPS_FAIL: (
         "This model does not support sparse reading (it failed to skip text: {error})."

@@ -6,6 +6,7 @@ import shutil
 import sys
 
 from app.chat import wording
+from app.chat.citations import footnotes, summary
 from app.chat.conversation import Conversation, Turn
 from app.chat.heatmap import heat_row, span_row
 from app.cli.terminal import ProgressLine
@@ -98,8 +99,17 @@ class Report:
             self._note(self._cut_off)
         if event.finish_reason is FinishReason.REPEATED:
             self._note("Stopped: it was repeating itself.")
+        self._tell_citations()
         if event.statistics is not None:
             self._tell_reading(event.statistics)
+
+    def _tell_citations(self) -> None:
+        """Print the passages that the answer is from."""
+        citations = self._turn.citations
+        if said := summary(citations):
+            self._note(said)
+        for note in footnotes(citations, self._conversation.documents_by_message(self._turn)):
+            self._note(f"  {note.line}")
 
     def _tell_reading(self, statistics: Statistics) -> None:
         """Print how much was read, when the first word came, warnings, and details if verbose."""

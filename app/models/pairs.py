@@ -2,9 +2,8 @@
 models, which are smaller models with the same tokenizer.
 
 The built-in scorer is the default for every target. A draft model is optional: its attention is
-combined with the built-in scores. A text encoder is a draft for any target: the built-in scorer
-uses
-it instead of its own.
+combined with the built-in scores. A text encoder is a draft for any target: the built-in
+scorer uses it instead of its own.
 """
 
 from __future__ import annotations
@@ -106,8 +105,8 @@ def draft_candidates(
 
 
 def best_draft(candidates: Iterable[DraftCandidate]) -> DraftCandidate | None:
-    """The draft model to offer in addition to the built-in scorer, apart from text encoders; None if
-    none fits and is fast enough."""
+    """The draft model to offer in addition to the built-in scorer, apart from text encoders. None
+    if none fits and is fast enough."""
     return next((each for each in candidates if each.worthwhile and not each.is_encoder), None)
 
 

@@ -72,7 +72,7 @@ class Ask:
 
     If the documents of all messages do not fit in the context, the engine chooses those that match
     the question best, within what `files` allows, and sends `Retrieved`; unless the last question
-    already has its `retrieved`.
+    already has its `retrieved`. With `cite`, `Cited` names the passages that the answer is from.
     """
 
     messages: tuple[Message, ...]
@@ -86,6 +86,7 @@ class Ask:
     within_seconds: float = 0.0
     on_disk: bool = True
     files: FileChoice = NO_CHOICE
+    cite: bool = True
 
     @property
     def expected_keep(self) -> float:

@@ -132,6 +132,7 @@ class ReasonCode(StrEnum):
     NO_MEMORY_TO_READ_ON = auto()
     SPARSE_FAILED = auto()
     SELECTION_UNKNOWN = auto()
+    CITATIONS_UNKNOWN = auto()
 
     # Why a model can only be read densely
     UNSUPPORTED_CACHE = auto()

@@ -70,6 +70,10 @@ class MessageView(LazyContainer, can_focus=True):
             tooltip="Show what was read for this answer",
         ),
         Binding(
+            "ctrl+x", "run('citations')", "Citations", id="message.citations",
+            tooltip="Show the passages that the answer is from",
+        ),
+        Binding(
             "ctrl+d", "run('delete')", "Delete", id="message.delete",
             tooltip="Delete the message and everything after it",
         ),
@@ -126,7 +130,7 @@ class MessageView(LazyContainer, can_focus=True):
                 "^G other keep",
                 "^S passages",
             ]
-            more = ["^K code", "^E edit"]
+            more = ["^X citations", "^K code", "^E edit"]
         else:
             hints, more = ["^Y copy", "^E edit"], ["^A again", "^R in full"]
         if is_last and self.turn.can_continue:

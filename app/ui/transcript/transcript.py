@@ -16,7 +16,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import Question, Turn, TurnPart
-from app.ui.files.overview import files_for
 from app.ui.state.repository import OpenChat
 from app.ui.transcript.lazy_container import (
     MOUNT_DISTANCE,
@@ -231,8 +230,7 @@ class Transcript(LockableScroll):
 
     async def _add(self, turns: Sequence[Turn], before: TurnView | None = None) -> None:
         views = {
-            turn.number: TurnView(turn, self._clock, files_for(self._chat.conversation, turn))
-            for turn in turns
+            turn.number: TurnView(turn, self._clock, self._chat.conversation) for turn in turns
         }
         self._views = {**views, **self._views} if before is not None else {**self._views, **views}
         self._show_versions()

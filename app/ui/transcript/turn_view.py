@@ -12,14 +12,15 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat import wording
-from app.chat.conversation import Question, Turn, TurnPart, TurnState
+from app.chat.citations import Footnote, footnotes, marked, with_footnotes
+from app.chat.conversation import Conversation, Question, Turn, TurnPart, TurnState
 from app.models.packaged import SMOLLM2
-from app.protocol.prompt import Document
 from app.protocol.stats import FinishReason
 from app.ui.attach.attachment import Attachment, group_documents
-from app.ui.files.overview import FilesLine
+from app.ui.files.overview import FilesLine, files_for
 from app.ui.text import HangingLines, hanging_indent
 from app.ui.transcript.answer import AnswerText, Quotation
+from app.ui.transcript.citations import CitationsView
 from app.ui.transcript.lazy_container import estimate_rows
 from app.ui.transcript.message import MessageView, Speaker
 from app.ui.transcript.panel import PrefillPanel
@@ -131,15 +132,15 @@ def _attached_line(each: Attachment) -> Content:
 class AnswerView(MessageView):
     """How the question is read, the answer, and how it ended."""
 
-    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
+    def __init__(self, turn: Turn, clock: Callable[[], float], conversation: Conversation) -> None:
         super().__init__(turn, TurnPart.ANSWER, classes="answered")
-        self._clock = clock
+        self._clock, self._conversation = clock, conversation
         self._is_last, self._has_documents = True, False
-        self._available_files = files
         self._files: FilesLine
         self._thinking: ThinkingView
         self._panel: PrefillPanel
         self._answer: AnswerText | Quotation
+        self._citations: CitationsView
         self._note: Static
 
     @property
@@ -147,15 +148,32 @@ class AnswerView(MessageView):
         return self.turn.state is not TurnState.RUNNING
 
     def content(self) -> Sequence[Widget]:
-        self._files = FilesLine(self.turn, self._available_files)
+        self._files = FilesLine(self.turn, files_for(self._conversation, self.turn))
         self._thinking = ThinkingView(self.turn, self._clock)
         self._panel = PrefillPanel(self.turn.progress, self._clock)
         self._panel.hints = self._keys()
-        self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text)
+        self._answer = (Quotation if self.turn.quotes else AnswerText)(self.turn.text, self._marked)
+        self._citations = CitationsView(self.turn, self._conversation)
         self._note = Static(markup=False, classes="note")
         self._show_note()
         speaker = Speaker(DEMO if self.turn.quotes else ANSWER, self)
-        return [speaker, self._files, self._thinking, self._panel, self._answer, self._note]
+        above = [speaker, self._files, self._thinking, self._panel]
+        return [*above, self._answer, self._citations, self._note]
+
+    @property
+    def text(self) -> str:
+        return with_footnotes(self.turn.text, self.turn.citations, self.citations)
+
+    @property
+    def citations(self) -> list[Footnote]:
+        documents = self._conversation.documents_by_message(self.turn)
+        return footnotes(self.turn.citations, documents)
+
+    @property
+    def _marked(self) -> str:
+        """The answer with the numbers of its citations, once they are known."""
+        running = self.turn.state is TurnState.RUNNING
+        return self.turn.text if running else marked(self.turn.text, self.turn.citations)
 
     def estimate_height(self, width: int) -> int:
         return 5 + estimate_rows(self.turn.text, width)
@@ -181,7 +199,8 @@ class AnswerView(MessageView):
             self.tick()
             await self._answer.show(self.turn.text)
             if self.can_unmount:
-                await self._answer.finish()
+                await self._answer.finish(self._marked)
+                self._citations.show()
             self._show_note()
 
     def action_details(self) -> None:
@@ -229,13 +248,12 @@ class AnswerView(MessageView):
 class TurnView(Vertical):
     """A turn: the question, how it is read, the answer, and how it ended."""
 
-    def __init__(self, turn: Turn, clock: Callable[[], float], files: Sequence[Document]) -> None:
-        """`turn` changes with the engine's events; `answer.update_turn` shows that. `files` are
-        those from which some may be chosen."""
+    def __init__(self, turn: Turn, clock: Callable[[], float], conversation: Conversation) -> None:
+        """`turn` changes with the engine's events; `answer.update_turn` shows that."""
         super().__init__(classes="turn")
         self.turn = turn
         self.question = QuestionView(turn)
-        self.answer = AnswerView(turn, clock, files)
+        self.answer = AnswerView(turn, clock, conversation)
 
     def compose(self) -> ComposeResult:
         yield self.question

@@ -461,12 +461,12 @@ async def test_hostile_text_is_only_shown() -> None:
         await until_shown(pilot, "1 of")
 
 
-async def test_copied_text_is_shown_first_and_marked() -> None:
+async def test_cited_text_is_shown_first_and_marked() -> None:
     read = contract((50, 53), (120, 125))
-    copies = ((at(122), at(123) - 1), (at(160), at(161) - 1))
-    spans = SpansApp(SpansScreen([replace(read, copied=copies)], 0.2))
+    cited = ((at(122), at(123) - 1), (at(160), at(161) - 1))
+    spans = SpansApp(SpansScreen([replace(read, cited=cited)], 0.2))
     async with spans.run_test(size=(80, 24)) as pilot:
-        await until_shown(pilot, "line 122 · in the answer · read", "a used")
+        await until_shown(pilot, "line 122 · in the answer · read", "a cited")
         await pilot.press("a")
         await until_shown(pilot, "line 160 · in the answer · not read")
         await pilot.press("a")
@@ -481,9 +481,9 @@ async def test_copied_text_is_shown_first_and_marked() -> None:
         assert style.bold
 
 
-async def test_an_answer_that_copied_nothing_says_so(spans: SpansApp) -> None:
+async def test_an_answer_that_cites_nothing_says_so(spans: SpansApp) -> None:
     async with spans.run_test(size=(100, 24)) as pilot:
         await until_shown(pilot, "line 50")
-        assert "a used" not in screen_text(pilot)
+        assert "a cited" not in screen_text(pilot)
         await pilot.press("a")
-        await until_shown(pilot, "The answer copies nothing from the documents.")
+        await until_shown(pilot, "The answer cites nothing in the documents.")

@@ -42,6 +42,7 @@ complete -c specchat -n '__fish_seen_subcommand_from ask' -l thinking-budget -x 
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l seed -x -d 'seed for sampling'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l skip-memory-check -d 'answer even if the prompt is predicted not to fit in memory'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -s v -l verbose -d 'also print phases, tokens, certainty and the reason for how it was read'
+complete -c specchat -n '__fish_seen_subcommand_from ask' -l no-citations -d 'do not print the passages that the answer is from'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l json -d 'print the events as JSON lines'
 complete -c specchat -n '__fish_seen_subcommand_from ask' -l map -d 'print the importance and all selected spans'
 complete -c specchat -n '__fish_seen_subcommand_from conversations; and not __fish_seen_subcommand_from list show search export import delete restore rename pin' -a list -d 'list conversations: pinned ones first, then the most recent'
